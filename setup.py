@@ -12,7 +12,7 @@ REQUIRED = [
     f"tensorflow==2.15.*; {LINE_2_15}",
     f"tensorflow>=2.20,<2.22; {LINE_2_21}",  # the first with wheels for Python 3.13
     f"keras==2.15.*; {LINE_2_15}",  # `tf.keras`, which TFA needs
-    f"keras>=3.10; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras
+    f"keras>=3.12.3; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras. Below it files could run code
     f"tf_keras>=2.20,<2.22; {LINE_2_21}",  # Keras 2, which hub.KerasLayer and TPUStrategy need
     f"tensorflow-text==2.15.*; {LINE_2_15}",  # the tokenizer, in the graph
     f"tensorflow-text>=2.20,<2.22; {LINE_2_21}",
@@ -53,6 +53,7 @@ EXTRAS = {
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
+    "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",

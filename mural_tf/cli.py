@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from mural_tf import hugging_face
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
 from mural_tf.progress import telling
@@ -202,8 +203,8 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place` or `here`
-    for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
+    number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place`, `here` or
+    `model` for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
     entry defines its flag itself: `define_config`, `define_trust`.
     """
@@ -237,10 +238,20 @@ def here(flag: str, value: str | None) -> None:
         raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")
 
 
+def model(flag: str, value: str | None) -> None:
+    """Raises `UserError` for what is neither a place nor a name on the Hugging Face Hub, or only looks like a name."""
+    if hugging_face.is_name(value or ""):
+        hugging_face.check(value)
+        return
+    place(flag, value)
+    if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
+        raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
+
+
 def handle(flag: str, value: str | None) -> None:
-    """Raises `UserError` for what is neither a place nor the address of a TF-Hub module."""
+    """Raises `UserError` for what is neither a model nor the address of a TF-Hub module."""
     if not (value or "").startswith(("https://", "http://")):
-        place(flag, value)
+        model(flag, value)
 
 
 def define_trust() -> flags.FlagHolder:

@@ -44,7 +44,8 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
     """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
 
     `package://NAME` is the folder of an installed Python package, which may carry weights; nothing of it is run.
-    Raises `UserError` for names that would become a local folder `gs:` or `s3:`, and for a package that is not there.
+    Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a package that is not
+    there.
     """
     if isinstance(name, RemotePath):
         return name
@@ -55,8 +56,8 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
         return pathlib.Path(text.removeprefix("file://"))
     if "://" in text:
         return RemotePath(text)
-    if re.match("(gs|s3):/", text):
-        raise UserError(f"{text}: expected a local path, or a store's name with two slashes: gs://…, s3://….")
+    if re.match("(gs|s3|hf):/", text):
+        raise UserError(f"{text}: expected a local path, or a store's name with two slashes: gs://…, s3://…, hf://….")
     return pathlib.Path(text).expanduser()
 
 

@@ -1,4 +1,4 @@
-"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules, ALIGN, Sentence-Transformers."""
+"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules, a folder of weights, `hf://ORG/NAME`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_version
 from mural_tf.progress import tell
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.remote_folders import local_model, shown
 from mural_tf.trust import trusting
 
 
@@ -27,7 +27,8 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
     ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); a folder of
     Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of single towers
-    must be imported into a workdir first: `python -m mural_tf import`.
+    must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`
+    names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
     docs/reliability.md.
@@ -39,14 +40,19 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
     True
     """
-    embedder = _load(local_copy(path), checkpoint, trust)
+    try:
+        embedder = _load(local_model(path), checkpoint, trust)
+    except UserError as error:
+        if shown(error) == str(error):
+            raise
+        raise UserError(shown(error)) from None  # by the name that was given, not by the copy's
     embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust)
     return embedder
 
 
 def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
-        raise UserError(f"The model folder {path} does not exist; give a workdir or an export.")
+        raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     tell(f"Loading {shown(path)} …")
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
@@ -75,6 +81,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
     from mural_tf.pretrained.importers import SOURCES, import_weights, starting_config
+    from mural_tf.pretrained.origin import origin_of
     from mural_tf.text import tokenizer_of
 
     if not SOURCES[source].method or SOURCES[source].vocabulary is None:
@@ -84,6 +91,7 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
             f"python -m mural_tf import {source} --weights={path}{other} --workdir=…, see docs/checkpoints.md."
         )
     model, config, pieces = import_weights(source, path, starting_config(source))
+    config.origin = str(origin_of(source, path))
     return Embedder.from_model(model, tokenizer_of(config, pieces), config, shown(path))
 
 

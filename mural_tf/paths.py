@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 
 import fsspec
 
+from mural_tf import hugging_face
 from mural_tf.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
@@ -227,6 +228,8 @@ def check_scheme(name: str) -> None:
 
     A client that a program has registered with fsspec and loaded is taken as well.
     """
+    if hugging_face.is_name(name):
+        raise UserError(f"{name} names a model, which flags and fields for models take; here a path is expected.")
     if name.partition("://")[0] not in (*CLIENTS, *fsspec.registry):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
 

@@ -1,6 +1,7 @@
 """Folders in an object store (`gs://…`, `s3://…`) as folders of this machine: copies to read, or kept in step.
 
-`local_copy` gets what is read from memory maps, by SQLite or by libraries that know no stores; it goes at the end.
+`local_copy` gets what is read from memory maps, by SQLite or by libraries that know no stores; it goes at the end. It
+also gets models by their names on the Hugging Face Hub (hugging_face.py).
 `local_folder` gives a folder to work in, a workdir or an index. At its start it gets what the store has; from then on a
 thread uploads what changed, every `EVERY` seconds, and once more at the end. A machine that is preempted loses at most
 what was not uploaded yet: the same command on another machine goes on from what is in the store. A mounted bucket
@@ -28,6 +29,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from mural_tf import hugging_face
 from mural_tf.errors import UserError
 from mural_tf.files import PARTIAL, as_path, copy_file
 from mural_tf.paths import RemotePath
@@ -41,13 +43,22 @@ COMPLETE = ("model_card.json", "index.json", "best.json", "checkpoint", "summary
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
 _copies: list[tempfile.TemporaryDirectory] = []
-_shown: dict[str, str] = {}  # folder of this machine -> the name that the user gave
+_shown: dict[str, str] = {}  # folder of this machine that stands for one of a store -> the name that the user gave
+_named: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
 
 def shown(text: object) -> str:
-    """Returns a path, or a text with paths, as the user knows them: of a store, where a folder stands for one."""
-    text = str(text)
-    for local, name in _shown.items():
+    """Returns a path, or a text with paths, as the user knows them: of a store or the Hub, where a folder copies it."""
+    return _replaced(str(text), {**_shown, **_named})
+
+
+def lasting_name(path: os.PathLike) -> str:
+    """Returns a path for a configuration that others read later: of a store where a copy will go; the Hub's stays."""
+    return _replaced(str(path), _shown)
+
+
+def _replaced(text: str, names: dict[str, str]) -> str:
+    for local, name in names.items():
         text = re.sub(rf"{re.escape(local)}(?![\w-])", lambda _, name=name: name, text)
     return text
 
@@ -55,8 +66,13 @@ def shown(text: object) -> str:
 def local_copy(path: str | os.PathLike) -> pathlib.Path:
     """Returns a file or folder on this machine with what one of a store holds; a local one is returned as it is.
 
-    Copies last as long as the process (`remove_copies`). Raises `UserError` if there is none, or it cannot be read.
+    A model by its name, `hf://ORG/NAME`, lies in the Hub's cache and stays there. Copies of a store last as long as the
+    process (`remove_copies`). Raises `UserError` if there is none, or it cannot be read.
     """
+    if hugging_face.is_name(path):
+        local = hugging_face.fetch(os.fspath(path))
+        _named[str(local)] = os.fspath(path)
+        return local
     found = as_path(path)
     if isinstance(found, pathlib.Path):
         return found
@@ -72,6 +88,19 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     if not local.exists():
         raise UserError(f"{found} does not exist, is empty, or may not be read.")
     return local
+
+
+def local_model(path: str | os.PathLike) -> pathlib.Path:
+    """Returns `local_copy` of what names a model; raises `UserError` also for ORG/NAME that is no folder here."""
+    local = local_copy(path)
+    if not local.exists() and (remedy := hugging_face.suggestion(path)):
+        raise UserError(f"{path} does not exist: {remedy}.")
+    return local
+
+
+def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
+    """Returns `as_path` of what names a model, without a copy of a store's; a name on the Hub is its folder here."""
+    return local_copy(path) if hugging_face.is_name(path) else as_path(path)
 
 
 def remove_copies() -> None:

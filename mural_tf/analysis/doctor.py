@@ -23,7 +23,7 @@ from mural_tf.data import records
 from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import measure_retrieval
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_model
 from mural_tf.text import build_tokenizer
 
 UNKNOWN = 0.1  # share of pieces
@@ -222,7 +222,7 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
 
     Raises `UserError` for a model without word pieces beside it, or data without the split or the pivot.
     """
-    folder = local_copy(model)
+    folder = local_model(model)
     embedder = loading.load(model)
     config = load_config(folder / "config.json")
     if config.text_tower.name == "words":

@@ -15,13 +15,14 @@ from absl import flags
 
 from mural_tf import cli
 from mural_tf.cli import handle, here, place
+from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
 from mural_tf.progress import tell
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
 # Flags of several commands.
-MODEL = (None, "Workdir or export.", place)
+MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", model_name)
 SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
@@ -62,7 +63,7 @@ def pretrain(config, dry_run, tpu_type, **training):
 
 @cli.command(
     **TRAINING,
-    **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)},
+    **{"from": (None, "A workdir, an export, hf://ORG/NAME, or a TF-Hub handle or folder for the text tower.", handle)},
     trust=cli.define_trust,
 )
 def finetune(config, dry_run, tpu_type, trust, **training):
@@ -109,7 +110,7 @@ def _catalogue_config():
     image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
-    **{"from": ("", "Model to start from: workdir, export, checkpoint's folder, TF-Hub handle; or nothing.", handle)},
+    **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
     translations=(
         [],
         "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
@@ -123,7 +124,7 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, **fla
     """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
-    python -m mural_tf catalogue photos --output=album --from=workdirs/emoji_mural --train=no
+    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
@@ -155,7 +156,7 @@ def _define_protocol():
 
 
 @cli.command(
-    model=("", "Workdir or export to evaluate.", place),
+    model=("", "Workdir, export, checkpoint's folder or hf://ORG/NAME to evaluate.", model_name),
     data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
     split=("", "Choose on dev, report test. Default: the benchmark's test."),
     languages=([], "Evaluate these languages only, for example en,de. Default: all."),
@@ -202,12 +203,15 @@ def evaluate(compare, list, trust, **flag):
     languages=([], "Languages to measure the variants in. Default: all of the data's."),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
+    license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
     trust=cli.define_trust,
 )
 def export(model, output, variants, languages, trust, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
+
+    The folder can be pushed to the Hugging Face Hub as it is: see docs/checkpoints.md.
     """
     from mural_tf.export.saved_model import export_workdir
 
@@ -223,7 +227,7 @@ def export(model, output, variants, languages, trust, **options):
 @cli.command(
     positional=True,
     input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place),
-    model=(None, "Workdir or export; every worker reads this folder.", place),
+    model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", model_name),
     output=(None, "Folder for the embeddings; it appears when they are complete.", place),
     restart=(False, "Start again instead of going on with a run that stopped."),
     kind=("images", "What of the inputs to embed.", ["images", "texts"]),
@@ -255,7 +259,7 @@ def embed(named, input, model, output, restart, trust, **settings):
 
 @cli.command(
     positional=True,
-    model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
+    model=("", "Workdir, export or hf://ORG/NAME. Default with --embeddings: the model that made them.", model_name),
     output=(None, "Folder of the index.", place),
     kind=("images", "What of the sources to index.", ["images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
@@ -300,7 +304,7 @@ def search_index(sources, approximate, queries, trust, **flag):
 @cli.command(
     positional=True,
     index=("", "Folder of the index.", place),
-    model=("", "Workdir or export. Default: the model that made the index.", place),
+    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
     images=("", "Search this folder, glob or data set, without an index.", place),
     split=("", "Only this split of a folder of TFRecords."),
     image=((), "An image to search with; may be repeated.", place),
@@ -369,7 +373,7 @@ def search_delete(names, index, filter, gone, dry_run):
 
 
 @cli.command(
-    export=(None, "Export to serve, made by the command export.", place),
+    export=(None, "Export to serve, made by the command export, or hf://ORG/NAME.", model_name),
     index=("", "Index made with the same model, searched at /search.", place),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
@@ -437,7 +441,7 @@ def analyse_languages(model, head, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    other=("", "Second workdir or export, shown beside the first.", place),
+    other=("", "Second model, shown beside the first.", model_name),
     data_dir=(None, "Folder of image-text TFRecords.", place),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
@@ -481,12 +485,12 @@ def analyse_doctor(trust, **flag):
 @cli.command(
     positional=True,
     config=lambda: cli.define_config("What the weights do not say; default: MURAL-base.", required=False),
-    weights=(None, "The folder or file of the weights.", place),
+    weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", model_name),
     workdir=(None, "Folder to write; it must be empty or not there yet.", place),
-    onto=("", "A workdir that gives everything that the weights do not.", place),
+    onto=("", "A workdir that gives everything that the weights do not.", model_name),
     golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
-    text=("", "Folder of a text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences.", place),
-    vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", place),
+    text=("", "Text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences; or hf://ORG/NAME.", model_name),
+    vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", model_name),
     as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
     trust=cli.define_trust,
@@ -502,7 +506,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
-    python -m mural_tf import siglip --weights=siglip2-base-patch16-224 --workdir=workdirs/siglip2
+    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-224 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip
 

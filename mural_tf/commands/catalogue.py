@@ -39,7 +39,7 @@ from mural_tf.ingest.tables.catalogue import (
     make_data_set,
     understand,
 )
-from mural_tf.remote_folders import local_copy, local_folder
+from mural_tf.remote_folders import local_copy, local_folder, model_place
 
 DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
 PAGE, REPORT = "search.html", "report.json"
@@ -413,7 +413,8 @@ def _quoted(path: os.PathLike | str) -> str:
 def next_lines(folder: pathlib.Path, model: pathlib.Path | str) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     queries, trained = _examples(folder / DATA, ""), _trained(folder)
-    export = model if (as_path(model) / "text_encoder").is_dir() else as_path(model) / "export"
+    place = model_place(model)
+    export = model if (place / "text_encoder").is_dir() else place / "export"
     places = (folder / INDEX, trained or model, folder / DATA, export, folder / "errors.html")
     index, workdir, data, served, errors = map(_quoted, places)
     text = _quoted(queries[0].text if queries else "a sentence")
@@ -423,7 +424,7 @@ def next_lines(folder: pathlib.Path, model: pathlib.Path | str) -> list[str]:
     examples = "an example in each language" if queries else "pictures and those like them"
     lines += [f"  {folder / PAGE}  {examples}: open it in a browser"]
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if as_path(export).is_dir():
+    if model_place(export).is_dir():
         lines += [f"  python -m mural_tf serve --export={served} --index={index}  # then http://localhost:8501/search"]
     split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
     if split:

@@ -20,6 +20,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import changed_options, check_protocol
 from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.files import as_path, read_json
+from mural_tf.remote_folders import model_place
 
 ALL = "all"
 ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like those of other benchmarks
@@ -215,7 +216,7 @@ def _record(embedder) -> tuple[str, list[str]]:
     if directory:
         texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", lambda record: record)]
     if path:
-        card = newest_description(as_path(path)) / MODEL_CARD
+        card = newest_description(model_place(path)) / MODEL_CARD
         texts += _describe(card, lambda record: record["training_data"])  # which copies dataset.json
     return directory, list(dict.fromkeys(texts))
 

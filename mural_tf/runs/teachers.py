@@ -12,7 +12,7 @@ from mural_tf.data.vectors import DESCRIPTION, TextVectors, model_digest
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_model
 from mural_tf.trust import is_trusting
 
 
@@ -33,7 +33,7 @@ def open_teacher(path: str) -> Teacher:
 
     Raises `UserError` where it is neither, when it is opened or when it is first asked.
     """
-    folder = local_copy(path)
+    folder = local_model(path)
     if (folder / DESCRIPTION).is_file():
         vectors = TextVectors(folder)
         return Teacher(vectors.digest, vectors.look_up)

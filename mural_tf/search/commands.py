@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json, write_whole
-from mural_tf.remote_folders import local_folder, shown
+from mural_tf.remote_folders import local_folder, model_place, shown
 from mural_tf.search import approximate, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.build import PLAN, build_index, index_embeddings, index_in_memory
@@ -178,7 +178,7 @@ class LateModel:
 def model_of(made: Index, model: str = ""):
     """Loads `model`, by default the one that made the index; raises `UserError` if it is not there or another one."""
     model = model or made.model.path
-    if not model or not as_path(model).is_dir():
+    if not model or not model_place(model).is_dir():
         raise UserError(
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."

@@ -42,7 +42,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
 from mural_tf.progress import tell, tqdm
 from mural_tf.quiet import quiet_imports
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_model
 from mural_tf.search import collect
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
@@ -127,9 +127,9 @@ def embed(
         something else beside it, or a full disk.
     """
     engine = Engine(settings.workers, settings.beam)  # raises for flags that are none
-    if not as_path(model).is_dir():
+    here = local_model(model)
+    if not here.is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
-    here = local_copy(model)
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
     groups = collect.cut_files(settings.kind, files, settings.shard_items)
     output, identity = as_path(output), _identity(here, sources, groups, settings)

@@ -206,8 +206,17 @@ def rank_all(
             lists[number][WORDS] = _ranks(*index.table.by_words(sentence, count, allowed, hidden))
             as_whole = index.table.whole(sentence, hidden)
             whole[number] = frozenset(as_whole[allowed[as_whole] if allowed is not None else slice(None)].tolist())
-    weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    weights = _weights(index, rank)
     return [Ranked(fuse(own, weights, first), own, first) for own, first in zip(lists, whole)]
+
+
+def _weights(index, rank: str) -> dict[str, float]:
+    """Returns what each way counts; the vectors of an index of texts, or without captions, count as captions do."""
+    if rank != ALL:
+        return {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    if index.captions is None:
+        return {**index.weights, PICTURES: index.weights[TEXTS], TEXTS: 0.0}
+    return index.weights
 
 
 def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]:

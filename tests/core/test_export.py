@@ -184,7 +184,8 @@ def test_workdir_exports_its_checkpoint_with_its_evaluation(model, config, tmp_p
     calls = []
     monkeypatch.setattr(saved_model, "_write", lambda *arguments: calls.append(arguments))
     assert export_workdir(tmp_path) == tmp_path / "export"
-    restored, tokenizer, _, _, (metrics, evaluations) = calls[0]
+    restored, tokenizer, _, _, (metrics, evaluations), license = calls[0]
+    assert license == ""
     assert metrics == {"a/mean_recall": 1.0}  # of the checkpoint's step
     assert evaluations == {"a": {"data": "", "split": "", "step": 1, "languages": []}}
     assert tokenizer.vocabulary == toy_tokenizer().vocabulary
@@ -242,7 +243,7 @@ def test_encoders_are_saved_without_gradients_which_would_never_be_freed(export,
 
 
 def test_versions_are_added_and_nothing_else_changes(model, config, tmp_path, monkeypatch):
-    def write(model, tokenizer, config, directory, evaluated, number=0):
+    def write(model, tokenizer, config, directory, evaluated, license, number=0):
         described = directory / f"versions/{number}" if number else directory
         for name in ("image_encoder", "text_encoder"):
             (directory / name / str(number or 1)).mkdir(parents=True)

@@ -20,7 +20,7 @@ from mural_tf.training.prepare import HANDLES, PLACES
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
          "translation_languages", "config", "benchmark", "tpu_type", "version", "filter",
-         "columns", "encoding", "rank", "sort"}  # fmt: skip
+         "columns", "encoding", "rank", "sort", "license"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
     "pretrain": {"workdir"},

@@ -146,6 +146,41 @@ def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    """A folder of Sentence-Transformers whose head leads to 20 numbers."""
+    folder = tmp_path_factory.mktemp("sentences")
+    foreign.write_sentences(folder)
+    return folder
+
+
+def test_a_model_of_texts_alone_lacks_nothing(sentences, tmp_path, capsys):
+    import_into_workdir("sentences", sentences, tmp_path / "w")
+    assert "fresh" not in capsys.readouterr().out
+
+
+def test_texts_decide_the_size_of_a_model_with_fresh_images(sentences, tmp_path, capsys):
+    config = small_config("mural")
+    config.image_tower.update(dict(width=0.25, depth=0.25, image_size=32, resize=32))
+    import_into_workdir("sentences", sentences, tmp_path / "w", config)
+    assert "Not in the weights, so fresh: image_encoder, log_temperature." in capsys.readouterr().out
+    embedder = mural_tf.load(tmp_path / "w")
+    assert embedder.encode_image([np.zeros((32, 32, 3), np.uint8)]).shape == embedder.encode_text([""]).shape == (1, 20)
+
+
+def test_what_would_be_taken_in_silence_is_refused(sentences, mural, tmp_path):
+    rounded = small_config()
+    rounded.text_tower.precision = "bfloat16"
+    for source, options, said in [
+        ("bert", {}, "modules.json of Sentence-Transformers, whose pooling bert would not take: .* import sentences"),
+        ("sentences", {"config": rounded}, "text_tower.precision=bfloat16 rounds the weights, .*: expected float32"),
+        ("sentences", {"onto": mural}, "leads to 20 numbers, the images of .* to [0-9]+: they are not of one space"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            import_into_workdir(source, sentences, tmp_path / "w", **options)
+    assert not (tmp_path / "w").exists()
+
+
 def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
     with pytest.raises(UserError, match="cannot be used alone; import it into a workdir"):
         mural_tf.load(foreign.write_bert(tmp_path))

@@ -13,7 +13,7 @@ from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
-from mural_tf.pretrained import keras_efficientnet
+from mural_tf.pretrained import efficientnet
 from mural_tf.pretrained.importers import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
 
@@ -225,7 +225,7 @@ def test_other_files_are_not_an_efficientnet(tmp_path):
     path = foreign.write_keras_h5(tmp_path / "dense.h5", {"dense/kernel:0": np.zeros((3, 2)), "dense/bias:0": [0, 0]})
     tower = types.SimpleNamespace(variables=[tf.Variable(np.zeros((3, 3, 3, 32)), name="stem_conv/kernel")])
     with pytest.raises(UserError, match=r"missing \(stem_conv/kernel\).*2 unexpected \(dense/bias, dense/kernel\)"):
-        keras_efficientnet.load(path, tower)
+        efficientnet.load(path, tower)
 
 
 def virtual(file, layer):

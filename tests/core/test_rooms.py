@@ -10,8 +10,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 ROOMS = [
-    "errors", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work", "quiet",
-    "sqlite", "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data",
+    "errors", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work",
+    "quiet", "sqlite", "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data",
     "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "analysis", "runs",
     "ingest", "search", "cli", "commands",
 ]  # fmt: skip

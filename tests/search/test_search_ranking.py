@@ -165,6 +165,17 @@ def test_what_is_found_counts_by_its_value():
     assert ranking.fuse(lists, weights, {2}).tolist() == [2, 3, 1, 4, 5]
 
 
+def test_vectors_of_texts_are_not_outvoted_by_their_letters():
+    """A question in another language shares a word with the wrong text: 1 · 1/61 against 1 · 0/62 + 2 · share/61."""
+    items = [Item("red"), Item("a rotten apple"), *(Item(f"{number:04}") for number in range(40))]
+    vectors = np.eye(3, dtype=np.float32)[[0, 1, *[2] * 40]]
+    texts, question = Index(items, vectors, take(TwoHeads()), "texts"), "rot wie eine Tomate"
+    (one,) = ranking.rank_all(texts, [question], np.array([[1, 0, 0]], np.float32), None)
+    assert list(one.lists["words"]) == [1] and 0.05 / 2 < one.lists["words"][1][1] < 0.5
+    assert one.rows[:2].tolist() == [0, 1]
+    assert ranking.rank_all(texts, [question], None, None, rank="words")[0].rows.tolist() == [1]
+
+
 def test_pictures_get_the_least_weight_that_costs_nothing():
     def asked(language, pictures, texts):  # the picture 0 is right; 1 to 10 are before it in a list where it is late
         late = {row: (row, 0.1) for row in range(1, 11)}

@@ -32,7 +32,7 @@ import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path, json_field, read_json
+from mural_tf.files import json_field, read_json
 
 try:
     import prometheus_client
@@ -43,6 +43,7 @@ except ModuleNotFoundError as error:
 from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load
 from mural_tf.paths import RemotePath
+from mural_tf.remote_folders import model_place
 from mural_tf.search.index import load_index
 from mural_tf.search.server.limits import (
     Budget,
@@ -123,7 +124,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    card = newest_description(as_path(export)) / MODEL_CARD
+    card = newest_description(model_place(export)) / MODEL_CARD
     listed = json_field(read_json(card), "training_data.languages", list[str], card)
     # Some are pairs of languages that translations were in.
     languages = {name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])}

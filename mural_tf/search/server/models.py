@@ -33,10 +33,9 @@ from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES
 from mural_tf.export.versions import follow, models_of
-from mural_tf.files import as_path
 from mural_tf.paths import RemotePath
 from mural_tf.progress import tell
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_model, model_place
 from mural_tf.search.server.limits import Limits, Overloaded
 
 IMAGES = "image_bytes"  # the input that takes encoded images
@@ -280,7 +279,7 @@ class Versions:
     """
 
     def __init__(self, export: str | pathlib.Path, limits: Limits):
-        self._place, self._folder, self._limits = as_path(export), local_copy(export), limits
+        self._place, self._folder, self._limits = model_place(export), local_model(export), limits
         if not self._folder.is_dir():
             raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
         self.models: dict[str, ServedModel] = {}

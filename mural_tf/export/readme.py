@@ -1,0 +1,164 @@
+"""The README.md of an export: how to use it and how well it does, and at its top what the Hugging Face Hub reads.
+
+So an export can be pushed there as it is (`hf upload ORG/NAME EXPORT`), and `mural_tf.load("hf://ORG/NAME")` takes it.
+The top is YAML: licence, languages, task, library, the models that the weights came from, and results for each language
+as a "model-index". All of it follows from the model card, but for a licence that the user gives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from mural_tf.errors import UserError
+from mural_tf.pretrained.origin import origins
+
+README = "README.md"
+LIBRARY = "mural-tf"
+# Names of metrics: the end of a key in the card -> (its type on the Hub, in words).
+METRICS = {
+    "mean_recall": ("mean_recall", "mean of R@1, 5, 10, both directions"),
+    "text_to_image/recall@1": ("recall_at_1", "text to image, R@1"),
+    "text_to_image/recall@10": ("recall_at_10", "text to image, R@10"),
+    "image_to_text/recall@1": ("recall_at_1", "image to text, R@1"),
+    "image_to_text/recall@10": ("recall_at_10", "image to text, R@10"),
+}
+
+
+def check_license(license: str) -> None:
+    """Raises `UserError` for what is no identifier of a licence."""
+    if license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise UserError(f"--license={license}: expected an identifier such as apache-2.0, mit, cc-by-4.0 or other.")
+
+
+def readme_of(card: Mapping, license: str = "") -> str:
+    """Returns the README.md for a model card (`model_card.describe_model`).
+
+    license: identifier of the Hub's; "" is that of the imported weights, if there is one and no other.
+    """
+    head = "\n".join(_yaml(_metadata(card, license)))
+    return f"---\n{head}\n---\n\n{_body(card)}\n"
+
+
+def _metadata(card: Mapping, license: str) -> dict[str, object]:
+    parts = origins(card["origin"])
+    licences = {part.licence for part in parts}
+    license = license or (licences.pop() if len(licences) == 1 else "")
+    bases = [part.repository for part in parts if part.repository]
+    languages = _languages(card)
+    values = {
+        "license": license,
+        "language": sorted({tag.split("-")[0].lower() for tag in languages}),
+        "language_bcp47": [tag for tag in languages if "-" in tag],
+        "library_name": LIBRARY,
+        "pipeline_tag": "zero-shot-image-classification" if _has_images(card) else "sentence-similarity",
+        "tags": ["tensorflow", "saved-model", "multilingual", "retrieval", "feature-extraction", card["name"]],
+        "base_model": bases,
+        "model-index": _model_index(card),
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _has_images(card: Mapping) -> bool:
+    return card["config"]["image_tower"]["name"] != "none"
+
+
+def _languages(card: Mapping) -> list[str]:
+    """The languages of the training data, as far as these are known, and of the imported weights."""
+    found = {language for part in origins(card["origin"]) for language in part.languages}
+    data = card["training_data"]
+    if "counts" in data or not card["origin"]:
+        found.update(data["languages"])
+    return sorted(found)
+
+
+def _model_index(card: Mapping) -> list[dict]:
+    results = [
+        {
+            "task": {"type": "image-text-retrieval", "name": "Image-text retrieval"},
+            "dataset": {
+                "type": data or name,
+                "name": f"{_label(name, data)}, {language}",
+                "config": language,
+                "split": split,
+            },
+            "metrics": [
+                {"type": METRICS[end][0], "name": METRICS[end][1], "value": value} for end, value in numbers.items()
+            ],
+        }
+        for name, data, split, language, numbers in _results(card)
+    ]
+    return [{"name": card["name"], "results": results}] if results else []
+
+
+def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, float]]]:
+    """Yields evaluation, data, split, language and its numbers by the ends of their keys, in percent."""
+    for name, about in card["evaluations"].items():
+        for language in about["languages"]:
+            numbers = {end: card["metrics"].get(f"{name}/{language}/{end}") for end in METRICS}
+            numbers = {end: round(value, 2) for end, value in numbers.items() if value is not None}
+            if numbers:
+                yield name, about["data"], about["split"] or "test", language, numbers
+
+
+def _yaml(value: object, indent: int = 0) -> Iterator[str]:
+    """Yields the lines of a value as YAML in blocks; every text is quoted, so that `no` stays Norwegian."""
+    space = " " * indent
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if isinstance(inner, (Mapping, list)):
+                yield f"{space}{key}:"
+                yield from _yaml(inner, indent + 2)
+            else:
+                yield f"{space}{key}: {json.dumps(inner, ensure_ascii=False)}"
+    else:
+        for item in value:
+            if isinstance(item, Mapping):
+                first, *rest = _yaml(item, indent + 2)
+                yield f"{space}- {first.strip()}"
+                yield from rest
+            else:
+                yield f"{space}- {json.dumps(item, ensure_ascii=False)}"
+
+
+def _body(card: Mapping) -> str:
+    images = _has_images(card)
+    lines = [
+        f"# {card['name']}",
+        "",
+        f"{card['method']}: vectors of {'images and ' * images}sentences in one space of {card['embedding_size']} "
+        f"numbers; {card['parameters']:,} parameters. `model_card.json` has all that is known of it.",
+        "",
+        "```python",
+        "import mural_tf  # installed from a checkout of it, with the extra hub",
+        "",
+        'embedder = mural_tf.load("hf://ORG/NAME")  # this repository, or a folder with its files',
+        'embedder.encode_text(["a red balloon", "ein roter Ballon"])',
+        *(['embedder.encode_image(["balloon.jpg"])'] if images else []),
+        "```",
+        "",
+        f"Without it: `text_encoder/1`{' and `image_encoder/1` are SavedModels' if images else ' is a SavedModel'} for "
+        "TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub modules to train further.",
+    ]
+    if card["origin"]:
+        lines += ["", f"Its weights began as {card['origin']}."]
+    rows = list(_results(card))
+    if rows:
+        ends = [end for end in METRICS if any(end in numbers for *_, numbers in rows)]
+        lines += ["", "## Results", "", "In percent."]
+        lines += ["", *_row(["evaluation", "split", "language", *(METRICS[end][1] for end in ends)])]
+        lines += _row(["---", "---", "---", *("---:" for _ in ends)])
+        for name, data, split, language, numbers in rows:
+            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in ends]
+            lines += _row([_label(name, data), split, language, *cells])
+    return "\n".join(lines)
+
+
+def _label(name: str, data: str) -> str:
+    """An evaluation, with the data that it read where these are called otherwise."""
+    return f"{name} ({data})" if data and data != name else name
+
+
+def _row(cells: Iterable[str]) -> list[str]:
+    return [f"| {' | '.join(cells)} |"]
