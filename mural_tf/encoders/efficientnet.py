@@ -61,7 +61,13 @@ COEFFICIENTS = {
     "B7": (2.0, 3.1),
     "L2": (4.3, 5.3),
 }
-LITE_COEFFICIENTS = {"Lite0": (1.0, 1.0), "Lite1": (1.0, 1.1), "Lite2": (1.1, 1.2), "Lite3": (1.2, 1.4), "Lite4": (1.4, 1.8)}
+LITE_COEFFICIENTS = {
+    "Lite0": (1.0, 1.0),
+    "Lite1": (1.0, 1.1),
+    "Lite2": (1.1, 1.2),
+    "Lite3": (1.2, 1.4),
+    "Lite4": (1.4, 1.8),
+}
 
 
 def scaled_width(channels: int, width: float) -> int:
@@ -179,7 +185,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     D is the last block's width, of Lite `TOP_WIDTH`, or, with `projection`, the size of a Dense layer after pooling.
-    `name` "efficientnet" or "efficientnet_lite" chooses the family. Any image size is accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
+    `name` "efficientnet" or "efficientnet_lite" chooses the family. Any image size is accepted. A frozen tower runs
+    without stochastic depth and with fixed BatchNorm statistics even in training.
     Raises `UserError` for values out of range.
     """
     check_settings(config)
@@ -255,7 +262,7 @@ class _Builder:
         return activation(name=activate, dtype=self.policy)(x) if activate else x
 
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
-        """The mobile inverted bottleneck, but for Lite with squeeze-and-excitation: [B, H, W, C] -> [B, H / stride, ., channels]."""
+        """The mobile inverted bottleneck, without squeeze-and-excitation in Lite: [B, H, W, C] -> [B, H', W', D]."""
         width = inputs.shape[-1]
         x = inputs
         if expansion != 1:

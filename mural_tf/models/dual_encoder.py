@@ -94,6 +94,7 @@ class DualEncoder(keras.Model):
     log_names: tuple[str, ...] = ()  # of `measures`
     caches_images: bool = False  # whether the states of pictures are made before the first step; set by `image_tower`
     unusable_images: Sequence[int] = ()  # then, the ids of pictures that do not decode
+    known_texts = None  # of a run that caches the states of texts: their `TargetTable`
     also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
     pictures = None  # of a bridge, before its first step: an `Embedder` of the model that its images' side comes from
     configuration: ConfigDict | None = None  # the whole tree that `models.build_model` built this of
@@ -244,12 +245,14 @@ class DualEncoder(keras.Model):
         from mural_tf.data.streams import states  # for runs, which most readers and users of a method do without
 
         if self.caches_texts:
-            encode, digest = lambda tokens: self.text_states([tokens], False)[0], states.digest_of(self.text_encoder.variables)
-            table = states.text_states(*both, encode, digest, self.text_encoder.embedding_size)
-            tables |= dict.fromkeys(self.text_parts, table)
+            digest, width = states.digest_of(self.text_encoder.variables), self.text_encoder.embedding_size
+            encode = lambda tokens: self.text_states([tokens], False)[0]  # noqa: E731
+            self.known_texts = states.text_states(*both, encode, digest, width)
+            tables |= dict.fromkeys(self.text_parts, self.known_texts)
         if self.caches_images:
             tower, width = self._image_state_tower(), self._image_head_and_width()[1]
-            encode, digest = lambda images: tower(unit_range(images), training=False), states.digest_of(tower.variables)
+            digest = states.digest_of(tower.variables)
+            encode = lambda images: tower(unit_range(images), training=False)  # noqa: E731
             table, self.unusable_images = states.image_states(*both, encode, digest, width)
             tables |= dict.fromkeys(self.image_parts, table)
         return tables
@@ -262,7 +265,10 @@ class DualEncoder(keras.Model):
         heads = {"image_tower": [self._image_head_and_width()[0]] if self.image_parts else []}
         heads["text_tower"] = [self.text_head(name) for name in self.head_names]
         adapters = {tower: [head for head in layers if isinstance(head, Adapter)] for tower, layers in heads.items()}
-        cached = {"image_tower": (self.caches_images, self.image_parts), "text_tower": (self.caches_texts, self.text_parts)}
+        cached = {
+            "image_tower": (self.caches_images, self.image_parts),
+            "text_tower": (self.caches_texts, self.text_parts),
+        }
         tables = self.state_tables(config, tokenizer, workdir) if any(adapters.values()) else {}
         for tower, layers in adapters.items():
             is_cached, parts = cached[tower]

@@ -155,14 +155,12 @@ def _of_tpu(file: WeightFile) -> WeightFile:
     """Without the model's name in front, and the averages in place of what they are averages of."""
     plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
     averaged = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
-    others = {name: original for name, original in plain.items() if re.match(r"(stem|blocks_\d+|head)/", name)}
-    others = {name: original for name, original in others.items() if not re.search(r"/(Exp|RMSProp|Mom)\w*$", name)}
-    chosen = {original: name for name, original in {**others, **averaged}.items()}
-    return WeightFile(
-        file.path,
-        {name: file.shapes[original] for original, name in chosen.items()},
-        lambda name, originals={name: original for original, name in chosen.items()}: file.read(originals[name]),
-    )
+    weight = r"(stem|blocks_\d+|head)/.*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
+    others = {name: original for name, original in plain.items() if re.fullmatch(weight, name)}
+    chosen = {**others, **averaged}  # plain name: the file's
+
+    shapes = {name: file.shapes[original] for name, original in chosen.items()}
+    return WeightFile(file.path, shapes, lambda name: file.read(chosen[name]))
 
 
 def table(names: Names, variables: list[tf.Variable]) -> list[Row]:

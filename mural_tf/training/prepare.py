@@ -47,8 +47,13 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     if data.source == "emoji":
         from mural_tf.data.datasets.emoji import build_emoji
 
-        held_out = data.emoji_held_out_names
-        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages, held_out_names=held_out)
+        build_emoji(
+            data.directory,
+            data.download_directory,
+            languages=data.emoji_languages,
+            held_out_names=data.emoji_held_out_names,
+            locale_names=data.emoji_locale_names,
+        )
     elif data.source == "shapes":
         from mural_tf.data.datasets.shapes import build_shapes
 

@@ -117,7 +117,10 @@ def archive_of(instructions, storages=(("0", b"\0" * 16),), pickled="x/data.pkl"
     return file.getvalue()
 
 
-def pickles_of(instructions, keys=("0",), storages=struct.pack("<q", 4) + b"\0" * 16, system=None):
+STORAGE = struct.pack("<q", 4) + b"\0" * 16
+
+
+def pickles_of(instructions, keys=("0",), storages=STORAGE, system=None):
     head = [pickle.dumps(value, 2) for value in (MAGIC, PROTOCOL, system or {"little_endian": True})]
     return b"".join([*head, instructions, pickle.dumps(list(keys), 2), storages])
 

@@ -123,6 +123,7 @@ def build_emoji(
     progress: bool = True,
     held_out_names: bool = False,
     one_language: bool = False,
+    locale_names: bool = True,
     *,
     packages: Sequence[Package] = PACKAGES,
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
@@ -140,6 +141,7 @@ def build_emoji(
       progress: show bars.
       held_out_names: leave names out of training, see above; which ones does not depend on the seed.
       one_language: training captions of each emoji in one language alone.
+      locale_names: text pairs also of names of languages, territories, scripts and variants.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
     The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
@@ -154,6 +156,7 @@ def build_emoji(
     settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
     choices = {"held_out_names": held_out_names, "one_language": one_language}
     settings.update({name: True for name, chosen in choices.items() if chosen})  # others are as before this choice
+    settings.update({} if locale_names else {"locale_names": False})
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
     identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
     if is_built(output, identity):
@@ -186,6 +189,7 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: di
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
+    locale_names = locale_names if settings.get("locale_names", True) else dict.fromkeys(languages, {})
     pairs = text_pairs(trained, locale_names, seed)
     with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
         bar.set_description("Writing")

@@ -1,9 +1,9 @@
 """States of frozen towers: what a tower that is not trained gives of each picture and each text, made once.
 
 A step then costs what the heads cost. States lie beside the data (`.states/`), where every run and every method with
-the same tower takes them; where the data is in a store, or several workers train, in the run's workdir. They are float16
-in the folder's form of `targets.py`, and a run that was killed goes on with what is there. A picture that does not
-decode has no state: streams skip and count it as ever.
+the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, in the
+form of `targets.py`, and a run that was killed goes on with what is there. A picture that does not decode has no
+state: streams skip it and count it as ever.
 """
 
 from __future__ import annotations
@@ -56,13 +56,24 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
 
 
 def text_states(
-    config: ConfigDict, tokenizer, workdir: pathlib.Path, streams: Sequence[str], encode: Callable, tower: str, width: int
+    config: ConfigDict,
+    tokenizer,
+    workdir: pathlib.Path,
+    streams: Sequence[str],
+    encode: Callable,
+    tower: str,
+    width: int,
 ) -> TargetTable:
     """Returns the states of all texts of streams by the texts' ids.
 
     Args:
+      config: a complete configuration.
+      tokenizer: of the text tower.
+      workdir: of the run.
+      streams: names of those that bring the texts.
       encode: tokens, int32 [B, T] each, to float32 [B, width].
-      tower: `digest_of` it.
+      tower: `digest_of` the tower.
+      width: of a state.
     """
     pieces = [config.vocabulary.to_dict(), config.text_tower.max_length]
     states = _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
@@ -76,7 +87,13 @@ def text_states(
 
 
 def image_states(
-    config: ConfigDict, tokenizer, workdir: pathlib.Path, streams: Sequence[str], encode: Callable, tower: str, width: int
+    config: ConfigDict,
+    tokenizer,
+    workdir: pathlib.Path,
+    streams: Sequence[str],
+    encode: Callable,
+    tower: str,
+    width: int,
 ) -> tuple[TargetTable, np.ndarray]:
     """Returns the states of all pictures of streams by the pictures' ids, and the ids of those that do not decode.
 

