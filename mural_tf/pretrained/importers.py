@@ -25,8 +25,9 @@ from mural_tf.pretrained import (
     sentence_transformers,
     siglip,
     tensorflow_bert,
+    weight_files,
 )
-from mural_tf.pretrained.vocabularies import read_vocabulary
+from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
 
 TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
@@ -46,7 +47,7 @@ class Source:
     parts: tuple[str, ...]
     configure: Callable
     load: Callable
-    vocabulary: Callable | None = read_vocabulary
+    vocabulary: Callable | None
     method: str = ""
 
 
@@ -59,8 +60,20 @@ def _load_tower(load: Callable) -> Callable:
     return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
 
 
+def _vocabulary(weights, config: ConfigDict) -> list[str]:
+    """The vocabulary in a folder of Hugging Face or of Google's BERT."""
+    of_google = _bert(weights) is tensorflow_bert
+    file = tensorflow_bert.open_weights(weights) if of_google else weight_files.open_safetensors(weights)
+    return read_vocabulary(weights, config, token_rows(file))
+
+
 def _of_modules(weights, config: ConfigDict) -> list[str]:
-    return read_vocabulary(sentence_transformers.text_folder(weights), config)
+    return _vocabulary(sentence_transformers.text_folder(weights), config)
+
+
+def _of_open_clip(weights, config: ConfigDict) -> list[str]:
+    file = weight_files.open_safetensors(pathlib.Path(weights) / clip.OPEN_CLIP_WEIGHTS)
+    return read_vocabulary(weights, config, token_rows(file))
 
 
 SOURCES = {
@@ -68,6 +81,7 @@ SOURCES = {
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
         hugging_face_align.load,
+        _vocabulary,
         method="align",
     ),
     "siglip": Source(
@@ -82,16 +96,22 @@ SOURCES = {
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         multilingual_clip.configure_open_clip,
         multilingual_clip.load_open_clip,
+        _of_open_clip,
         method="align",
     ),
-    "m_clip": Source(TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, method="labse"),
+    "m_clip": Source(
+        TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, _vocabulary, method="labse"
+    ),
     "sentences": Source(TEXT, sentence_transformers.configure, sentence_transformers.load, _of_modules, method="labse"),
     "bert": Source(
         ("text_encoder",),
         lambda weights, config: _bert(weights).configure(weights, config),
         _load_tower(lambda weights, *tower: _bert(weights).load(weights, *tower)),
+        _vocabulary,
     ),
-    "labse": Source(("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse)),
+    "labse": Source(
+        ("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse), _vocabulary
+    ),
     "efficientnet": Source(
         ("image_encoder",),
         keras_efficientnet.configure,
