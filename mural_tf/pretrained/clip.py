@@ -18,6 +18,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
+from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -106,7 +107,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    folder = pathlib.Path(folder)
+    folder = folder_of_two_towers(pathlib.Path(folder))
     if (folder / OPEN_CLIP_CONFIG).is_file():
         configure_open_clip(folder, config)
         return
@@ -208,7 +209,7 @@ TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
 
 def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the image tower and the temperature of a model built for `configure`'s settings."""
-    folder = pathlib.Path(folder)
+    folder = folder_of_two_towers(pathlib.Path(folder))
     if (folder / OPEN_CLIP_CONFIG).is_file():
         table, weights = open_clip_table(config.image_tower), open_safetensors(folder / OPEN_CLIP_WEIGHTS)
         ignored = r"(?!visual\.|logit_scale).*"

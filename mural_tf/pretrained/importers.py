@@ -68,7 +68,9 @@ def _vocabulary(weights, config: ConfigDict) -> list[str]:
 
 
 def _of_modules(weights, config: ConfigDict) -> list[str]:
-    return _vocabulary(sentence_transformers.text_folder(weights), config)
+    lines = _vocabulary(sentence_transformers.text_folder(weights), config)
+    sentence_transformers.configure_texts(weights, config)
+    return lines
 
 
 def _of_open_clip(weights, config: ConfigDict) -> list[str]:
@@ -130,7 +132,7 @@ def kind_of(folder: str | pathlib.Path) -> str:
     if folder.suffix == ".npz":
         return "siglip"
     if (folder / sentence_transformers.MODULES).is_file():
-        return "sentences"
+        return _kind_of_modules(folder)
     if (folder / clip.OPEN_CLIP_CONFIG).is_file():
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
@@ -138,6 +140,14 @@ def kind_of(folder: str | pathlib.Path) -> str:
     kind = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
     return "" if kind is None else kinds.get(kind, "bert")
+
+
+def _kind_of_modules(folder: pathlib.Path) -> str:
+    """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
+    rows = sentence_transformers.read_rows(folder)
+    path = rows[0][1] / "config.json" if rows else folder
+    kind = read_json(path).get("model_type") if path.is_file() else None
+    return str(kind) if kind in ("clip", "siglip") else "sentences"
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:

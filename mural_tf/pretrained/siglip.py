@@ -30,6 +30,7 @@ from mural_tf.pretrained.clip import (
     zeros_for,
 )
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
+from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -40,6 +41,7 @@ from mural_tf.pretrained.tables import (
     linear,
     norm_rows,
 )
+from mural_tf.pretrained.tokenizer_files import check_settings
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
 HEAD = "params/txt/head"  # of the text tower in big_vision
@@ -178,7 +180,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
     if path.is_dir():
         _configure_hugging_face(path, config)
@@ -277,11 +279,12 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
     tokens = "text_model.embeddings.token_embedding.weight" if path.is_dir() else "params/txt/Embed_0/embedding"
     rows = file.shapes.get(tokens, (0,))[0]
     if path.is_dir():
+        check_settings(path, "siglip")
         source = vocabularies.find_sentence_pieces(path)
     elif config.vocabulary.file:
         source = config.vocabulary.file
@@ -299,7 +302,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
 
 def load(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
     table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
     assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")

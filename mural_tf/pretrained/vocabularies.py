@@ -10,12 +10,17 @@ from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
+from mural_tf.pretrained.tokenizer_files import (
+    TOKENIZER,
+    warn_of_added_tokens,
+    word_settings,
+    xlm_roberta_cleaning,
+)
 from mural_tf.pretrained.weight_files import WeightFile
 from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 VOCABULARY = "vocab.txt"  # one piece a line
-TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
 # The token table in the names of Hugging Face and of Google's checkpoints for TensorFlow 1 and 2.
 TOKEN_TABLE = (
     r"(.*\.)?embeddings\.word_embeddings\.weight|bert/embeddings/word_embeddings|"
@@ -30,6 +35,8 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
     if (folder / VOCABULARY).is_file():
         return load_vocabulary(folder / VOCABULARY)
     model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
+    if model.get("unk_token", "[UNK]") != "[UNK]":
+        raise UserError(f"{folder / TOKENIZER}: unk_token is {model['unk_token']!r}, and only '[UNK]' is done here.")
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
     ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)
@@ -38,26 +45,6 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
         raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
     check_vocabulary(pieces, str(folder / TOKENIZER))
     return pieces
-
-
-def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
-    """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
-
-    BERT strips accents when it lowers case, unless its settings say otherwise. Pieces without any capital letter
-    belong to an uncased BERT.
-    """
-    folder = pathlib.Path(folder)
-    if (folder / TOKENIZER).is_file():
-        values = read_json(folder / TOKENIZER)
-        normalizer = json_field(values, "normalizer", dict, folder / TOKENIZER) if values.get("normalizer") else {}
-        lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
-    elif (folder / "tokenizer_config.json").is_file():
-        values = read_json(folder / "tokenizer_config.json")
-        lower, strip = bool(values.get("do_lower_case", True)), values.get("strip_accents")
-    else:
-        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
-        strip = None
-    return {"lower_case": lower, "strip_accents": lower if strip is None else bool(strip)}
 
 
 def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 0) -> list[str]:
@@ -76,11 +63,13 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
         if rows and len(pieces) > rows:
             raise UserError(_other_size(folder, len(pieces), rows))
         pieces += map(unused_piece, range(len(pieces), rows))
-        words = dict(builder="tensorflow_text", layout="", cleaning=(), **read_casing(folder, pieces))
+        warn_of_added_tokens(folder, pieces)
+        words = dict(builder="tensorflow_text", layout="", **word_settings(folder, pieces))
         config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
         return pieces
+    cleaning = xlm_roberta_cleaning(folder)
     lines, _ = read_sentence_pieces(find_sentence_pieces(folder), rows, fairseq=True)
-    use_sentence_pieces(config, lines, "xlm_roberta", ())
+    use_sentence_pieces(config, lines, "xlm_roberta", cleaning)
     return lines
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, check_json
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
@@ -210,14 +210,18 @@ def _merges(model: Mapping) -> list[Sequence[str]]:
     return [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
 
 
-def _steps(tokenizer: Mapping) -> list[dict]:
-    """The steps before the model, in their order, those within sequences too."""
-    steps, waiting = [], [tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")]
+def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
+    """The steps of a part of tokenizer.json ("normalizer", "pre_tokenizer", "post_processor"), in their order.
+
+    Steps within sequences are there too. Raises `UserError` for other JSON.
+    """
+    steps, waiting = [], [tokenizer.get(part)]
     while waiting:
-        step = waiting.pop(0)
-        inner = (step or {}).get("normalizers") or (step or {}).get("pretokenizers")
-        waiting[:0] = inner or []
-        steps += [step] if step and not inner else []
+        step = check_json({} if waiting[0] is None else waiting[0], dict, part, "tokenizer.json")
+        inner = [step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step]
+        inner = check_json(inner[0] if inner else [], list, part, "tokenizer.json")
+        waiting[:1] = inner
+        steps += [step] if step and not inner and step.get("type") != "Sequence" else []
     return steps
 
 
@@ -228,7 +232,7 @@ def _pattern(step: Mapping) -> str:
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
     found = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
-    for step in _steps(tokenizer):
+    for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
         kind, pattern = step["type"], _pattern(step)
         if kind == "Precompiled":
             found["charsmap"] = step["precompiled_charsmap"] or ""
@@ -239,6 +243,8 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
             found["add_dummy_prefix"] = True
         elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern in (" {2,}", "\\s+")):
             found["remove_extra_whitespaces"] = True
+        elif kind == "Replace" and pattern != " ":
+            raise _refusal(path, f"it replaces {pattern!r} before its model")
         elif kind not in ("Strip", "Lowercase", "Replace", "Split"):
             raise _refusal(path, f"texts pass {kind} before its model")
     try:
