@@ -88,7 +88,8 @@ _VOCABULARY = dict(
     builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
     layout="",  # of rows: "siglip", "siglip2" or "xlm_roberta", see text/sentence_pieces.py
-    cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation", "single_spaces"
+    cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
+    # "single_spaces", "spaces_for_underscores"; of word pieces "whole_chinese": Chinese characters end no word
     lower_case=False,
     strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
     prompt="",  # before every text, in the graph: "query: " of multilingual-e5

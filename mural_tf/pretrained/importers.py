@@ -22,6 +22,7 @@ from mural_tf.pretrained import (
     hugging_face_bert,
     keras_efficientnet,
     multilingual_clip,
+    open_clip_siglip,
     sentence_transformers,
     siglip,
     tensorflow_bert,
@@ -134,6 +135,8 @@ def kind_of(folder: str | pathlib.Path) -> str:
     if (folder / sentence_transformers.MODULES).is_file():
         return _kind_of_modules(folder)
     if (folder / clip.OPEN_CLIP_CONFIG).is_file():
+        if open_clip_siglip.is_siglip(folder):
+            return "siglip"
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
         return "bert" if (folder / tensorflow_bert.CONFIG).is_file() else ""

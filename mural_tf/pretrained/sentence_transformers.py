@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -23,6 +23,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import check_json, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert
+from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import Row, assign, linear
 from mural_tf.pretrained.tokenizer_files import max_length
 from mural_tf.pretrained.weight_files import open_safetensors
@@ -44,7 +45,6 @@ TOWER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-FREE = object()  # any value is right: it is used, or it changes no vector
 _OUTPUT = {"method": ("forward",), "method_output_name": ("last_hidden_state",)}
 # The keys of each file and the values that they may have; null is always right.
 TOWER_KEYS = {
@@ -143,16 +143,6 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
         )
     by_kind = dict(zip(activations, dense))
     return Modules(places[0], _pooling(places[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
-
-
-def check_keys(values: Mapping, known: Mapping, path: pathlib.Path) -> None:
-    """Raises `UserError` for a key that is not among `known`, or a value that changes what is not done here."""
-    for key, value in values.items():
-        if key not in known:
-            raise UserError(f"{path}: {key} is a key that nobody here knows, and it may change vectors: not read.")
-        if value is not None and known[key] is not FREE and value not in known[key]:
-            only = " or ".join(map(repr, known[key])) or "null"
-            raise UserError(f"{path}: {key} is {value!r}, and only {only} is done here.")
 
 
 def _pooling(path: pathlib.Path) -> str:

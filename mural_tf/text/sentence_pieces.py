@@ -55,6 +55,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "lower_unicode": _lower_unicode,  # Python's: a sigma that ends a word is a final one
     # Each character alone, as Hugging Face's tokenizers: only sigma depends on its neighbours.
     "lower_characters": lambda texts: _lower_unicode(tf.strings.regex_replace(texts, "Σ", "σ")),
+    "spaces_for_underscores": lambda texts: tf.strings.regex_replace(texts, "_", " "),
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
     "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
 }

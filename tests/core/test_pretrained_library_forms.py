@@ -77,7 +77,9 @@ def tower(kind, rows, positions=96):
         config = transformers.DistilBertConfig(vocab_size=rows, max_position_embeddings=positions, **sizes)
         return spread(transformers.DistilBertModel(config))
     if kind == "bert":
-        return spread(transformers.BertModel(transformers.BertConfig(vocab_size=rows, max_position_embeddings=positions, **SIZES)))
+        return spread(
+            transformers.BertModel(transformers.BertConfig(vocab_size=rows, max_position_embeddings=positions, **SIZES))
+        )
     config = transformers.XLMRobertaConfig(
         vocab_size=rows, max_position_embeddings=positions + 2, type_vocab_size=1, layer_norm_eps=1e-5, **SIZES
     )
@@ -134,7 +136,11 @@ def make_older(name, folder):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     if pieces != "unigram":  # only the slow tokenizer's files
         (folder / "tokenizer.json").unlink()
-        settings = {"do_lower_case": settings["do_lower_case"], "model_max_length": 512, "tokenizer_class": "BertTokenizer"}
+        settings = {
+            "do_lower_case": settings["do_lower_case"],
+            "model_max_length": 512,
+            "tokenizer_class": "BertTokenizer",
+        }
     else:
         settings |= {"model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer"}
         settings.pop("backend", None)
@@ -157,7 +163,9 @@ def ids_here(folder, texts):
     kind = kind_of(folder)
     _, config, pieces = import_weights(kind, folder, starting_config(kind))
     tokens = tokenizer_of(config, pieces)(texts, pad="longest")
-    return [row[mask == 1].tolist() for row, mask in zip(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())]
+    return [
+        row[mask == 1].tolist() for row, mask in zip(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())
+    ]
 
 
 def ids_there(model, texts):
@@ -211,3 +219,153 @@ def test_another_architecture_is_refused_by_its_name(tmp_path):
     foreign.write_json(path, **{**json.loads(path.read_text()), "model_type": "new", "architectures": ["NewModel"]})
     with pytest.raises(UserError, match=r"model_type is 'new' \(NewModel\), expected 'bert', 'distilbert' or"):
         mural_tf.load(tmp_path / "folder")
+
+
+# Models of images and texts.
+SIDE, PATCH = 32, 8
+TOWER = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=12, intermediate_size=96)
+
+
+def pictures(count=4):
+    import PIL.Image
+
+    return [PIL.Image.fromarray(image) for image in foreign.random_images(count, SIDE)]
+
+
+def compare_towers(folder, images, texts, shown, sentences):
+    """Our vectors against the library's, of prepared pixels [B, 3, S, S] and of sentences."""
+    here = mural_tf.load(folder)
+    found = here.encode_text(sentences)
+    difference = np.abs(found - texts).max()
+    pixels = np.abs(here.encode_image(shown) - images).max()
+    print(f"FORM {folder.name}: texts differ by {difference:.1e}, pictures by {pixels:.1e}")
+    assert difference < 1e-5
+    assert pixels < 1e-5
+    assert np.min(texts @ texts.T) < 0.99 and np.min(images @ images.T) < 0.99
+
+
+def normalised(output):
+    vectors = getattr(output, "pooler_output", output).detach().numpy()
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def tiny_timm(monkeypatch):
+    """timm's `vit_base_patch16_siglip_224`, narrow and shallow, so that open_clip makes a small model of that name."""
+    timm = pytest.importorskip("timm")
+    from timm.models import vision_transformer
+
+    def make(name, **sizes):
+        def build(pretrained=False, pretrained_cfg=None, pretrained_cfg_overlay=None, cache_dir=None, **options):
+            fixed = dict(img_size=SIDE, patch_size=PATCH, class_token=False, global_pool="map", embed_dim=48, depth=2)
+            return vision_transformer.VisionTransformer(**{**fixed, **sizes, **options})
+
+        monkeypatch.setitem(timm.models._registry._model_entrypoints, name, build)
+
+    return make
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["siglip", "siglip2"])
+def test_open_clips_siglip(tmp_path, tiny_timm, second):
+    """As open_clip saves its SigLIPs, and Marqo's are: timm's names, exact GELU, texts canonicalised."""
+    open_clip = pytest.importorskip("open_clip")
+    from open_clip.tokenizer import canonicalize_text
+
+    name = "vit_so400m_patch16_siglip_256" if second else "vit_base_patch16_siglip_224"
+    heads = dict(num_heads=16, act_layer="gelu_tanh") if second else dict(num_heads=12)
+    tiny_timm(name, **heads)
+    text = dict(context_length=16, vocab_size=0, width=48, heads=4, layers=2, no_causal_mask=True, pool_type="last")
+    text |= dict(norm_kwargs={"eps": 1e-6}, tokenizer_kwargs={"clean": "canonicalize"}, hf_tokenizer_name="x")
+    text |= dict(act_kwargs={"approximate": "tanh"}, proj_type="none") if second else dict(proj_bias=True)
+    vision = dict(image_size=SIDE, timm_model_name=name, timm_model_pretrained=False, timm_pool="map", timm_proj="none")
+    folder = tmp_path / f"open_clip_{'siglip2' if second else 'siglip'}"
+    pieces = write_siglip_pieces(folder, second)
+    text["vocab_size"] = len(pieces) + 3  # rows without pieces
+    settings = dict(embed_dim=48, init_logit_bias=-10, custom_text=True, vision_cfg=vision, text_cfg=text)
+    model = open_clip.model.CustomTextCLIP(**{k: v for k, v in settings.items() if k != "custom_text"})
+    spread(model)
+    preprocess = dict(mean=[0.5] * 3, std=[0.5] * 3, interpolation="bicubic", resize_mode="squash")
+    save_open_clip(model, folder, settings, preprocess)
+    sentences = ["Two young, White_males are outside", "red balloon!", "", "a b c d e f g h i j k l m n o p q r s"]
+    end, pad = (1, 0) if second else (1, 1)
+    rows = pieces_of(folder, [canonicalize_text(text) for text in sentences], 16, end, pad)
+    shown = pictures()
+    pixels = torch.stack([torch.tensor(np.array(image)).permute(2, 0, 1) for image in shown]).float() / 127.5 - 1
+    with torch.no_grad():
+        images = normalised(model.encode_image(pixels))
+        texts = normalised(model.encode_text(torch.tensor(rows)))
+    compare_towers(folder, images, texts, shown, sentences)
+
+
+def save_open_clip(model, folder, settings, preprocess):
+    from safetensors.torch import save_file
+
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, str(folder / "open_clip_model.safetensors"))
+    foreign.write_json(folder / "open_clip_config.json", model_cfg=settings, preprocess_cfg=preprocess)
+
+
+def write_siglip_pieces(folder, second):
+    """SentencePiece's model as SigLIP (mT5's unigram) or SigLIP 2 (Gemma's byte pairs) has it; returns its pieces."""
+    import foreign_checkpoints as families
+
+    pieces = families.BPE if second else families.UNIGRAM
+    settings = families.BPE_SETTINGS if second else families.SETTINGS
+    families.write_pieces(folder / ("tokenizer.model" if second else "spiece.model"), pieces, settings)
+    return pieces
+
+
+def pieces_of(folder, texts, length, end, pad):
+    """Full rows of SentencePiece's own ids."""
+    import sentencepiece
+
+    (path,) = [*folder.glob("spiece.model"), *folder.glob("tokenizer.model")]
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    rows = [[*processor.encode(text)[: length - 1], end] for text in texts]
+    return np.array([row + [pad] * (length - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["siglip", "siglip2"])
+def test_siglip_of_transformers(tmp_path, second):
+    """As transformers saves it, and as Sentence-Transformers does, with modules.json beside."""
+    folder = tmp_path / ("siglip2" if second else "siglip")
+    pieces = write_siglip_pieces(folder, second)
+    vision = dict(image_size=SIDE, patch_size=PATCH, **TOWER)
+    text = dict(vocab_size=len(pieces) + 3, max_position_embeddings=16, projection_size=48, **TOWER)
+    model = spread(transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision)))
+    model.save_pretrained(folder)
+    processor = transformers.SiglipImageProcessor(size={"height": SIDE, "width": SIDE}, resample=2 if second else 3)
+    processor.save_pretrained(folder)
+    sentences = ["two young white males", "red balloon", "", "a b c d e f g h i j k l m n o p q r s"]
+    rows = pieces_of(folder, sentences, 16, 1, 0 if second else 1)
+    shown = pictures()
+    with torch.no_grad():
+        images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
+        texts = normalised(model.get_text_features(input_ids=torch.tensor(rows)))
+    compare_towers(folder, images, texts, shown, sentences)
+    row = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    assert kind_of(folder) == "siglip"
+    compare_towers(folder, images, texts, shown, sentences)
+
+
+def test_clip_that_sentence_transformers_saved(tmp_path):
+    """`clip-ViT-B-32` lies in a folder below modules.json; beside it the multilingual text tower."""
+    from mural_tf.runs.import_pretrained import import_into_workdir
+
+    folder, below = tmp_path / "clip", tmp_path / "clip/0_CLIPModel"
+    vision = dict(image_size=SIDE, patch_size=PATCH, **TOWER)
+    config = transformers.CLIPConfig(text_config=dict(vocab_size=20, **TOWER), vision_config=vision, projection_dim=20)
+    model = spread(transformers.CLIPModel(config))
+    model.save_pretrained(below)
+    size = dict(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    processor = transformers.CLIPImageProcessor(**size)
+    processor.save_pretrained(below)
+    row = {"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    assert kind_of(folder) == "clip"
+    texts = make("clip-ViT-B-32-multilingual-v1", tmp_path / "texts/folder")
+    import_into_workdir("clip", folder, tmp_path / "workdir", text=tmp_path / "texts/folder")
+    shown = pictures()
+    with torch.no_grad():
+        images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
+    compare_towers(tmp_path / "workdir", images, texts.encode(TEXTS, normalize_embeddings=True), shown, TEXTS)
