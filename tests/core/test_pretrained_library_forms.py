@@ -77,9 +77,8 @@ def tower(kind, rows, positions=96):
         config = transformers.DistilBertConfig(vocab_size=rows, max_position_embeddings=positions, **sizes)
         return spread(transformers.DistilBertModel(config))
     if kind == "bert":
-        return spread(
-            transformers.BertModel(transformers.BertConfig(vocab_size=rows, max_position_embeddings=positions, **SIZES))
-        )
+        config = transformers.BertConfig(vocab_size=rows, max_position_embeddings=positions, **SIZES)
+        return spread(transformers.BertModel(config))
     config = transformers.XLMRobertaConfig(
         vocab_size=rows, max_position_embeddings=positions + 2, type_vocab_size=1, layer_norm_eps=1e-5, **SIZES
     )
@@ -136,15 +135,11 @@ def make_older(name, folder):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     if pieces != "unigram":  # only the slow tokenizer's files
         (folder / "tokenizer.json").unlink()
-        settings = {
-            "do_lower_case": settings["do_lower_case"],
-            "model_max_length": 512,
-            "tokenizer_class": "BertTokenizer",
-        }
+        settings = {"do_lower_case": settings["do_lower_case"], "tokenizer_class": "BertTokenizer"}
     else:
-        settings |= {"model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer"}
+        settings["tokenizer_class"] = "XLMRobertaTokenizer"
         settings.pop("backend", None)
-    foreign.write_json(folder / "tokenizer_config.json", **settings)
+    foreign.write_json(folder / "tokenizer_config.json", **{**settings, "model_max_length": 512})
     names = {"bert": "bert", "xlm-roberta": "xlm-roberta", "distilbert": "distilbert"}
     (folder / "sentence_bert_config.json").unlink()
     foreign.write_json(folder / f"sentence_{names[kind]}_config.json", max_seq_length=length, do_lower_case=False)
@@ -163,14 +158,16 @@ def ids_here(folder, texts):
     kind = kind_of(folder)
     _, config, pieces = import_weights(kind, folder, starting_config(kind))
     tokens = tokenizer_of(config, pieces)(texts, pad="longest")
-    return [
-        row[mask == 1].tolist() for row, mask in zip(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())
-    ]
+    return without_padding(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())
 
 
 def ids_there(model, texts):
     tokens = model.preprocess(texts)
-    return [row[mask == 1].tolist() for row, mask in zip(tokens["input_ids"].numpy(), tokens["attention_mask"].numpy())]
+    return without_padding(tokens["input_ids"].numpy(), tokens["attention_mask"].numpy())
+
+
+def without_padding(ids, mask):
+    return [row[kept == 1].tolist() for row, kept in zip(ids, mask)]
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["today", "before"])
