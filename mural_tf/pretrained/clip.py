@@ -35,6 +35,7 @@ from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
 OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+LARGEST_SCALE = 20  # logarithm: exp(4.6) is CLIP's
 PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
 # Of open_clip's own ViT: what is done here; a key that is not said is so.
 VISION_KEYS = {
@@ -144,7 +145,7 @@ def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, poolin
     size = dict(image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     values = {**size, **vision}
     activation = values.get("hidden_act")
-    if activation not in ACTIVATIONS:
+    if activation not in list(ACTIVATIONS):  # it may be anything
         raise UserError(
             f"{path}: vision_config.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}."
         )
@@ -215,7 +216,12 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
 def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
     """Sets the temperature to exp(-scale) of a file, and widens its range so that training may keep it."""
     if name in weights.shapes:  # else `load` says what is missing
-        value = math.exp(-float(weights.read(name).reshape([])))
+        if math.prod(weights.shapes[name]) != 1:
+            raise UserError(f"{weights.path}: {name} is {list(weights.shapes[name])}, expected one number.")
+        scale = float(weights.read(name).reshape([]))
+        if abs(scale) > LARGEST_SCALE:
+            raise UserError(f"{weights.path}: {name} is {scale:g}, expected the logarithm of a scale, such as 4.6.")
+        value = math.exp(-scale)
         low, high = loss.temperature_range
         loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
 
@@ -230,11 +236,16 @@ TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
 
 def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the image tower and the temperature of a model built for `configure`'s settings."""
-    folder = folder_of_two_towers(pathlib.Path(folder))
-    if (folder / OPEN_CLIP_CONFIG).is_file():
-        table, weights = open_clip_table(config.image_tower), open_safetensors(folder / OPEN_CLIP_WEIGHTS)
-        ignored = r"(?!visual\.|logit_scale).*"
+    weights = open_weights(folder)
+    if weights.path.name == OPEN_CLIP_WEIGHTS:
+        table, ignored = open_clip_table(config.image_tower), r"(?!visual\.|logit_scale).*"
     else:
-        table, weights, ignored = hugging_face_table(config.image_tower), open_safetensors(folder), IGNORED
+        table, ignored = hugging_face_table(config.image_tower), IGNORED
     tables = {"image_encoder": table, "log_temperature": [TEMPERATURE]}
     assign_parts(tables, model, parts, weights, ignored, "a CLIP")
+
+
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens the weights of Hugging Face's folder or open_clip's."""
+    folder = folder_of_two_towers(pathlib.Path(folder))
+    return open_safetensors(folder / OPEN_CLIP_WEIGHTS if (folder / OPEN_CLIP_CONFIG).is_file() else folder)

@@ -63,9 +63,12 @@ def _load_tower(load: Callable) -> Callable:
 
 def _vocabulary(weights, config: ConfigDict) -> list[str]:
     """The vocabulary in a folder of Hugging Face or of Google's BERT."""
+    return read_vocabulary(weights, config, token_rows(_open(weights)))
+
+
+def _open(weights) -> weight_files.WeightFile:
     of_google = _bert(weights) is tensorflow_bert
-    file = tensorflow_bert.open_weights(weights) if of_google else weight_files.open_safetensors(weights)
-    return read_vocabulary(weights, config, token_rows(file))
+    return tensorflow_bert.open_weights(weights) if of_google else weight_files.open_safetensors(weights)
 
 
 def _of_modules(weights, config: ConfigDict) -> list[str]:
@@ -196,6 +199,7 @@ def configure(
     size, parts = config.embedding_size, parts or kind.parts
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
+    _check_size(source, pathlib.Path(weights), config)
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
         config.embedding_size = size
     if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
@@ -203,6 +207,39 @@ def configure(
     if kind.vocabulary is None or "text_encoder" not in parts:
         return config, []
     return config, kind.vocabulary(weights, config, **options)
+
+
+def _check_size(source: str, weights: pathlib.Path, config: ConfigDict) -> None:
+    """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
+    towers = {"text_encoder": config.text_tower, "image_encoder": config.image_tower}
+    asked = sum(_numbers(tower) for part, tower in towers.items() if part in SOURCES[source].parts)
+    if source == "efficientnet" or not asked:
+        return
+    if source == "siglip":
+        file = siglip.open_weights(sentence_transformers.folder_of_two_towers(weights))
+    elif source == "sentences":
+        file = weight_files.open_safetensors(sentence_transformers.text_folder(weights))
+    elif source == "clip":
+        file = clip.open_weights(weights)
+    elif source == "xlm_roberta_clip":
+        file = weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS)
+    else:
+        file = _open(weights)
+    if asked > file.size:
+        raise UserError(
+            f"{weights}: its configuration asks for {asked:,} numbers in the layers, and {file.path} holds "
+            f"{file.size:,}: they are not of one model."
+        )
+
+
+def _numbers(tower: ConfigDict) -> int:
+    """How many numbers the layers of a transformer have, about: a little fewer than in truth; 0 of other towers."""
+    if tower.name not in ("bert", "vit"):
+        return 0
+    hidden = tower.hidden_size
+    positions = hidden * (tower.max_length if tower.name == "bert" else (tower.image_size // tower.patch_size) ** 2)
+    patches = 0 if tower.name == "bert" else 3 * hidden * tower.patch_size**2 + hidden * tower.projection
+    return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
 
 
 def building(brought: Collection[str]) -> contextlib.AbstractContextManager:

@@ -198,6 +198,9 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
         if layer is not None:
             path = layer / "config.json"
             config.embedding_size = json_field(read_json(path), "out_features", int, path)
+            shape = open_safetensors(layer).shapes.get("linear.weight", ())
+            if shape[:1] != (config.embedding_size,):
+                raise UserError(f"{path}: out_features is {config.embedding_size}, and its weights are {list(shape)}.")
             if layer == modules.pooler and config.embedding_size != tower.hidden_size:
                 tower.pooler_size = config.embedding_size
 

@@ -183,7 +183,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
         _configure_big_vision(file, config)
     scale, bias = ("logit_scale", "logit_bias") if path.is_dir() else ("params/t", "params/b")
     configure_scale(file, config.loss, scale)
-    if "bias" in config.method and bias in file.shapes:
+    if "bias" in config.method and file.shapes.get(bias) in ((), (1,)):  # else `load` says what is wrong
         config.method.bias = float(file.read(bias).reshape([]))
     if as_trained or not _is_open_clip(path):
         side = config.image_tower.image_size
@@ -219,8 +219,10 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     configure_vision(config.image_tower, {**defaults, **vision}, path, "attention")
     size = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     text = {**size, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "max_position_embeddings": 64, **text}
-    if text["hidden_act"] not in ACTIVATIONS:
-        raise UserError(f"{path}: text_config.hidden_act is {text['hidden_act']!r}.")
+    if text["hidden_act"] not in list(ACTIVATIONS):  # it may be anything
+        raise UserError(
+            f"{path}: text_config.hidden_act is {text['hidden_act']!r}, expected one of {', '.join(ACTIVATIONS)}."
+        )
     hidden = json_field(text, "hidden_size", int, path)
     config.embedding_size = json_field(text, "projection_size", int, path, hidden)
     config.text_tower.update(

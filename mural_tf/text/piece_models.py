@@ -22,6 +22,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_json
+from mural_tf.text.character_maps import problem_of
+from mural_tf.text.vocabulary_file import LONGEST_PIECE
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
@@ -99,7 +101,7 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
         settings = pieces[0].pop(3)
         good = len(pieces) == len(lines) and all(type(settings[name]) is kind for name, kind in SETTINGS.items())
         good = good and settings["model"] in MODELS
-        base64.b64decode(settings["charsmap"], validate=True)
+        charsmap = base64.b64decode(settings["charsmap"], validate=True)
         for piece, score, kind in pieces:
             good = good and isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and kind in TYPES
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
@@ -112,6 +114,12 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
         raise _refusal(path, "a piece occurs twice")
     if any(kind == "byte" for _, _, kind in pieces) != settings["byte_fallback"]:
         raise _refusal(path, "its bytes and its byte_fallback do not agree")
+    longest = max(len(piece) for piece, _, _ in pieces)
+    if longest > LONGEST_PIECE:
+        raise _refusal(path, f"a piece has {longest} characters, and at most {LONGEST_PIECE} are taken")
+    problem = problem_of(charsmap)
+    if problem:
+        raise _refusal(path, f"its charsmap is damaged: {problem}")
     return pieces, settings
 
 
