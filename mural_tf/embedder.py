@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
+TOKENS = 4096  # of the texts in one call of the model: what is in memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
@@ -278,7 +279,7 @@ class Embedder:
     def encode_text(
         self,
         texts: str | Iterable[str],
-        batch_size: int = 256,
+        batch_size: int = 64,
         progress: bool | None = None,
         language: str = "",
         prompt: str | None = None,
@@ -289,7 +290,7 @@ class Embedder:
 
         Args:
           texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
-          batch_size: texts per call of the model.
+          batch_size: texts per call of the model, at most; long texts are fewer, see `TOKENS`.
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
             likeliest one.
@@ -332,8 +333,7 @@ class Embedder:
         unique = sorted(set(encoded), key=lambda text: (len(text), text))
         blocks = []
         with _bar(unique, "texts", progress) as bar:
-            for begin in range(0, len(unique), batch_size):
-                batch = unique[begin : begin + batch_size]
+            for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
                 blocks.append(embed_texts(tf.constant(batch)).numpy())
                 bar.update(len(batch))
         places = {text: i for i, text in enumerate(unique)}
@@ -583,6 +583,23 @@ def _is_image(value: object) -> TypeIs[Image]:
     pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
     grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
     return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
+
+
+def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
+    """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
+
+    A text has at most a token for each byte, begin, end, and what stands before it; padding counts as tokens.
+    """
+    begin = 0
+    while begin < len(texts):
+        end = begin + 1
+        while end < min(begin + most, len(texts)):
+            longest = min(len(texts[end]) + 2, max_length)
+            if (end + 1 - begin) * longest > TOKENS:
+                break
+            end += 1
+        yield texts[begin:end]
+        begin = end
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:

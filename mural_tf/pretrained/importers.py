@@ -209,22 +209,22 @@ def configure(
     return config, kind.vocabulary(weights, config, **options)
 
 
+OPENERS: dict[str, Callable] = {  # of each source, the file that holds its layers
+    "siglip": lambda weights: siglip.open_weights(sentence_transformers.folder_of_two_towers(weights)),
+    "sentences": lambda weights: weight_files.open_safetensors(sentence_transformers.text_folder(weights)),
+    "clip": clip.open_weights,
+    "xlm_roberta_clip": lambda weights: weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS),
+    **dict.fromkeys(("align", "m_clip", "bert", "labse"), _open),
+}
+
+
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
     towers = {"text_encoder": config.text_tower, "image_encoder": config.image_tower}
     asked = sum(_numbers(tower) for part, tower in towers.items() if part in SOURCES[source].parts)
-    if source == "efficientnet" or not asked:
+    if source not in OPENERS or not asked:
         return
-    if source == "siglip":
-        file = siglip.open_weights(sentence_transformers.folder_of_two_towers(weights))
-    elif source == "sentences":
-        file = weight_files.open_safetensors(sentence_transformers.text_folder(weights))
-    elif source == "clip":
-        file = clip.open_weights(weights)
-    elif source == "xlm_roberta_clip":
-        file = weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS)
-    else:
-        file = _open(weights)
+    file = OPENERS[source](weights)
     if asked > file.size:
         raise UserError(
             f"{weights}: its configuration asks for {asked:,} numbers in the layers, and {file.path} holds "
