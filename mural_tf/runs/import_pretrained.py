@@ -148,6 +148,8 @@ def _build(
     taken = [] if source == WORKDIR else _taken(source, weights, text)
     for kind, folder, parts in taken:
         size = config.embedding_size
+        if onto and "text_encoder" in parts:  # prompts are of the text tower that goes
+            config.vocabulary.update(dict(prompt="", prompts=()))
         config, own_pieces = configure(kind, folder, config, as_trained and kind == source, parts)
         pieces = own_pieces or pieces
     if text and config.embedding_size != size:
