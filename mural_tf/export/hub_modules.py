@@ -93,6 +93,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
         "cleaning": list(config.vocabulary.cleaning),
         "size": int(config.vocabulary.size),
         "prompt": config.vocabulary.prompt,
+        "prompts": list(config.vocabulary.prompts),
     }
 
 

