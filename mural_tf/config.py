@@ -75,6 +75,7 @@ _TEXT_TOWER = dict(
     heads=12,
     feed_forward_size=3072,
     pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
+    pooler_size=0,  # pooler: 0: hidden_size; 512 of 768 in distiluse-base-multilingual
     token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
     dropout=0.1,
     max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
@@ -97,9 +98,12 @@ _VOCABULARY = dict(
     builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
     layout="",  # of rows: "siglip", "siglip2" or "xlm_roberta", see text/sentence_pieces.py
-    cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation", "single_spaces"
+    cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
+    # "single_spaces", "spaces_for_underscores"; of word pieces "whole_chinese": Chinese characters end no word
     lower_case=False,
     strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
+    prompt="",  # before every text, in the graph: "query: " of multilingual-e5
+    prompts=(),  # others by name, "NAME=TEXT" each, which `encode_text(prompt=NAME)` takes in its place
     file="",  # an existing vocabulary (one piece a line) instead of building one
     sha256="",  # of the pieces, see text/vocabulary_file.py; a run writes it, and no other vocabulary is used
 )

@@ -23,12 +23,13 @@ from mural_tf.data import pictures
 from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.progress import tqdm
-from mural_tf.text import takes_languages
+from mural_tf.text import prompts_of, takes_languages
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
+TOKENS = 4096  # of the texts in one call of the model: what is in memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
@@ -81,6 +82,8 @@ class Embedder:
       path: where it was loaded from, "" for a model in memory.
       step: the training step of its weights, None if unknown.
       text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
+      prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
+        texts that have another one; "" is the image-text head.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class Embedder:
         path: str = "",
         step: int | None = None,
         text_heads: Mapping[str, Encoder] | None = None,
+        prompted: Mapping[str, Encoder] | None = None,
     ) -> None:
+        self._prompted = dict(prompted or {})
         self.text_heads = dict(text_heads or {})
         self._saved_models: object = None  # signatures do not keep the variables alive
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
@@ -143,7 +148,9 @@ class Embedder:
         def embed_images(images: tf.Tensor) -> tf.Tensor:
             return model.embed_images(images)
 
-        def with_head(*head: str) -> Any:
+        bare = tokenizer.with_prompt("") if config.vocabulary.prompt else tokenizer
+
+        def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
             @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
             def embed_texts(texts: tf.Tensor) -> tf.Tensor:
                 return model.embed_texts(tokenizer(texts, pad="longest"), *head)
@@ -151,6 +158,8 @@ class Embedder:
             return embed_texts
 
         embed_texts = with_head()
+        heads = [head for head in getattr(model, "head_names", ()) if head != "image_text"]
+        prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
         return cls(
             prepare_image,
             embed_images,
@@ -159,7 +168,8 @@ class Embedder:
             config,
             path,
             step,
-            {head: with_head(head) for head in getattr(model, "head_names", ()) if head != "image_text"},
+            {head: with_head(head) for head in heads},
+            prompted if config.vocabulary.prompt else {},
         )
 
     def take_known_texts(self, table: Any, project: Encoder) -> None:
@@ -282,8 +292,18 @@ class Embedder:
         embeddings = self._checked(blocks, "images")
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The model's prompts, name -> text; `config.vocabulary.prompt` stands before texts where none is named."""
+        return prompts_of(self.config)
+
     def encode_text(
-        self, texts: str | Iterable[str], batch_size: int = 256, progress: bool | None = None, language: str = ""
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        progress: bool | None = None,
+        language: str = "",
+        prompt: str | None = None,
     ) -> Embeddings:
         """Encodes texts, in any language or script, with the image-text head.
 
@@ -291,16 +311,18 @@ class Embedder:
 
         Args:
           texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
-          batch_size: texts per call of the model.
+          batch_size: texts per call of the model, at most; long texts are fewer, see `TOKENS`.
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
             likeliest one.
+          prompt: the name of one of the model's `prompts`, which stands before each text in place of the default
+            one; "" for no prompt at all.
 
         Returns:
           float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
 
         Raises:
-          UserError: embeddings that are not finite.
+          UserError: embeddings that are not finite, or a prompt that the model does not have.
           TypeError: something that is no string.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
@@ -313,7 +335,7 @@ class Embedder:
         """
         texts = _as_array(texts)
         if isinstance(texts, str):
-            single: Embeddings = self.encode_text([texts], batch_size, progress, language)[0]
+            single: Embeddings = self.encode_text([texts], batch_size, progress, language, prompt)[0]
             return single
         if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
             raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
@@ -325,16 +347,34 @@ class Embedder:
                     f"encode_text takes strings: number {place} is {text!r}, of type {type(text).__name__}."
                 )
         tag = f"<{language}> " if language and self.takes_languages else ""
+        embed_texts = self._embed_texts
+        if prompt is not None:
+            embed_texts, tag = self._with_prompt(prompt)
         encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
         unique = sorted(set(encoded), key=lambda text: (len(text), text))
         blocks = []
         with _bar(unique, "texts", progress) as bar:
-            for begin in range(0, len(unique), batch_size):
-                batch = unique[begin : begin + batch_size]
-                blocks.append(self._embed_texts(tf.constant(batch)).numpy())
+            for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
+                blocks.append(embed_texts(tf.constant(batch)).numpy())
                 bar.update(len(batch))
         places = {text: i for i, text in enumerate(unique)}
         return self._checked(blocks, "texts")[[places[text] for text in encoded]] if encoded else self._checked([], "")
+
+    def _with_prompt(self, name: str) -> tuple[Encoder, str]:
+        """The function that embeds texts with a prompt, and what must be put before them."""
+        known, default = self.prompts, self.config.vocabulary.prompt
+        if name and name not in known:
+            names = ", ".join(known) or "none at all (vocabulary.prompts)"
+            raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
+        text = known.get(name, "")
+        if text.startswith(default):
+            return self._embed_texts, text.removeprefix(default)
+        if self._head not in self._prompted:
+            raise UserError(
+                f"The model {self.path} puts {default!r} before every text, and this form of it takes no other prompt: "
+                f"expected a workdir or an export's encoders for the prompt {name!r}."
+            )
+        return self._prompted[self._head], text
 
     def similarity(
         self,
@@ -564,6 +604,23 @@ def _is_image(value: object) -> TypeIs[Image]:
     pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
     grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
     return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
+
+
+def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
+    """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
+
+    A text has at most a token for each byte, begin, end, and what stands before it; padding counts as tokens.
+    """
+    begin = 0
+    while begin < len(texts):
+        end = begin + 1
+        while end < min(begin + most, len(texts)):
+            longest = min(len(texts[end]) + 2, max_length)
+            if (end + 1 - begin) * longest > TOKENS:
+                break
+            end += 1
+        yield texts[begin:end]
+        begin = end
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:

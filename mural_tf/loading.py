@@ -115,6 +115,11 @@ def _load_export(path: pathlib.Path) -> Embedder:
         for_texts = text_encoder.signatures["text_text"]
         heads["text_text"] = lambda texts: for_texts(text=texts)["text_text_embedding"]
 
+    prompted = {}
+    for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
+        if name in text_encoder.signatures:
+            prompted[head] = _with_prompt_of_its_own(text_encoder.signatures[name])
+
     embedder = Embedder(
         check_image,
         lambda images: image_signature(image_bytes=images)["embedding"],
@@ -123,6 +128,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         config,
         shown(path),
         text_heads=heads,
+        prompted=prompted,
     )
     embedder._saved_models = (image_encoder, text_encoder)
     return embedder
@@ -163,6 +169,11 @@ def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
         raise UserError(f"{folder} is not a TF-Hub module that takes images [B, S, S, 3] of one size.") from None
+
+
+def _with_prompt_of_its_own(signature: Any) -> Any:
+    """The function texts -> vectors of a signature that puts no prompt before them."""
+    return lambda texts: next(iter(signature(prompted_text=texts).values()))
 
 
 def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:

@@ -53,7 +53,8 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`; with
     `attention` "full" T is `max_length`, and the mask is not looked at. With `pooling` "mean" the output is the mean of
-    the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see `FirstAndMean`.
+    the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see `FirstAndMean`; with a pooler of another
+    size it is [B, pooler_size].
     A frozen tower runs without dropout even in training.
     Raises `UserError` for values out of range.
     """
@@ -107,7 +108,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 def _pooler(config: ConfigDict) -> keras.layers.Layer:
     return keras.layers.Dense(
-        config.hidden_size,
+        config.pooler_size or config.hidden_size,
         activation="tanh",
         kernel_initializer=initializer(config.hidden_size),
         name=POOLER,

@@ -92,6 +92,8 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
         "layout": config.vocabulary.layout,
         "cleaning": list(config.vocabulary.cleaning),
         "size": int(config.vocabulary.size),
+        "prompt": config.vocabulary.prompt,
+        "prompts": list(config.vocabulary.prompts),
     }
 
 
@@ -182,7 +184,7 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
     def tokenize(inputs):
-        return tokenizer.tokenize(inputs)
+        return tokenizer.tokenize(tokenizer.prompted(inputs))
 
     pairs = isinstance(tokenizer, WordPieceTokenizer)
     pack = pack_segments if pairs else _pack_words

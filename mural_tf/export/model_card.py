@@ -20,6 +20,7 @@ from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import numbers_of
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.text import prompts_of
 from mural_tf.training.workdir import EVALUATED, package_versions, read_metrics
 
 # Keys of single languages have one of these; groups of languages and "all" have the mean recall alone.
@@ -88,6 +89,8 @@ def describe_model(
             "max_length": int(config.text_tower.max_length),
             "lower_case": bool(config.vocabulary.lower_case),
             "strip_accents": bool(config.vocabulary.strip_accents),
+            "prompt": config.vocabulary.prompt,
+            "prompts": prompts_of(config),
         },
         "embeddings": "float32, L2-normalised; similarity is the dot product",
         **{name: float(value.numpy()) for name, value in model.state_logs().items()},  # such as the temperature

@@ -17,8 +17,9 @@ An export can hold several versions of the encoders: see versions.py.
 | text | `tokens` | `input_word_ids`, `input_mask`, `input_type_ids` int32 [B, T] | `embedding` |
 | text | `text_text` (MURAL) | `text` string [B] | `text_text_embedding` float32 [B, D] |
 
-All embeddings are L2-normalised float32; an image that does not decode gets zeros. Loading them takes `tensorflow` and
-`import tensorflow_text`, not this library.
+All embeddings are L2-normalised float32; an image that does not decode gets zeros. A model with `vocabulary.prompt`
+puts it before each text; its further signatures `prompted` and `prompted_text_text` take `prompted_text`, texts with
+another prompt before them. Loading them takes `tensorflow` and `import tensorflow_text`, not this library.
 """
 
 from __future__ import annotations

@@ -147,8 +147,11 @@ def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, di
 
 
 def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
-    """Returns what to save and its signatures: "serving_default" and, of MURAL, "text_text" from strings; "tokens"."""
-    text = tf.TensorSpec([None], tf.string, name="text")
+    """Returns what to save and its signatures: "serving_default" and, of MURAL, "text_text" from strings; "tokens".
+
+    They put the tokenizer's prompt before each text; where there is one, "prompted" (and "prompted_text_text") takes
+    texts that begin with another.
+    """
     token_specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS]
 
     def encode(*tokens):
@@ -159,9 +162,13 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
     def embed(tokens, count, head):
         return model.project_texts(states(*(tokens[name] for name in TOKENS)), head)[:count]
 
-    @tf.function(input_signature=[text], autograph=False)
-    def from_text(text):
-        return {"embedding": embed(tokenizer(_at_least_one(text), pad="longest"), tf.size(text), model.head_names[0])}
+    def from_strings(tokenizer, head, name, output):
+        def from_text(**texts):
+            tokens = tokenizer(_at_least_one(texts[name]), pad="longest")
+            return {output: embed(tokens, tf.size(texts[name]), head)}
+
+        spec = tf.TensorSpec([None], tf.string, name=name)
+        return tf.function(from_text, autograph=False).get_concrete_function(**{name: spec})
 
     @tf.function(input_signature=token_specs, autograph=False)
     def from_tokens(input_word_ids, input_mask, input_type_ids):
@@ -172,15 +179,15 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
             tokens = [_at_least_one(ids) for ids in (input_word_ids, input_mask, input_type_ids)]
         return {"embedding": embed(dict(zip(TOKENS, tokens)), tf.shape(input_word_ids)[0], model.head_names[0])}
 
-    signatures = {"serving_default": from_text, "tokens": from_tokens}
+    signatures = {"tokens": from_tokens}
+    outputs = {"serving_default": (model.head_names[0], "embedding")}
     if "text_text" in model.head_names:
-
-        @tf.function(input_signature=[text], autograph=False)
-        def for_texts(text):
-            tokens = tokenizer(_at_least_one(text), pad="longest")
-            return {"text_text_embedding": embed(tokens, tf.size(text), "text_text")}
-
-        signatures["text_text"] = for_texts
+        outputs["text_text"] = ("text_text", "text_text_embedding")
+    for name, (head, output) in outputs.items():
+        signatures[name] = from_strings(tokenizer, head, "text", output)
+        if tokenizer.prompt:
+            other = "prompted" if name == "serving_default" else f"prompted_{name}"
+            signatures[other] = from_strings(tokenizer.with_prompt(""), head, "prompted_text", output)
     module = tf.Module()
     module.model_variables = text_variables(model)
     module.tokenizer = tokenizer

@@ -17,7 +17,9 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained.keys import check_keys
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
+from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -33,6 +35,21 @@ from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
 OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+LARGEST_SCALE = 20  # logarithm: exp(4.6) is CLIP's
+PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
+# Of open_clip's own ViT: what is done here; a key that is not said is so.
+VISION_KEYS = {
+    "ls_init_value": (),
+    "pos_embed_type": ("learnable",),
+    "pool_type": ("tok",),
+    "block_type": ("default",),
+    "act_kwargs": ({},),
+    "norm_kwargs": ({},),
+    **dict.fromkeys(
+        ("attentional_pool", "no_ln_pre", "final_ln_after_pool", "qk_norm", "scaled_cosine_attn"), (False,)
+    ),
+    **dict.fromkeys(("scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
+}
 IGNORED = r"text_model\..*|text_projection\..*|.*position_ids"
 
 
@@ -106,7 +123,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    folder = pathlib.Path(folder)
+    folder = folder_of_two_towers(pathlib.Path(folder))
     if (folder / OPEN_CLIP_CONFIG).is_file():
         configure_open_clip(folder, config)
         return
@@ -128,7 +145,7 @@ def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, poolin
     size = dict(image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     values = {**size, **vision}
     activation = values.get("hidden_act")
-    if activation not in ACTIVATIONS:
+    if activation not in list(ACTIVATIONS):  # it may be anything
         raise UserError(
             f"{path}: vision_config.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}."
         )
@@ -161,9 +178,10 @@ def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
     vision = json_field(model, "vision_cfg", dict, path)
     if "timm_model_name" in vision or not isinstance(vision.get("layers"), int):
         raise UserError(
-            f"{path}: the image tower is {vision.get('timm_model_name', 'a ResNet')!r}, expected open_clip's own ViT; "
-            "of SigLIP take Hugging Face's folder or big_vision's .npz."
+            f"{path}: the image tower is {vision.get('timm_model_name', 'a ResNet')!r}, expected open_clip's own ViT "
+            "or timm's SigLIP."
         )
+    check_keys(vision, VISION_KEYS, path, all_known=False)
     width = json_field(vision, "width", int, path, 768)
     described = {
         "image_size": json_field(vision, "image_size", int, path, 224),
@@ -177,23 +195,33 @@ def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
     }
     configure_vision(config.image_tower, described, path, "class")
     config.embedding_size = config.image_tower.projection = json_field(model, "embed_dim", int, path)
-    side = described["image_size"]
+    configure_open_clip_pixels(folder, config.image_tower)
+    configure_scale(open_safetensors(folder / OPEN_CLIP_WEIGHTS), config.loss)
+
+
+def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets resizing and normalisation to `preprocess_cfg`, for pictures of `tower.image_size`."""
+    path, side = folder / OPEN_CLIP_CONFIG, tower.image_size
     pixels = json_field(read_json(path), "preprocess_cfg", dict, path, {})
+    check_keys(pixels, PIXEL_KEYS, path, all_known=False)
     default = clip_pixels(side)
     if pixels.get("resize_mode", "shortest") == "squash":
         default.update(size={"height": side, "width": side}, do_center_crop=False)
-    default["resample"] = {"bicubic": 3, "bilinear": 2}.get(pixels.get("interpolation", "bicubic"), 0)
+    default["resample"] = {"bicubic": 3, "bilinear": 2}[pixels.get("interpolation") or "bicubic"]
     for ours, theirs in (("image_mean", "mean"), ("image_std", "std")):
         default[ours] = pixels.get(theirs, default[ours])
-    # open_clip's own file is not Hugging Face's: its numbers are given.
-    configure_pixels(folder / "preprocessor_config.json", config.image_tower, side, default)
-    configure_scale(open_safetensors(folder / OPEN_CLIP_WEIGHTS), config.loss)
+    configure_pixels(path, tower, side, default)
 
 
 def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
     """Sets the temperature to exp(-scale) of a file, and widens its range so that training may keep it."""
     if name in weights.shapes:  # else `load` says what is missing
-        value = math.exp(-float(weights.read(name).reshape([])))
+        if math.prod(weights.shapes[name]) != 1:
+            raise UserError(f"{weights.path}: {name} is {list(weights.shapes[name])}, expected one number.")
+        scale = float(weights.read(name).reshape([]))
+        if abs(scale) > LARGEST_SCALE:
+            raise UserError(f"{weights.path}: {name} is {scale:g}, expected the logarithm of a scale, such as 4.6.")
+        value = math.exp(-scale)
         low, high = loss.temperature_range
         loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
 
@@ -208,11 +236,16 @@ TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
 
 def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the image tower and the temperature of a model built for `configure`'s settings."""
-    folder = pathlib.Path(folder)
-    if (folder / OPEN_CLIP_CONFIG).is_file():
-        table, weights = open_clip_table(config.image_tower), open_safetensors(folder / OPEN_CLIP_WEIGHTS)
-        ignored = r"(?!visual\.|logit_scale).*"
+    weights = open_weights(folder)
+    if weights.path.name == OPEN_CLIP_WEIGHTS:
+        table, ignored = open_clip_table(config.image_tower), r"(?!visual\.|logit_scale).*"
     else:
-        table, weights, ignored = hugging_face_table(config.image_tower), open_safetensors(folder), IGNORED
+        table, ignored = hugging_face_table(config.image_tower), IGNORED
     tables = {"image_encoder": table, "log_temperature": [TEMPERATURE]}
     assign_parts(tables, model, parts, weights, ignored, "a CLIP")
+
+
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens the weights of Hugging Face's folder or open_clip's."""
+    folder = folder_of_two_towers(pathlib.Path(folder))
+    return open_safetensors(folder / OPEN_CLIP_WEIGHTS if (folder / OPEN_CLIP_CONFIG).is_file() else folder)

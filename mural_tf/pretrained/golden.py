@@ -86,7 +86,9 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
-    tokens = getattr(model, "preprocess", model.tokenize)(SENTENCES)  # its name since version 6
+    prompt = model.prompts.get(model.default_prompt_name) or ""
+    sentences = [prompt + sentence for sentence in SENTENCES]
+    tokens = getattr(model, "preprocess", model.tokenize)(sentences)  # its name since version 6
     found = _ids(tokens["input_ids"], tokens["attention_mask"])
     with torch.no_grad():
         return {**found, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}

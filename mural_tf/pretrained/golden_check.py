@@ -107,7 +107,8 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
             f"The golden file has rows of {ids.shape[1]} ids, and the model takes {length}: it is of another "
             f"checkpoint, or --config must say text_tower.max_length={ids.shape[1]}."
         )
-    tokenizer = tokenizer_of(config, pieces)
+    texts = [config.vocabulary.prompt + text for text in texts]
+    tokenizer = tokenizer_of(config, pieces).with_prompt("")
     tokens = tokenizer(texts, pad="longest")
     own, there = _rows(tokens), _rows(_tokens(ids, golden["mask"]))
     here = _rows(_as_hugging_face(tokenizer, texts))

@@ -122,7 +122,7 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
     for key, expected in ARCHITECTURE.items():
         if vision.get(key, expected) != expected:
             raise UserError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
-    if vision.get("hidden_act", "swish") not in ("swish", "silu"):
+    if vision.get("hidden_act", "swish") not in ["swish", "silu"]:
         raise UserError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
     width = json_field(vision, "width_coefficient", float, path, 2.0)
     entering = [STEM_WIDTH, *(stage[2] for stage in STAGES)]

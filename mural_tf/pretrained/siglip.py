@@ -1,7 +1,8 @@
 """SigLIP (Zhai et al., 2023), its multilingual ones and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
 
-Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's), or
-big_vision's `.npz`, which holds weights alone: its vocabulary is named by `--vocabulary`.
+Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's),
+open_clip's folder (open_clip_siglip.py), or big_vision's `.npz`, which holds weights alone: its vocabulary is named by
+`--vocabulary`.
 
 Pixels and casing are read as Hugging Face reads them. With `as_trained` they are what big_vision trained with: only
 A to Z are lower-cased, and pictures are resized without anti-aliasing.
@@ -16,13 +17,13 @@ from collections.abc import Collection
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.encoders.bert import TOKEN_TYPES
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import vocabularies
+from mural_tf.pretrained import open_clip_siglip, vocabularies
 from mural_tf.pretrained.clip import (
     ACTIVATIONS,
+    OPEN_CLIP_CONFIG,
     TEMPERATURE,
     configure_scale,
     configure_vision,
@@ -30,6 +31,7 @@ from mural_tf.pretrained.clip import (
     zeros_for,
 )
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
+from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -38,8 +40,11 @@ from mural_tf.pretrained.tables import (
     first_rows,
     kernel_and_bias,
     linear,
+    no_types,
     norm_rows,
+    only_row,
 )
+from mural_tf.pretrained.tokenizer_files import check_settings
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
 HEAD = "params/txt/head"  # of the text tower in big_vision
@@ -82,11 +87,6 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
 
 
 NUMBERS = {"log_temperature": [TEMPERATURE], "bias": [Row("bias", ("logit_bias",), lambda value: value.reshape([]))]}
-
-
-def no_types(positions: np.ndarray) -> np.ndarray:
-    """The table of token types, which the tower lacks, from that of positions, [T, hidden]."""
-    return np.zeros_like(positions[:TOKEN_TYPES])
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
@@ -133,7 +133,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
         "image_encoder": [
             Row("patches/kernel", (f"{image}/embedding/kernel",)),
             Row("patches/bias", (f"{image}/embedding/bias",)),
-            Row("patches/position_embeddings", (f"{image}/pos_embedding",), _only),
+            Row("patches/position_embeddings", (f"{image}/pos_embedding",), only_row),
             *layers("block", f"{image}/Transformer", config.image_tower.layers),
             *norm("post_norm", f"{image}/Transformer/encoder_norm"),
             Row("pooling/probe", (f"{pooling}/probe",)),
@@ -142,8 +142,8 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
         ],
         "text_encoder": [
             Row("embeddings/token_embeddings", (f"{text}/Embed_0/embedding",)),
-            Row("embeddings/position_embeddings", positions, lambda *tables: sum(map(_only, tables))),
-            Row("embeddings/type_embeddings", positions[:1], lambda table: no_types(_only(table))),
+            Row("embeddings/position_embeddings", positions, lambda *tables: sum(map(only_row, tables))),
+            Row("embeddings/type_embeddings", positions[:1], lambda table: no_types(only_row(table))),
             *layers("layer", f"{text}/Encoder_0", config.text_tower.layers),
             *norm("final_norm", f"{text}/Encoder_0/encoder_norm"),
         ],
@@ -167,39 +167,41 @@ def _layer(i: int, value: np.ndarray) -> np.ndarray:
     return value[i]
 
 
-def _only(table: np.ndarray) -> np.ndarray:
-    """[1, N, hidden] -> [N, hidden]; text positions may stand without the 1."""
-    return table.reshape(table.shape[-2:])
-
-
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP of a folder or
     .npz file.
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
-    if path.is_dir():
+    if _is_open_clip(path):
+        open_clip_siglip.configure(path, config)
+    elif path.is_dir():
         _configure_hugging_face(path, config)
-        scale, bias = "logit_scale", "logit_bias"
     else:
         _configure_big_vision(file, config)
-        scale, bias = "params/t", "params/b"
+    scale, bias = ("logit_scale", "logit_bias") if path.is_dir() else ("params/t", "params/b")
     configure_scale(file, config.loss, scale)
-    if "bias" in config.method and bias in file.shapes:
+    if "bias" in config.method and file.shapes.get(bias) in ((), (1,)):  # else `load` says what is wrong
         config.method.bias = float(file.read(bias).reshape([]))
-    preprocessor = path / "preprocessor_config.json"
-    side = config.image_tower.image_size
-    configure_pixels(preprocessor, config.image_tower, side, siglip_pixels(side), as_trained)
+    if as_trained or not _is_open_clip(path):
+        side = config.image_tower.image_size
+        configure_pixels(path / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side), as_trained)
     config.text_tower.update(
         dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler=False)
     )
 
 
 def open_weights(path: pathlib.Path) -> WeightFile:
-    """Opens Hugging Face's folder or big_vision's file."""
+    """Opens Hugging Face's folder, open_clip's, or big_vision's file."""
+    if _is_open_clip(path):
+        return open_clip_siglip.open_weights(path)
     return open_safetensors(path) if path.is_dir() else open_npz(path)
+
+
+def _is_open_clip(path: pathlib.Path) -> bool:
+    return (path / OPEN_CLIP_CONFIG).is_file()
 
 
 def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
@@ -217,8 +219,10 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     configure_vision(config.image_tower, {**defaults, **vision}, path, "attention")
     size = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     text = {**size, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "max_position_embeddings": 64, **text}
-    if text["hidden_act"] not in ACTIVATIONS:
-        raise UserError(f"{path}: text_config.hidden_act is {text['hidden_act']!r}.")
+    if text["hidden_act"] not in list(ACTIVATIONS):  # it may be anything
+        raise UserError(
+            f"{path}: text_config.hidden_act is {text['hidden_act']!r}, expected one of {', '.join(ACTIVATIONS)}."
+        )
     hidden = json_field(text, "hidden_size", int, path)
     config.embedding_size = json_field(text, "projection_size", int, path, hidden)
     config.text_tower.update(
@@ -277,11 +281,12 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
     tokens = "text_model.embeddings.token_embedding.weight" if path.is_dir() else "params/txt/Embed_0/embedding"
-    rows = file.shapes.get(tokens, (0,))[0]
+    rows = file.shapes.get(open_clip_siglip.TOKENS if _is_open_clip(path) else tokens, (0,))[0]
     if path.is_dir():
+        check_settings(path, "siglip")
         source = vocabularies.find_sentence_pieces(path)
     elif config.vocabulary.file:
         source = config.vocabulary.file
@@ -292,14 +297,18 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
         )
     lines, kind = vocabularies.read_sentence_pieces(source, rows)
     layout = LAYOUTS[kind]
-    cleaning = ("lower_ascii",) if as_trained else HUGGING_FACE_CLEANING[layout]
+    cleaning = open_clip_siglip.cleaning(path) if _is_open_clip(path) else HUGGING_FACE_CLEANING[layout]
+    cleaning = ("lower_ascii",) if as_trained else cleaning
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)
     return lines
 
 
 def load(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
-    path = pathlib.Path(weights)
+    path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
-    table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
+    if _is_open_clip(path):
+        table = {**open_clip_siglip.table(config, file), **NUMBERS}
+    else:
+        table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
     assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from mural_tf.encoders.bert import TOKEN_TYPES
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.weight_files import WeightFile
@@ -53,6 +54,16 @@ def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
 def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
     """Keeps so many rows of a table from `first` on."""
     return lambda table: table[first : first + count]
+
+
+def only_row(table: np.ndarray) -> np.ndarray:
+    """[1, N, hidden] -> [N, hidden]; a table without the 1 is as it is."""
+    return table.reshape(table.shape[-2:])
+
+
+def no_types(positions: np.ndarray) -> np.ndarray:
+    """The table of token types, which a tower lacks, from that of positions, [T, hidden]."""
+    return np.zeros_like(positions[:TOKEN_TYPES])
 
 
 @dataclasses.dataclass(frozen=True)

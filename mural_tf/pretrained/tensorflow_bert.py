@@ -119,9 +119,14 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     configure_tower(config.text_tower, read_json(path), path)
 
 
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens the one checkpoint of a folder; raises `UserError` if there is not one, or it is damaged."""
+    return open_tensorflow_checkpoint(_prefix(pathlib.Path(folder)))
+
+
 def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure`'s settings."""
-    weights = open_tensorflow_checkpoint(_prefix(pathlib.Path(folder)))
+    weights = open_weights(folder)
     settings = (tower.layers, tower.max_length, tower.pooler)
     roots = [re.fullmatch(rf"(.*/)?layer_with_weights-0/embeddings{re.escape(VALUE)}", name) for name in weights.shapes]
     found = next((match for match in roots if match), None)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
+from mural_tf.pretrained.tokenizer_files import (
+    TOKENIZER,
+    warn_of_added_tokens,
+    word_settings,
+    xlm_roberta_cleaning,
+)
+from mural_tf.pretrained.weight_files import WeightFile
 from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 VOCABULARY = "vocab.txt"  # one piece a line
-TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
+# The token table in the names of Hugging Face and of Google's checkpoints for TensorFlow 1 and 2.
+TOKEN_TABLE = (
+    r"(.*\.)?embeddings\.word_embeddings\.weight|bert/embeddings/word_embeddings|"
+    r"(.*/)?layer_with_weights-0/embeddings/\.ATTRIBUTES/VARIABLE_VALUE"
+)
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
 
 
@@ -23,6 +35,8 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
     if (folder / VOCABULARY).is_file():
         return load_vocabulary(folder / VOCABULARY)
     model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
+    if model.get("unk_token", "[UNK]") != "[UNK]":
+        raise UserError(f"{folder / TOKENIZER}: unk_token is {model['unk_token']!r}, and only '[UNK]' is done here.")
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
     ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)
@@ -33,40 +47,45 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
     return pieces
 
 
-def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
-    """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
-
-    BERT strips accents when it lowers case, unless its settings say otherwise. Pieces without any capital letter
-    belong to an uncased BERT.
-    """
-    folder = pathlib.Path(folder)
-    if (folder / TOKENIZER).is_file():
-        values = read_json(folder / TOKENIZER)
-        normalizer = json_field(values, "normalizer", dict, folder / TOKENIZER) if values.get("normalizer") else {}
-        lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
-    elif (folder / "tokenizer_config.json").is_file():
-        values = read_json(folder / "tokenizer_config.json")
-        lower, strip = bool(values.get("do_lower_case", True)), values.get("strip_accents")
-    else:
-        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
-        strip = None
-    return {"lower_case": lower, "strip_accents": lower if strip is None else bool(strip)}
-
-
-def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 0) -> list[str]:
     """Returns the lines of a BERT's or XLM-RoBERTa's vocabulary, and sets `config.vocabulary` to how it is used.
 
-    Raises `UserError` if there is none, or it is of another kind.
+    Args:
+      folder: with `VOCABULARY` or one of `SENTENCE_PIECES`.
+      config: is changed.
+      rows: of the tower's table; 0 if they are not known. Rows beyond the pieces get pieces that are never used.
+
+    Raises `UserError` if there is none, or it is of another kind or has more pieces than rows.
     """
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
         pieces = read_pieces(folder)
-        words = dict(builder="tensorflow_text", layout="", cleaning=(), **read_casing(folder, pieces))
+        if rows and len(pieces) > rows:
+            raise UserError(_other_size(folder, len(pieces), rows))
+        pieces += map(unused_piece, range(len(pieces), rows))
+        warn_of_added_tokens(folder, pieces)
+        words = dict(builder="tensorflow_text", layout="", **word_settings(folder, pieces))
         config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
         return pieces
-    lines, _ = read_sentence_pieces(find_sentence_pieces(folder), fairseq=True)
-    use_sentence_pieces(config, lines, "xlm_roberta", ())
+    cleaning = xlm_roberta_cleaning(folder)
+    lines, _ = read_sentence_pieces(find_sentence_pieces(folder), rows, fairseq=True)
+    use_sentence_pieces(config, lines, "xlm_roberta", cleaning)
     return lines
+
+
+def unused_piece(row: int) -> str:
+    """The piece of a table's row that no text reaches: no word holds a space."""
+    return f"<row {row}>"
+
+
+def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
+    return f"{path} has {pieces} pieces and the weights {rows} rows: it is not the one of this model."
+
+
+def token_rows(weights: WeightFile) -> int:
+    """Returns how many rows the token table in a file of weights has, 0 if there is none."""
+    tables = [shape for name, shape in weights.shapes.items() if re.fullmatch(TOKEN_TABLE, name) and shape]
+    return tables[0][0] if tables else 0
 
 
 def _kind(folder: pathlib.Path) -> str:
@@ -94,8 +113,8 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
     lines = piece_models.read_lines(path, fairseq)
     pieces, settings = piece_models.parse_lines(lines, path)
     if rows and any(kind in ("normal", "byte", "unknown") for _, _, kind in pieces[rows:]):
-        raise UserError(f"{path} has {len(lines)} pieces and the weights {rows} rows: it is not the one of this model.")
-    unused = [json.dumps([f"<row {row}>", 0.0, "unused"]) for row in range(len(lines), rows)]
+        raise UserError(_other_size(path, len(lines), rows))
+    unused = [json.dumps([unused_piece(row), 0.0, "unused"]) for row in range(len(lines), rows)]
     return [*(lines[:rows] if rows else lines), *unused], settings["model"]
 
 

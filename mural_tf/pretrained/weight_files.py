@@ -6,6 +6,7 @@ Pickles (`pytorch_model.bin`, `.pt`, `.ckpt` of PyTorch) are never opened: loadi
 from __future__ import annotations
 
 import contextlib
+import math
 import pathlib
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.hugging_face import PICKLES
 
+MOST_DEFLATED = 1100  # times as many bytes as a compressed file has; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
@@ -72,6 +74,11 @@ class WeightFile:
         if value.size and not np.isfinite([value.min(), value.max()]).all():  # no array of answers as large as it
             raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
         return value
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are in all."""
+        return sum(map(math.prod, self.shapes.values()))
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
         """The same weights under other names."""
@@ -155,6 +162,11 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
     except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
         reason = first_line(error)
         raise UserError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
+    prefix = pathlib.Path(prefix)
+    stored = sum(file.stat().st_size for file in prefix.parent.glob(f"{prefix.name}.data-*"))
+    for name, shape in shapes.items():
+        if math.prod(shape) > stored:  # a byte a number at least
+            raise UserError(f"{prefix}: {name} is said to be {list(shape)}, and {stored} bytes are there.")
     return WeightFile(prefix, shapes, reader.get_tensor)
 
 
@@ -228,10 +240,14 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
 
 def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     """The shape that an array's header says, without reading it; raises `ValueError` where it is pickled."""
-    with archive.zip.open(f"{name}.npy") as file:
+    entry = archive.zip.getinfo(f"{name}.npy")
+    with archive.zip.open(entry) as file:
         shape, _, dtype = _npy_header(file)
     if dtype.hasobject:
         raise ValueError(f"{name} is pickled")
+    stored = min(entry.file_size, MOST_DEFLATED * entry.compress_size)
+    if math.prod(shape) * dtype.itemsize > stored:
+        raise ValueError(f"{name} is said to be {list(shape)}, and {entry.compress_size} bytes are there")
     return shape
 
 

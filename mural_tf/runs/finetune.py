@@ -261,7 +261,9 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
         config.vocabulary[name] = json_field(text, name, bool, path)
     for name in ("builder", "layout", "size"):  # older modules do not say
         config.vocabulary[name] = json_field(text, name, type(config.vocabulary[name]), path, config.vocabulary[name])
-    config.vocabulary.cleaning = tuple(json_field(text, "cleaning", list[str], path, []))
+    for name in ("cleaning", "prompts"):
+        config.vocabulary[name] = tuple(json_field(text, name, list[str], path, []))
+    config.vocabulary.prompt = json_field(text, "prompt", str, path, "")
     config.vocabulary.file = lasting_name(path.parent / "vocabulary.txt")
     check_graph(folder / "text_preprocessor")
     config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))

@@ -156,6 +156,8 @@ def _build(
     size_before = config.embedding_size
     for kind, folder, parts in taken:
         size = config.embedding_size
+        if onto and "text_encoder" in parts:  # prompts are of the text tower that goes
+            config.vocabulary.update(dict(prompt="", prompts=()))
         config, own_pieces = configure(kind, folder, config, as_trained and kind == source, parts)
         pieces = own_pieces or pieces
     brought = [part for _, _, parts in taken for part in parts]
@@ -179,7 +181,7 @@ def _build(
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
-    with building(brought):
+    with building(brought, of_texts=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
         SOURCES[kind].load(folder, model, config, parts)

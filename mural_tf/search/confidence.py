@@ -336,7 +336,7 @@ def ask(index, texts: Sequence[str], vectors: np.ndarray, embedder=None) -> tupl
     `embedder`: the model, where the index ranks by captions, too.
     """
     rank = ranking.resolve(index, "")
-    captions = index.captions.encode(embedder, texts) if rank == ranking.ALL else None
+    captions = index.captions.encode(embedder, texts, ranking.QUESTIONS) if rank == ranking.ALL else None
     found = ranking.rank_all(
         index, texts, vectors, captions, ranking.DEPTH if rank == ranking.ALL else NEIGHBOURS, rank=rank
     )
@@ -400,7 +400,8 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
     lines = DOMAINS.read_text("utf-8").splitlines()
     domains = [line for line in lines if set(scripts_of(line)) <= known]
     wrong = np.concatenate([np.arange(len(noise)), len(noise) + np.tile(np.arange(len(domains)), DOMAIN_WEIGHT)])
-    vectors = embedder.encode_text(asked + noise + domains, progress=False)
+    prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
+    vectors = embedder.encode_text(asked + noise + domains, progress=False, **prompt)
     answers, rows = ask(index, asked + noise + domains, vectors, embedder)
     chosen = np.concatenate([np.arange(len(asked)), len(asked) + wrong]).astype(np.int64)
     answers = Answers([answers.texts[n] for n in chosen], *(getattr(answers, name)[chosen] for name in ARRAYS))

@@ -47,6 +47,7 @@ from mural_tf.search import collect
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
 from mural_tf.search.items import IMAGES, Item, read_image, to_json
+from mural_tf.search.ranking import CAPTIONS, prompt_of
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Stage, Step
 
@@ -314,7 +315,8 @@ def encode(embedder, found: Iterable[Found], kind: str, batch_size: int, progres
             contents(), batch_size=batch_size, on_error="skip", progress=bool(progress)
         )
     else:
-        embeddings = embedder.encode_text(list(contents()), batch_size=batch_size, progress=bool(progress))
+        prompt = prompt_of(embedder, CAPTIONS)
+        embeddings = embedder.encode_text(list(contents()), batch_size=batch_size, progress=bool(progress), **prompt)
         kept = np.arange(len(items))
     readable = set(kept.tolist())
     unreadable += [_why(kind, item) for row, item in enumerate(items) if row not in readable]

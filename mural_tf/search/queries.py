@@ -104,7 +104,8 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     images = [i for i, query in enumerate(queries) if query.image]
     blocks = []
     if texts:
-        blocks.append(embedder.encode_text([words.split(queries[i].text)[0] for i in texts]))
+        asked = [words.split(queries[i].text)[0] for i in texts]
+        blocks.append(embedder.encode_text(asked, **ranking.prompt_of(embedder, ranking.QUESTIONS)))
     if images:
         blocks.append(embedder.encode_image([as_path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
@@ -195,7 +196,8 @@ def search(
             vectors = encode_queries(embedder, asked) if way in (PICTURES, ALL) else None
             captions = None
             if way in (TEXTS, ALL) and index.captions is not None:
-                captions = index.captions.encode(embedder, [words.split(query.text)[0] for query in asked])
+                sentences = [words.split(query.text)[0] for query in asked]
+                captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
             found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
             for number, result in zip(numbers, found):
                 results[number] = _left_out(result, least_precision)

@@ -40,6 +40,7 @@ RANKS = (*WAYS, ALL)
 EXACT = "exact"  # found as a whole, beside the ways
 VECTORS, WEIGHTS = "captions.npy", "ranking.json"
 HEAD = "text_text"
+QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 CONSTANT = 60  # of reciprocal ranks
 LEAST = 1e-3  # what a value below counts as, so that the order of a list is kept
@@ -57,6 +58,12 @@ class CannotBeAsked(UserError):
     """A question that an index has no answer to: whoever asks can put it right, who serves it need not."""
 
 
+def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
+    """Returns the argument `prompt` of `encode_text`: the first of `names` that the model has, or none."""
+    known = getattr(embedder, "prompts", ())
+    return next(({"prompt": name} for name in names if name in known), {})
+
+
 class Captions:
     """Vectors of all captions of an index, float16 [T, D], in the order of the table's `texts`; which rows they are of.
 
@@ -71,9 +78,10 @@ class Captions:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
 
-    def encode(self, embedder, texts: Sequence[str]) -> np.ndarray:
-        """Returns the vectors of sentences as captions', float32 [Q, D]."""
-        return (embedder.with_text_head(self.head) if self.head else embedder).encode_text(list(texts), progress=False)
+    def encode(self, embedder, texts: Sequence[str], prompts: Sequence[str] = CAPTIONS) -> np.ndarray:
+        """Returns the vectors of sentences by the captions' head, float32 [Q, D]; `prompts` as `prompt_of` takes it."""
+        embedder = embedder.with_text_head(self.head) if self.head else embedder
+        return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
 
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: str | None = None
@@ -329,7 +337,7 @@ def ask_as_strangers(index, pictures, embedder) -> list[Stranger]:
     asked: dict[int, Stranger] = {}
     for language in dict.fromkeys(language for _, _, language, _ in chosen):
         numbers, rows, _, sentences = zip(*(entry for entry in chosen if entry[2] == language))
-        vectors = embedder.encode_text(list(sentences), progress=False)
+        vectors = embedder.encode_text(list(sentences), progress=False, **prompt_of(embedder, QUESTIONS))
         captions = pictures.captions.vectors[list(numbers)].astype(np.float32) if rank == ALL else None
         of = dict(count=DEPTH if rank == ALL else NEIGHBOURS, rank=rank, hidden=language)
         found = rank_all(index, sentences, vectors, captions, **of)

@@ -21,6 +21,15 @@ def takes_languages(tower: ConfigDict) -> bool:
     return tower.name == "words"
 
 
+def prompts_of(config: ConfigDict) -> dict[str, str]:
+    """Returns name -> prompt of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
+    entries = [entry.partition("=") for entry in config.vocabulary.prompts]
+    bad = next(("".join(entry) for entry in entries if not entry[0] or not entry[1]), None)
+    if bad is not None:
+        raise UserError(f"vocabulary.prompts holds {bad!r}: expected NAME=TEXT, such as 'query=query: '.")
+    return {name: text for name, _, text in entries}
+
+
 def build_tokenizer(
     config: ConfigDict, vocabulary_file: str | pathlib.Path, as_asset: bool = False
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
@@ -56,6 +65,7 @@ def tokenizer_of(
         lower_case=settings.lower_case,
         strip_accents=settings.strip_accents,
         vocabulary_file=asset,
+        prompt=settings.prompt,
     )
     if in_sentence_pieces(config):
         if len(vocabulary) > settings.size:
@@ -66,7 +76,10 @@ def tokenizer_of(
         options |= dict(layout=settings.layout, cleaning=settings.cleaning, name=name)
         return SentencePieceTokenizer(vocabulary, **options)
     if takes_languages(config.text_tower):
+        if settings.prompt:
+            raise UserError(f"vocabulary.prompt={settings.prompt!r}: a tower of words of each language takes none.")
         return WordTokenizer(vocabulary, config.text_tower.languages, **options)
+    options |= dict(cleaning=settings.cleaning)
     kind = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
     check_vocabulary(vocabulary, str(name))
     return kind(vocabulary, **options)

@@ -69,7 +69,7 @@ class BytePairTokenizer(WordPieceTokenizer):
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
-        words = split_words(texts)  # [B, (words)]
+        words = split_words(texts, self._whole_chinese)  # [B, (words)]
         unique, places = tf.unique(words.flat_values)
         return words.with_values(tf.gather(self._ids_of_words(unique), places))
 

@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, check_json
+from mural_tf.text.character_maps import problem_of
+from mural_tf.text.vocabulary_file import LONGEST_PIECE
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
@@ -99,7 +101,7 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
         settings = pieces[0].pop(3)
         good = len(pieces) == len(lines) and all(type(settings[name]) is kind for name, kind in SETTINGS.items())
         good = good and settings["model"] in MODELS
-        base64.b64decode(settings["charsmap"], validate=True)
+        charsmap = base64.b64decode(settings["charsmap"], validate=True)
         for piece, score, kind in pieces:
             good = good and isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and kind in TYPES
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
@@ -112,6 +114,12 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
         raise _refusal(path, "a piece occurs twice")
     if any(kind == "byte" for _, _, kind in pieces) != settings["byte_fallback"]:
         raise _refusal(path, "its bytes and its byte_fallback do not agree")
+    longest = max(len(piece) for piece, _, _ in pieces)
+    if longest > LONGEST_PIECE:
+        raise _refusal(path, f"a piece has {longest} characters, and at most {LONGEST_PIECE} are taken")
+    problem = problem_of(charsmap)
+    if problem:
+        raise _refusal(path, f"its charsmap is damaged: {problem}")
     return pieces, settings
 
 
@@ -211,14 +219,18 @@ def _merges(model: Mapping) -> list[Sequence[str]]:
     return [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
 
 
-def _steps(tokenizer: Mapping) -> list[dict]:
-    """The steps before the model, in their order, those within sequences too."""
-    steps, waiting = [], [tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")]
+def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
+    """The steps of a part of tokenizer.json ("normalizer", "pre_tokenizer", "post_processor"), in their order.
+
+    Steps within sequences are there too. Raises `UserError` for other JSON.
+    """
+    steps, waiting = [], [tokenizer.get(part)]
     while waiting:
-        step = waiting.pop(0)
-        inner = (step or {}).get("normalizers") or (step or {}).get("pretokenizers")
-        waiting[:0] = inner or []
-        steps += [step] if step and not inner else []
+        step = check_json({} if waiting[0] is None else waiting[0], dict, part, "tokenizer.json")
+        inner = [step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step]
+        inner = check_json(inner[0] if inner else [], list, part, "tokenizer.json")
+        waiting[:1] = inner
+        steps += [step] if step and not inner and step.get("type") != "Sequence" else []
     return steps
 
 
@@ -229,7 +241,7 @@ def _pattern(step: Mapping) -> str:
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
     found = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
-    for step in _steps(tokenizer):
+    for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
         kind, pattern = step["type"], _pattern(step)
         if kind == "Precompiled":
             found["charsmap"] = step["precompiled_charsmap"] or ""
@@ -240,6 +252,8 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
             found["add_dummy_prefix"] = True
         elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern in (" {2,}", "\\s+")):
             found["remove_extra_whitespaces"] = True
+        elif kind == "Replace" and pattern != " ":
+            raise _refusal(path, f"it replaces {pattern!r} before its model")
         elif kind not in ("Strip", "Lowercase", "Replace", "Split"):
             raise _refusal(path, f"texts pass {kind} before its model")
     try:

@@ -55,6 +55,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "lower_unicode": _lower_unicode,  # Python's: a sigma that ends a word is a final one
     # Each character alone, as Hugging Face's tokenizers: only sigma depends on its neighbours.
     "lower_characters": lambda texts: _lower_unicode(tf.strings.regex_replace(texts, "Σ", "σ")),
+    "spaces_for_underscores": lambda texts: tf.strings.regex_replace(texts, "_", " "),
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
     "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
 }
@@ -131,8 +132,9 @@ class SentencePieceTokenizer(Tokenizer):
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
-        self._pieces = [piece for piece, _, _ in pieces]
-        self._special = [i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused")]
+        # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
+        self._pieces = tuple(piece for piece, _, _ in pieces)
+        self._special = tuple(i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused"))
         self._begins_word = tf.constant([piece.startswith(SPACE) for piece in self._pieces])
         self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
         unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == "unknown")

@@ -31,6 +31,7 @@ class Tokenizer(tf.Module):
         lower_case: bool = False,
         strip_accents: bool = False,
         vocabulary_file: str | pathlib.Path = "",
+        prompt: str = "",
     ):
         """Builds what derived classes share.
 
@@ -41,10 +42,12 @@ class Tokenizer(tf.Module):
           lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
           vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
             it as an asset instead of as constants.
+          prompt: what stands before every text.
         """
         super().__init__()
         self._vocabulary = tuple(vocabulary)
         self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
+        self.prompt = prompt
         self._unknown_entry = unknown
         self._use(self._new_table(vocabulary_file))
 
@@ -63,6 +66,17 @@ class Tokenizer(tf.Module):
         other = copy.copy(self)
         other._use(other._new_table(""))
         return other
+
+    def with_prompt(self, prompt: str) -> Tokenizer:
+        """Returns a tokenizer like this one that puts another prompt before texts, "" for none."""
+        other = copy.copy(self)
+        other.prompt = prompt
+        return other
+
+    def prompted(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns texts, string [B], with the prompt before each."""
+        texts = tf.convert_to_tensor(texts, tf.string)
+        return tf.strings.join([self.prompt, texts]) if self.prompt else texts
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the vocabulary file (casing and length are not in it)."""
@@ -92,7 +106,7 @@ class Tokenizer(tf.Module):
         """Tokenizes a batch.
 
         Args:
-          texts: string [B].
+          texts: string [B]; the prompt is put before each.
           pad: "max_length": T is `max_length`, a static shape as TPUs and serving need; "longest": T is the longest
             row of this batch, which saves work on a CPU.
 
@@ -101,11 +115,11 @@ class Tokenizer(tf.Module):
         """
         if pad not in PADDINGS:
             raise UserError(f"Unknown padding {pad!r}: expected one of {', '.join(PADDINGS)}.")
-        ids = self._row_ids(tf.convert_to_tensor(texts, tf.string)).merge_dims(1, 2)
+        ids = self._row_ids(self.prompted(texts)).merge_dims(1, 2)
         return self.pack(ids, self.max_length if pad == "max_length" else None)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [B, (words), (pieces)]: ids of the whole texts, string [B], without special tokens."""
+        """Returns int32 [B, (words), (pieces)]: ids of whole texts, string [B], without prompt and special tokens."""
         raise NotImplementedError
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:

@@ -16,6 +16,7 @@ from mural_tf.files import as_path, whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
+LONGEST_PIECE = 1000  # characters: operations keep tables as long as a piece, and longer ones end the process
 NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 
 
@@ -82,13 +83,16 @@ def read_lines(path: str | pathlib.Path) -> list[str]:
 
 
 def check_vocabulary(vocabulary: Sequence[str], name: str = "The vocabulary") -> None:
-    """Raises `UserError` if a piece occurs twice or a special piece is missing."""
+    """Raises `UserError` if a piece occurs twice or is too long, or a special piece is missing."""
     pieces = set(vocabulary)
     missing = [piece for piece in RESERVED_TOKENS[:4] if piece not in pieces]
     if missing:
         raise UserError(
             f"{name} lacks {', '.join(missing)}: a word-piece vocabulary needs [PAD], [UNK], [CLS] and [SEP]."
         )
+    longest = max(map(len, vocabulary))
+    if longest > LONGEST_PIECE:
+        raise UserError(f"{name} holds a piece of {longest} characters: expected at most {LONGEST_PIECE}.")
     if len(pieces) == len(vocabulary):
         return
     first_line = {}

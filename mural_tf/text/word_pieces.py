@@ -22,7 +22,7 @@ from mural_tf.backend import tf_text
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary
-from mural_tf.text.words import clean_text, split_words
+from mural_tf.text.words import WHOLE_CHINESE, clean_text, split_words
 
 BYTES_A_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # what every tokenizer returns and text towers take
@@ -37,17 +37,21 @@ class WordPieceTokenizer(Tokenizer):
     or dropped accents is not read.
     """
 
-    def __init__(self, vocabulary: Sequence[str], *, max_length: int = 64, **options):
+    def __init__(self, vocabulary: Sequence[str], *, max_length: int = 64, cleaning: Sequence[str] = (), **options):
         """Builds the tokenizer.
 
         Args:
           vocabulary: the pieces; a piece's place is its id. Pieces that continue a word start with "##".
           max_length: T, tokens in a row with [CLS] and [SEP].
+          cleaning: () or (`WHOLE_CHINESE`,).
           **options: of `Tokenizer`.
 
         Raises:
-          UserError: a special piece is missing, a piece occurs twice, or `max_length` is below 3.
+          UserError: a special piece is missing, a piece occurs twice, `max_length` is below 3, or an unknown cleaning.
         """
+        if tuple(cleaning) not in ((), (WHOLE_CHINESE,)):
+            raise UserError(f"vocabulary.cleaning={tuple(cleaning)}: word pieces take {WHOLE_CHINESE!r} alone.")
+        self._whole_chinese = bool(cleaning)
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between [CLS] and [SEP].")
         check_vocabulary(vocabulary)
@@ -101,7 +105,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(tf.strings.substr(texts, 0, self._max_characters, unit="UTF8_CHAR"))
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        pieces = self._word_pieces.tokenize(split_words(texts))
+        pieces = self._word_pieces.tokenize(split_words(texts, self._whole_chinese))
         # Unknown characters come as "[UNK]" or "##[UNK]"; the latter is in no vocabulary, so the table's default.
         return tf.ragged.map_flat_values(lambda piece: tf.cast(self._table.lookup(piece), tf.int32), pieces)
 

@@ -25,6 +25,7 @@ _CHINESE = (
     r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
 _KEPT = f"{_SYMBOLS_AND_PUNCTUATION}|{_CHINESE}"
+WHOLE_CHINESE = "whole_chinese"  # of `vocabulary.cleaning`: Chinese characters end no word
 
 
 def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool = False) -> tf.Tensor:
@@ -49,10 +50,14 @@ def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool =
     return tf.strings.strip(tf.strings.regex_replace(texts, _SPACES, " "))
 
 
-def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Splits cleaned texts (string [B], from `clean_text`) into words: string [B, (words)]."""
+def split_words(texts: tf.Tensor, whole_chinese: bool = False) -> tf.RaggedTensor:
+    """Splits cleaned texts (string [B], from `clean_text`) into words: string [B, (words)].
+
+    `whole_chinese`: Chinese characters are letters like others, as a few tokenizers have them.
+    """
+    kept = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _KEPT
     # tensorflow_text's regex_split answers the same, but builds a graph of ten times the size around its operation.
-    return tf.strings.split(tf.strings.regex_replace(texts, f"({_KEPT})", r" \1 "))
+    return tf.strings.split(tf.strings.regex_replace(texts, f"({kept})", r" \1 "))
 
 
 # How often each word occurs in texts that one process reads, in bounded memory; what vocabularies are learned from.

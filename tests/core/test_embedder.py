@@ -21,7 +21,7 @@ from toy_data import toy_tokenizer
 import mural_tf
 from mural_tf import loading
 from mural_tf.config import base_config, save_config
-from mural_tf.embedder import Embedder
+from mural_tf.embedder import TOKENS, Embedder
 from mural_tf.errors import UserError
 from mural_tf.text.vocabulary_file import digest
 
@@ -215,6 +215,25 @@ def test_texts_keep_their_order_and_are_batched_by_length(color_embedder):
     assert np.abs(embeddings - [c, a, b, 0 * a, a, a, c, b]).max() < 1e-6
     # "a" once, sorted by bytes: "", a, bb | ü c (4 bytes), bbbbb, aaaaaaaa | ccccccccc
     assert ColorModel.batches == [(3, 2), (3, 8), (1, 9)]
+
+
+def test_batches_hold_a_bounded_number_of_tokens():
+    """Three long texts among many short ones took 5.6 GB, as all of them were one batch as wide as the longest."""
+    config = small_config()
+    config.text_tower.max_length = 512
+    embedder = Embedder.from_model(ColorModel(), byte_tokenizer, config)
+    embedder.encode_text("traced")
+    texts = ["ab" * (1 + i % 7) + "c" * i for i in range(200)] + ["a" * 400 + "b" * i for i in range(1, 20)]
+    ColorModel.batches.clear()
+    embeddings = embedder.encode_text(texts)
+    assert sum(rows for rows, _ in ColorModel.batches) == len(set(texts))
+    assert all(rows * (width + 2) <= TOKENS and rows <= 64 for rows, width in ColorModel.batches)
+    assert max(rows for rows, _ in ColorModel.batches) > 50  # short ones are many
+    singles = np.array([embedder.encode_text(text) for text in texts[::20]])
+    assert np.abs(embeddings[::20] - singles).max() < 1e-6
+    ColorModel.batches.clear()
+    embedder.encode_text(["a" * 100_000, "b" * 200_000])  # no token is beyond the tower's length
+    assert len(ColorModel.batches) == 1
 
 
 def test_nothing_gives_an_empty_matrix(color_embedder):

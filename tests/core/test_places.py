@@ -89,8 +89,9 @@ def check(flag, value):
 def test_every_field_is_settled():
     texts = {
         "model", "image_tower.name", "image_tower.precision", "text_tower.name",
-        "text_tower.precision", "vocabulary.builder", "vocabulary.layout", "vocabulary.sha256", "optimizer.name",
-        "optimizer.mode", "train.fused", "data.source", "data.emoji_languages", "data.format", "data.text_pairs",
+        "text_tower.precision", "vocabulary.builder", "vocabulary.layout", "vocabulary.prompt", "vocabulary.sha256",
+        "optimizer.name", "optimizer.mode", "train.fused", "data.source", "data.emoji_languages", "data.format",
+        "data.text_pairs",
         "data.default_language", "data.read", "evaluation.split", "image_tower.batch_norm_group",
         "image_tower.normalization", "image_tower.resize_mode", "image_tower.interpolation", "image_tower.jpeg",
         "image_tower.padding", "image_tower.activation", "image_tower.pooling", "text_tower.activation", "origin",

@@ -101,8 +101,12 @@ def spoil_modules(folder, change):
     [
         (lambda f: (f / "modules.json").unlink(), "has no modules.json: expected a folder of Sentence-Transformers"),
         (lambda f: (f / "modules.json").write_text("{"), "is not valid JSON"),
-        (lambda f: spoil_modules(f, lambda rows: rows[2].update(type="x.LSTM")), "modules Transformer, Pooling, LSTM"),
-        (lambda f: foreign.write_sentences(f, pooling="max"), "pooling is pooling_mode_max_tokens, expected cls or"),
+        (lambda f: spoil_modules(f, lambda rows: rows[2].update(type="x.LSTM")), "module x.LSTM is code of"),
+        (
+            lambda f: spoil_modules(f, lambda rows: rows[2].update(type="sentence_transformers.models.LSTM")),
+            "modules Transformer, Pooling, LSTM",
+        ),
+        (lambda f: foreign.write_sentences(f, pooling="max"), "pooling is max, expected cls or mean"),
         (lambda f: foreign.write_sentences(f, dense=(("ReLU", 20, True),)), "activation_function is 'ReLU'"),
         (lambda f: foreign.write_json(f / "config.json", model_type="mpnet"), "model_type is 'mpnet'"),
     ],

@@ -254,8 +254,77 @@ def test_other_requests_are_refused(tmp_path):
         build_vocabulary(["a text"], 100, builder="sentence_pieces")
 
 
+def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0"):
+    """A table of normalisation that makes b of a: a trie of 512 units, by hand.
+
+    The root's base is 256, so the way of "a" (0x61) is unit 256 ^ 0x61 = 353; that has a leaf, and its base is
+    353 ^ 352 = 1, where the place of the replacement stands.
+    """
+    units = np.zeros(512, "<u4")
+    units[0], units[1], units[256 ^ 0x61] = root, leaf, letter
+    return size.to_bytes(4, "little") + units.tobytes() + replacements
+
+
+def with_table(data):
+    return {**SETTINGS, "charsmap": base64.b64encode(data).decode()}
+
+
 def test_the_table_of_characters_is_carried(tmp_path):
-    text = tokenizer_json(UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap="AAAA"))
+    text = tokenizer_json(
+        UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap=with_table(table())["charsmap"])
+    )
     (tmp_path / "tokenizer.json").write_text(text)
-    _, settings = parse_lines(read_lines(tmp_path / "tokenizer.json"), "")
-    assert base64.b64decode(settings["charsmap"]) == bytes(3)
+    lines = read_lines(tmp_path / "tokenizer.json")
+    assert base64.b64decode(parse_lines(lines, "")[1]["charsmap"]) == table()
+    found = SentencePieceTokenizer(lines, layout="siglip")
+    assert ids(found, "aac") == ids(found, "bbc") != ids(tokenizer(), "aac")
+
+
+LYING = {
+    "1 kB of 0xff": (b"\xff" * 1024, "its trie is said to have 4294967295 of 1024 bytes"),
+    "4 kB of the largest": ((2**31 - 1).to_bytes(4, "little") * 1024, "its trie is said to have"),
+    "too short": (b"\0\0\0", "its trie is said to have 0 of 3 bytes"),
+    "no whole units": (table(size=2046), "its trie is said to have 2046"),
+    "no replacements": (table(replacements=b""), "its trie is said to have 2048"),
+    "root beyond": (table(root=512 << 10), "its trie leads out of itself"),
+    "letter beyond": (table(letter=(2000 << 10) | 0x61), "its trie leads out of itself"),
+    "large steps": (table(letter=(2000 << 10) | 0x261), "its trie leads out of itself"),
+    "replacement beyond": (table(leaf=0x80000002), "a replacement lies beyond its end"),
+    "no end": (table(replacements=b"b"), "its replacements have no end"),
+}
+
+
+@pytest.mark.parametrize("name", LYING)
+def test_tables_that_lie_are_refused(tmp_path, name):
+    """The operation would read any memory; also as the vocabulary of a workdir or an export."""
+    data, why = LYING[name]
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("".join(f"{line}\n" for line in lines_of(UNIGRAM, with_table(data))))
+    with pytest.raises(UserError, match=f"its charsmap is damaged: {why}"):
+        build_tokenizer(config_of(""), path)
+
+
+def test_long_pieces_are_refused(tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("".join(f"{line}\n" for line in lines_of([*UNIGRAM, ["a" * 2**20, -1.0, "normal"]])))
+    with pytest.raises(UserError, match="a piece has 1048576 characters, and at most 1000 are taken"):
+        build_tokenizer(config_of(""), path)
+    build_tokenizer(config_of(""), write_lines(path, [*UNIGRAM, ["a" * 1000, -1.0, "normal"]]))
+    config, words = base_config(), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a" * 1001]
+    path.write_text("".join(f"{piece}\n" for piece in words))
+    with pytest.raises(UserError, match="holds a piece of 1001 characters: expected at most 1000"):
+        build_tokenizer(config, path)
+
+
+def write_lines(path, pieces):
+    path.write_text("".join(f"{line}\n" for line in lines_of(pieces)))
+    return path
+
+
+def test_a_piece_of_two_merges_scores_as_the_first(tmp_path):
+    """Gemma's file has such: "▁the" of "▁t he" (rank 0) and again of "▁th e" (rank 3), after which "he" ranks 1."""
+    merges = [["▁t", "he"], ["h", "e"], ["▁", "t"], ["▁th", "e"]]
+    vocabulary = {piece: i for i, (piece, _, _) in enumerate([*BPE, ["▁th", 0.0, "normal"]])}
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json(BPE, True, vocab=vocabulary, merges=merges))
+    scores = {piece: score for piece, score, _ in parse_lines(read_lines(tmp_path / "tokenizer.json"), "")[0]}
+    assert [scores[piece] for piece in ("▁the", "he", "▁t")] == [0.0, -1.0, -2.0]

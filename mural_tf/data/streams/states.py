@@ -75,7 +75,9 @@ def text_states(
       tower: `digest_of` the tower.
       width: of a state.
     """
-    pieces = [config.vocabulary.to_dict(), config.text_tower.max_length]
+    vocabulary = config.vocabulary
+    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
+    pieces.append(config.text_tower.max_length)
     states = _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
     made_for = data_digest(config, streams, "texts")
     with states.lock():

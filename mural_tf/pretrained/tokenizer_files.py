@@ -1,0 +1,219 @@
+"""What a folder's tokenizer_config.json and tokenizer.json say beside the pieces: how a text becomes words.
+
+A tokenizer is read by what it says it is: every key that changes the ids is used here, or the folder is refused in a
+line that names the key. Keys without effect on ids, such as `clean_up_tokenization_spaces`, are passed over.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from mural_tf.errors import UserError
+from mural_tf.files import check_json, json_field, read_json
+from mural_tf.text.piece_models import steps_of
+from mural_tf.text.words import WHOLE_CHINESE
+
+TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and steps in one file
+SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"  # {token: id} of older folders
+
+# Classes that are `tokenizer.json` and nothing more, in transformers up to 4 and from 5 on; None: it is not said.
+_ANY = (None, "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
+_CLASSES = {
+    "WordPiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
+    "xlm_roberta": ("XLMRoberta",),
+    "siglip": ("Siglip", "Siglip2", "Gemma", "T5"),
+}
+# Keys with the only values that are done here; a key that is missing or null is the first.
+_EXPECTED: dict[str, tuple] = {
+    "do_basic_tokenize": (True,),
+    "never_split": ([],),
+    "word_tokenizer_type": ("basic",),
+    "subword_tokenizer_type": ("wordpiece",),
+    "padding_side": ("right",),
+    "truncation_side": ("right",),
+    "sp_model_kwargs": ({},),
+}
+_NAMES = {
+    "WordPiece": {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"},
+    "xlm_roberta": {"unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"},
+}
+
+
+def read_settings(folder: pathlib.Path) -> dict:
+    """Returns what tokenizer_config.json says, {} without one."""
+    path = folder / SETTINGS
+    return read_json(path) if path.is_file() else {}
+
+
+def check_settings(folder: pathlib.Path, kind: str) -> None:
+    """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not done here.
+
+    `kind`: a key of `_CLASSES`.
+    """
+    path, settings = folder / SETTINGS, read_settings(folder)
+    name = settings.get("tokenizer_class")
+    known = [f"{one}Tokenizer" for one in _CLASSES[kind]]
+    if name not in (*_ANY, *known, *(f"{one}Fast" for one in known)):
+        raise UserError(
+            f"{path}: tokenizer_class is {name!r}, which divides texts in a way that is not here: expected "
+            f"{' or '.join(known)}."
+        )
+    for key, values in _EXPECTED.items():
+        value = settings.get(key)
+        if value is not None and value not in values:
+            raise UserError(f"{path}: {key} is {value!r}, and only {values[0]!r} is done here.")
+    for key, expected in _NAMES.get(kind, {}).items():
+        value = settings.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        if value is not None and value != expected:
+            raise UserError(f"{path}: {key} is {value!r}, and only {expected!r} is done here.")
+
+
+def max_length(folder: pathlib.Path) -> int | None:
+    """Returns tokenizer_config.json's `model_max_length`, None where it says none (or 10^30, which stands for none)."""
+    path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
+    if value is None:
+        return None
+    value = int(check_json(value, float, "model_max_length", path))
+    return value if value < 10**9 else None
+
+
+def read_tokenizer(folder: pathlib.Path) -> dict:
+    """Returns tokenizer.json, {} without one."""
+    path = folder / TOKENIZER
+    return read_json(path) if path.is_file() else {}
+
+
+def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
+    """Returns how word pieces' words are made: {"lower_case", "strip_accents", "cleaning"} of `config.vocabulary`.
+
+    It is said by the tokenizer's files or, where there are none, by the pieces: BERT strips accents when it lowers
+    case, unless its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
+
+    Raises `UserError` for steps that are not done here.
+    """
+    check_settings(folder, "WordPiece")
+    settings, tokenizer = read_settings(folder), read_tokenizer(folder)
+    path = folder / TOKENIZER
+    lower, strip, chinese = None, None, True
+    if tokenizer:
+        _check_template(tokenizer, "[CLS]", "[SEP]", path)
+        said = _normalizer(tokenizer, path)
+        lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
+        _check_words(tokenizer, path)
+    # A BERT's own class makes its steps of these keys, whatever tokenizer.json says.
+    of_bert = str(settings.get("tokenizer_class")).startswith("Bert") or not tokenizer
+    for key in ("do_lower_case", "tokenize_chinese_chars"):
+        if settings.get(key) is not None:
+            check_json(settings[key], bool, key, folder / SETTINGS)
+    if of_bert and settings:
+        lower = settings.get("do_lower_case", True if lower is None else lower)
+        strip = settings.get("strip_accents", strip)
+        chinese = settings.get("tokenize_chinese_chars", chinese) is not False
+    if lower is None and not settings and not tokenizer:
+        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
+    return {
+        "lower_case": bool(lower),
+        "strip_accents": bool(lower) if strip is None else bool(strip),
+        "cleaning": () if chinese else (WHOLE_CHINESE,),
+    }
+
+
+def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
+    """BertNormalizer's settings that a word-piece tokenizer's normalizer comes to."""
+    found = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
+    if "normalizer" not in tokenizer:
+        return {**found, "handle_chinese_chars": True}
+    decomposed = False
+    for step in steps_of(tokenizer, "normalizer"):
+        kind = step.get("type")
+        if kind == "BertNormalizer":
+            if step.get("clean_text") is False:
+                raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is done here.")
+            found["lowercase"] |= bool(step.get("lowercase", True))
+            found["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
+            strip = step.get("strip_accents")
+            found["strip_accents"] |= bool(step.get("lowercase", True) if strip is None else strip)
+        elif kind == "Lowercase":
+            found["lowercase"] = True
+        elif kind == "NFD":
+            decomposed = True
+        elif kind == "StripAccents" and decomposed:
+            found["strip_accents"] = True
+        elif kind != "Strip":
+            raise UserError(
+                f"{path}: its normalizer has the step {kind}, which is not done here: expected BertNormalizer, or "
+                "Lowercase, NFD and StripAccents."
+            )
+    if decomposed and not found["strip_accents"]:
+        raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not done here.")
+    return found
+
+
+def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
+    """Words end at white space and at punctuation, which BERT's step does, or two others in this order."""
+    if "pre_tokenizer" not in tokenizer:
+        return
+    steps = [step.get("type") for step in steps_of(tokenizer, "pre_tokenizer")]
+    if steps not in (["BertPreTokenizer"], ["WhitespaceSplit", "Punctuation"]):
+        raise UserError(
+            f"{path}: its pre_tokenizer is {' and '.join(map(str, steps)) or 'none'}, which is not done here: expected "
+            "BertPreTokenizer."
+        )
+
+
+def _check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path) -> None:
+    """Raises `UserError` unless rows are begin, text, end, as far as the file says."""
+    if "post_processor" not in tokenizer:
+        return
+    steps = steps_of(tokenizer, "post_processor")
+    names = None
+    for step in steps:
+        if step.get("type") == "TemplateProcessing":
+            single = check_json(step.get("single"), list[dict], "post_processor.single", path)
+            names = [part.get("SpecialToken", {}).get("id", "") for part in single]
+        elif step.get("type") in ("BertProcessing", "RobertaProcessing"):
+            names = [str((step.get("cls") or [""])[0]), "", str((step.get("sep") or [""])[0])]
+    if names != [begin, "", end]:
+        raise UserError(
+            f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is done here."
+        )
+
+
+def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
+    """Returns the `cleaning` of an XLM-RoBERTa's texts that its files ask for; raises `UserError` for other steps."""
+    check_settings(folder, "xlm_roberta")
+    tokenizer, path = read_tokenizer(folder), folder / TOKENIZER
+    if not tokenizer:
+        return ()
+    _check_template(tokenizer, "<s>", "</s>", path)
+    cleaning: tuple[str, ...] = ()
+    mapped = False
+    for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
+        kind = step.get("type")
+        if kind == "Lowercase" and not mapped:
+            cleaning = ("lower_characters",)
+        elif kind in ("Lowercase", "Split", "Prepend"):
+            raise UserError(f"{path}: texts pass {kind} before its model, in a place where it is not done here.")
+        mapped = mapped or kind == "Precompiled"
+    return cleaning
+
+
+def warn_of_added_tokens(folder: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Says which tokens beyond the pieces are letters here, where the original finds them whole in a text."""
+    tokens = json_field(read_tokenizer(folder), "added_tokens", list, folder / TOKENIZER, [])
+    added = {str(token.get("content")) for token in tokens if isinstance(token, dict)}
+    if (folder / ADDED).is_file():
+        added |= set(read_json(folder / ADDED))
+    missing = sorted(added - set(pieces))
+    if missing:
+        logging.warning(
+            "%s adds %d tokens, among them %r: in a text they are letters here, and one token in the original.",
+            folder,
+            len(missing),
+            missing[0],
+        )

