@@ -244,12 +244,12 @@ class DualEncoder(keras.Model):
             return tables
         from mural_tf.data.streams import states  # for runs, which most readers and users of a method do without
 
-        if self.caches_texts:
+        if self.caches_texts and self.text_parts:
             digest, width = states.digest_of(self.text_encoder.variables), self.text_encoder.embedding_size
             encode = lambda tokens: self.text_states([tokens], False)[0]  # noqa: E731
             self.known_texts = states.text_states(*both, encode, digest, width)
             tables |= dict.fromkeys(self.text_parts, self.known_texts)
-        if self.caches_images:
+        if self.caches_images and self.image_parts:
             tower, width = self._image_state_tower(), self._image_head_and_width()[1]
             digest = states.digest_of(tower.variables)
             encode = lambda images: tower(unit_range(images), training=False)  # noqa: E731

@@ -159,10 +159,15 @@ class TranslationDistillation(LearnedTemperature):
             self.teacher_digest = tf.Variable(0, trainable=False, dtype=tf.int64)
             super().compile(*args, **kwargs)
             return
-        self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
         self.teacher_head = self.build_head("image_text")
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
-        for part, source in ((self.teacher, self.text_encoder), (self.teacher_head, self.image_text_head)):
+        copies = {self.teacher_head: self.image_text_head}
+        if self.text_tower.frozen:  # it stays as it is, so it is the teacher's, too
+            self.teacher = self.text_encoder
+        else:
+            self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
+            copies[self.teacher] = self.text_encoder
+        for part, source in copies.items():
             for variable, value in zip(part.variables, source.variables):
                 variable.assign(value)
             part.trainable = False
@@ -171,12 +176,17 @@ class TranslationDistillation(LearnedTemperature):
     def training_parts(self):
         if self.options.teacher:
             return {"teacher_digest": self.teacher_digest}
-        return {"teacher": self.teacher, "teacher_head": self.teacher_head}
+        tower = {} if self.text_tower.frozen else {"teacher": self.teacher}
+        return {**tower, "teacher_head": self.teacher_head}
 
-    def teach(self, tokens: dict, training: bool) -> tf.Tensor:
-        """The teacher's float32 [B, D] of each text, L2-normalised, without gradient; `training` changes nothing."""
-        groups = self.text_tower.length_groups
-        states = encode_by_length(self.teacher, tokens, groups, False, self.compiled_lengths)
+    def teach(self, texts: dict | tf.Tensor, training: bool) -> tf.Tensor:
+        """The teacher's float32 [B, D] of each text, L2-normalised, without gradient; `training` changes nothing.
+
+        `texts`: tokens, or the states of a frozen tower, float32 [B, H].
+        """
+        states, groups = texts, self.text_tower.length_groups
+        if not tf.is_tensor(texts):
+            states = encode_by_length(self.teacher, texts, groups, False, self.compiled_lengths)
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 

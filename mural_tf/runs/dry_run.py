@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 import os
+import pathlib
+import tempfile
 from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.models import method_class
+from mural_tf.models import complete, method_class
+from mural_tf.pretrained.importers import configure_towers
 from mural_tf.progress import tell
+from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import ASSUMED, FREE, HERE, Forecast, forecast
 
 BUSY = 2.5  # load for each processor, above what this program makes by itself
@@ -23,10 +27,16 @@ BUSY = 2.5  # load for each processor, above what this program makes by itself
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
     """Prints the forecast of a run; arguments and errors are those of `forecast`."""
+    config, pieces = configure_towers(complete(config))
     if not method_class(config.model).trains:
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
     tell("Building the model …")
-    print(describe(forecast(config, tpu_type, restored)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if pieces:  # of the weights that the text tower starts with
+            config.vocabulary.file = str(pathlib.Path(folder, "vocabulary.txt"))
+            save_vocabulary(pieces, config.vocabulary.file)
+        found = forecast(config, tpu_type, restored)
+    print(describe(found), flush=True)
 
 
 def describe(found: Forecast) -> str:

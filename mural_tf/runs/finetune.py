@@ -39,7 +39,7 @@ from mural_tf.trust import check_class, check_handles, check_stored
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
 # first ones where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
-TOWER_SETTINGS = (*INHERITED, "frozen", "frozen_words")
+TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "frozen_words")
 SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
 
 
@@ -192,8 +192,10 @@ def _with_source_architecture(
     for tower, of in (("image_tower", source), ("text_tower", of_texts)):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         kept.update(inherited(config, of, tower, INHERITED, given))
+        if of[tower].cached and f"{tower}.frozen" not in given:  # heads alone were trained, and go on so
+            kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
         config[tower].update(of[tower].to_dict())
-        config[tower].update(kept)
+        config[tower].update({**kept, "weights": ""})
     if _goes_on_as(source.model, config, folder / "config.json"):
         mount(config, source.model)
         config.shared_head = source.shared_head
