@@ -77,7 +77,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
         file.write(b"half a block")
     again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
     again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
-    assert "4 targets are there; reading the data up to what is new …" in capsys.readouterr().out
+    assert "4 are embedded already; reading the data up to what is new …" in capsys.readouterr().out
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
     keys = np.array([7 * 9 % 31, 0], np.int64)
@@ -108,7 +108,7 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
     some = functools.partial(embed, unknown=(b"3",))
     targets = Targets(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM, some)
-    with pytest.raises(UserError, match="1 of 10 texts have no vector of the teacher's, such as '3': more than"):
+    with pytest.raises(UserError, match="1 of 10 have no vector of the teacher's, such as '3': more than"):
         targets.finish("a", 0.05)
     targets.finish("a", 0.1)
     assert "such as '3': they teach nothing" in capsys.readouterr().out

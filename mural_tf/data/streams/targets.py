@@ -134,9 +134,9 @@ class Targets:
         return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
 
     def extend(
-        self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = BLOCK
+        self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0
     ) -> None:
-        """Adds the texts that have no target yet, `block` at a time.
+        """Adds the texts that have no target yet, `block` at a time, 0: `BLOCK`.
 
         `texts`: their keys, int64 [B], and themselves, again and again.
         """
@@ -149,7 +149,7 @@ class Targets:
             new = np.flatnonzero(known[places] != keys) if len(known) else range(len(keys))
             for row in new:
                 waiting.setdefault(int(keys[row]), of_keys[row])
-            if len(waiting) >= block:
+            if len(waiting) >= (block or BLOCK):
                 known, waiting = self._add(known, waiting, embed), {}
         if waiting:
             self._add(known, waiting, embed)
