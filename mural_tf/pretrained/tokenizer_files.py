@@ -78,8 +78,8 @@ def max_length(folder: pathlib.Path) -> int | None:
     path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
     if value is None:
         return None
-    value = int(check_json(value, float, "model_max_length", path))
-    return value if value < 10**9 else None
+    value = check_json(value, float, "model_max_length", path)
+    return int(value) if abs(value) < 10**9 else None
 
 
 def read_tokenizer(folder: pathlib.Path) -> dict:

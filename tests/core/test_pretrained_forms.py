@@ -103,6 +103,7 @@ LENGTHS = [  # the first module's file, tokenizer_config.json's model_max_length
     ({}, 512, 96),
     ({"max_seq_length": 514}, 64, 96),
     ({}, 1e30, 96),
+    ({}, float("inf"), 96),
     ({}, ..., 96),
 ]
 
