@@ -78,8 +78,8 @@ def max_length(folder: pathlib.Path) -> int | None:
     path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
     if value is None:
         return None
-    value = int(check_json(value, float, "model_max_length", path))
-    return value if value < 10**9 else None
+    value = check_json(value, float, "model_max_length", path)
+    return int(value) if abs(value) < 10**9 else None
 
 
 def read_tokenizer(folder: pathlib.Path) -> dict:
@@ -106,7 +106,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
         _check_words(tokenizer, path)
     # A BERT's own class makes its steps of these keys, whatever tokenizer.json says.
-    of_bert = str(settings.get("tokenizer_class")).startswith("Bert") or not tokenizer
+    of_bert = settings.get("tokenizer_class") not in _ANY[1:]
     for key in ("do_lower_case", "tokenize_chinese_chars"):
         if settings.get(key) is not None:
             check_json(settings[key], bool, key, folder / SETTINGS)
@@ -128,8 +128,8 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
     found = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
     if "normalizer" not in tokenizer:
         return {**found, "handle_chinese_chars": True}
-    decomposed = False
-    for step in steps_of(tokenizer, "normalizer"):
+    decomposed, steps = False, steps_of(tokenizer, "normalizer")
+    for step in steps:
         kind = step.get("type")
         if kind == "BertNormalizer":
             if step.get("clean_text") is False:
@@ -137,7 +137,9 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
             found["lowercase"] |= bool(step.get("lowercase", True))
             found["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
             strip = step.get("strip_accents")
-            found["strip_accents"] |= bool(step.get("lowercase", True) if strip is None else strip)
+            if strip is None and len(steps) > 1:
+                strip = step.get("lowercase", True)
+            found["strip_accents"] = found["strip_accents"] or strip  # None alone: as lower-casing, whoever says that
         elif kind == "Lowercase":
             found["lowercase"] = True
         elif kind == "NFD":
@@ -158,7 +160,12 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
     """Words end at white space and at punctuation, which BERT's step does, or two others in this order."""
     if "pre_tokenizer" not in tokenizer:
         return
-    steps = [step.get("type") for step in steps_of(tokenizer, "pre_tokenizer")]
+    found = steps_of(tokenizer, "pre_tokenizer")
+    steps = [step.get("type") for step in found]
+    if any(step.get("behavior", "Isolated") != "Isolated" for step in found):
+        raise UserError(
+            f"{path}: its pre_tokenizer's punctuation is no word of its own, and only Isolated is done here."
+        )
     if steps not in (["BertPreTokenizer"], ["WhitespaceSplit", "Punctuation"]):
         raise UserError(
             f"{path}: its pre_tokenizer is {' and '.join(map(str, steps)) or 'none'}, which is not done here: expected "

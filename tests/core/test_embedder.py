@@ -21,7 +21,7 @@ from toy_data import toy_tokenizer
 import mural_tf
 from mural_tf import loading
 from mural_tf.config import base_config, save_config
-from mural_tf.embedder import TOKENS, Embedder
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.text.vocabulary_file import digest
 
@@ -227,7 +227,7 @@ def test_batches_hold_a_bounded_number_of_tokens():
     ColorModel.batches.clear()
     embeddings = embedder.encode_text(texts)
     assert sum(rows for rows, _ in ColorModel.batches) == len(set(texts))
-    assert all(rows * (width + 2) <= TOKENS and rows <= 64 for rows, width in ColorModel.batches)
+    assert all(rows * (width + 2) <= 4096 and rows <= 64 for rows, width in ColorModel.batches)
     assert max(rows for rows, _ in ColorModel.batches) > 50  # short ones are many
     singles = np.array([embedder.encode_text(text) for text in texts[::20]])
     assert np.abs(embeddings[::20] - singles).max() < 1e-6

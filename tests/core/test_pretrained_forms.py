@@ -103,6 +103,7 @@ LENGTHS = [  # the first module's file, tokenizer_config.json's model_max_length
     ({}, 512, 96),
     ({"max_seq_length": 514}, 64, 96),
     ({}, 1e30, 96),
+    ({}, float("inf"), 96),
     ({}, ..., 96),
 ]
 
@@ -180,7 +181,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "re", "ré", "-", "赤", "い", "#
 
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_of_tokenizer_json_are_done(tmp_path, name):
-    """The expected pieces are those of Hugging Face's `tokenizers` (checked by hand of its rules)."""
+    """The expected pieces are what Hugging Face's `tokenizers` 0.23 gives."""
     normalizer, splitter, text, expected = STEPS[name]
     model = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {piece: i for i, piece in enumerate(PIECES)}}
     foreign.write_json(tmp_path / "tokenizer.json", model=model, normalizer=normalizer, pre_tokenizer=splitter)
@@ -188,6 +189,25 @@ def test_steps_of_tokenizer_json_are_done(tmp_path, name):
     pieces = read_vocabulary(tmp_path, config)
     ids = tokenizer_of(config, pieces)([text.replace("D", "").replace("d", "")], pad="longest")["input_word_ids"]
     assert [pieces[i] for i in ids.numpy()[0]] == ["[CLS]", *expected, "[SEP]"]
+
+
+@pytest.mark.parametrize(
+    "name, said, expected",
+    [
+        ("BertTokenizer", {"do_lower_case": True}, (True, True, ())),
+        (None, {"do_lower_case": True, "strip_accents": False}, (True, False, ())),
+        ("BertTokenizer", {"tokenize_chinese_chars": False}, (False, False, ("whole_chinese",))),
+        ("PreTrainedTokenizerFast", {"do_lower_case": True}, (False, False, ())),
+    ],
+)
+def test_a_class_of_its_own_makes_its_steps_of_its_settings(tmp_path, name, said, expected):
+    """As transformers: BertTokenizer's keys win over tokenizer.json, which a class without steps takes as it is."""
+    with_tokenizer(tmp_path, normalizer={**BERT, "lowercase": False}, pre_tokenizer=SPLIT)
+    change_json(tmp_path / "tokenizer_config.json", tokenizer_class=name, **said)
+    config = starting_config("sentences")
+    read_vocabulary(tmp_path, config)
+    found = config.vocabulary
+    assert (found.lower_case, found.strip_accents, found.cleaning) == expected
 
 
 def with_tokenizer(folder, **parts):
@@ -219,6 +239,10 @@ REFUSED = [  # what a folder says, and what the line must name
     (set_in(TOKENIZER, tokenizer_class=["x"]), "tokenizer_class is"),
     (lambda f: with_tokenizer(f, pre_tokenizer={"type": "WhitespaceSplit"}), "pre_tokenizer is WhitespaceSplit"),
     (lambda f: with_tokenizer(f, pre_tokenizer=None), "pre_tokenizer is none"),
+    (
+        lambda f: with_tokenizer(f, pre_tokenizer={"type": "Punctuation", "behavior": "Removed"}),
+        "punctuation is no word of its own",
+    ),
     (lambda f: with_tokenizer(f, normalizer={"type": "NFKC"}), "normalizer has the step NFKC"),
     (lambda f: with_tokenizer(f, normalizer={**BERT, "clean_text": False}), "clean_text is false"),
     (lambda f: with_tokenizer(f, normalizer={"type": "NFD"}), "NFD without StripAccents"),
