@@ -96,8 +96,8 @@ def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     tokenizer = toy_data.toy_tokenizer()
     embedded = []
     add = Targets._add
-    monkeypatch.setattr(Targets, "_add", lambda self, known, waiting, embed: (
-        embedded.append(len(waiting)), add(self, known, waiting, embed))[1])  # fmt: skip
+    monkeypatch.setattr(Targets, "_add", lambda self, known, waiting, *others, **is_full: (
+        embedded.append(len(waiting)), add(self, known, waiting, *others, **is_full))[1])  # fmt: skip
     for method, new in (("align", [64, 128]), ("mural", []), ("siglip", [])):
         config = cached_config(tmp_path, method)
         model_of(config).completer(config, tokenizer, tmp_path / method)

@@ -30,7 +30,8 @@ from mural_tf.text.word_pieces import TOKENS
 
 FOLDER = ".states"
 PICTURES_PER_CALL, TEXTS_PER_CALL = 32, 64  # of a tower
-PICTURES_PER_BLOCK = 2**11  # encoded pictures in memory at a time
+# Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
+PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
 STATES = "state of the frozen tower"
 
 
@@ -83,7 +84,7 @@ def text_states(
     with states.lock():
         if not states.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
-            states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer))
+            states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
             states.finish(made_for, 0.0)
         return states.table(as_stored=True)
 

@@ -150,9 +150,9 @@ class Targets:
             for row in new:
                 waiting.setdefault(int(keys[row]), of_keys[row])
             if len(waiting) >= (block or BLOCK):
-                known, waiting = self._add(known, waiting, embed), {}
+                known, waiting = self._add(known, waiting, embed, is_full=True), {}
         if waiting:
-            self._add(known, waiting, embed)
+            self._add(known, waiting, embed, is_full=False)
 
     def _trim(self) -> None:
         """Removes what a killed run wrote of a block that it did not finish."""
@@ -160,7 +160,7 @@ class Targets:
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.said["count"] * size)
 
-    def _add(self, known: np.ndarray, waiting: dict[int, bytes], embed: Embed) -> np.ndarray:
+    def _add(self, known: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
         texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
@@ -173,7 +173,7 @@ class Targets:
         self.said["missing"] += len(missing)
         self.said["count"] += len(texts)
         self._say()
-        if len(texts) >= BLOCK or self.said["count"] % BLOCK < len(texts):
+        if is_full:
             print(f"{self.said['count']:,} are embedded …", flush=True)
         return np.sort(np.concatenate([known, keys]), kind="stable")
 
