@@ -18,8 +18,10 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_json, read_json, write_whole
 
 _IMAGE_TOWER = dict(
-    name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "vit"; "hub" for a TF-Hub image module;
+    name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit"; "hub" for a TF-Hub image module;
     # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
+    weights="",  # a trained tower that a new run starts with: a folder, a file or a name that `import` takes; it says
+    # the tower's name, sizes and normalisation
     handle="",  # hub: handle or local folder
     feature_size=0,  # features: numbers for each image; 2048 of ResNet-152 [MULE]
     branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
@@ -48,12 +50,16 @@ _IMAGE_TOWER = dict(
     batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
     projection=0,  # 0: none, the last block is as wide as the embedding [MURAL A.1]; N: Dense(N)
     head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
+    adapter_size=0,  # N: a head for a frozen tower, Dense(N), GELU, Dense(projection), see encoders/layers.py
+    adapter_dropout=0.0,  # of the layer between, 0..1
     precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
     frozen=False,
+    cached=False,  # frozen: what the tower gives of each picture is made once and kept; nothing is augmented then
 )
 
 _TEXT_TOWER = dict(
     name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
+    weights="",  # as the image tower's; it also brings the vocabulary, and `max_length` stays
     handle="",  # hub: handle or local folder
     languages=(),  # words: those the tower knows; each has its own vectors and projection
     word_vectors="",  # words: FastText files, a path with "{language}"; empty: random vectors
@@ -78,8 +84,11 @@ _TEXT_TOWER = dict(
     attention="masked",  # no token sees padding; "full": all do, as in SigLIP, whose rows all have `max_length`
     pooling="first",  # [CLS] alone; "mean" of all tokens; "first_and_mean" for Globetrotter; "last" (SigLIP)
     length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
+    adapter_size=0,  # as the image tower's: every head of the text tower is one
+    adapter_dropout=0.0,
     precision="auto",  # as the image tower's
     frozen=False,
+    cached=False,  # as the image tower's
 )
 
 _VOCABULARY = dict(

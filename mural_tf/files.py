@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import importlib.util
 import io
 import json
 import mmap
@@ -35,17 +36,21 @@ from mural_tf.paths import RemotePath
 if typing.TYPE_CHECKING:
     import numpy as np
 
+PACKAGE = "package://"  # begins the name of an installed Python package
 PARTIAL = ".partial"  # ends the names of what is still being written
 
 
 def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
     """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
 
-    Raises `UserError` for names that would become a local folder `gs:` or `s3:`.
+    `package://NAME` is the folder of an installed Python package, which may carry weights; nothing of it is run.
+    Raises `UserError` for names that would become a local folder `gs:` or `s3:`, and for a package that is not there.
     """
     if isinstance(name, RemotePath):
         return name
     text = os.fspath(name)
+    if text.startswith(PACKAGE):
+        return _package_folder(text.removeprefix(PACKAGE))
     if text.startswith("file:///"):
         return pathlib.Path(text.removeprefix("file://"))
     if "://" in text:
@@ -53,6 +58,14 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
     if re.match("(gs|s3):/", text):
         raise UserError(f"{text}: expected a local path, or a store's name with two slashes: gs://…, s3://….")
     return pathlib.Path(text).expanduser()
+
+
+def _package_folder(name: str) -> pathlib.Path:
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"{PACKAGE}{name}: no such Python package is installed here: pip install {name}.")
+    return pathlib.Path(next(iter(spec.submodule_search_locations)))
 
 
 def check_readable(name: str | os.PathLike) -> None:

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
-from mural_tf.encoders.layers import MlpHead
+from mural_tf.encoders.layers import Adapter, MlpHead
 from mural_tf.errors import UserError
 
 
@@ -18,12 +18,14 @@ def _hub_image(config: ConfigDict) -> keras.Model:
 
 IMAGE_TOWERS = {
     "efficientnet": efficientnet.build_efficientnet,
+    "efficientnet_lite": efficientnet.build_efficientnet,
     "resnet": resnet.build_resnet,
     "vit": vit.build_vit,
     "hub": _hub_image,
     "features": towers.feature_input,  # computed beforehand
     "none": towers.build_no_image,  # texts alone
 }
+IMAGE_HEAD = "image_head"  # the layer of an image tower that is trained where the rest is frozen
 TEXT_TOWERS = ("bert", "hub", "words")
 
 
@@ -34,6 +36,8 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
     `model.embedding_size` is D. Raises `UserError` for an unknown `name` or values that cannot be built.
     """
     towers.check_ranges(config, "image_tower")
+    if config.adapter_size:
+        return _with_adapter(config)
     if config.branch_size:
         without = config.copy_and_resolve_references()
         without.update(dict(branch_size=0, projection=0))
@@ -44,9 +48,25 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
     return _with_head(model, config.head_size) if config.head_size else model
 
 
+def _with_adapter(config: ConfigDict) -> keras.Model:
+    """The tower that `config` describes without a projection, and an `Adapter` to `projection` numbers on top."""
+    if config.projection < 1 or config.head_size or config.branch_size:
+        raise UserError(
+            f"image_tower.adapter_size={config.adapter_size} needs image_tower.projection, the size of the embedding, "
+            "and neither head_size nor branch_size."
+        )
+    without = config.copy_and_resolve_references()
+    without.update(dict(adapter_size=0, projection=0))
+    tower = build_image_encoder(without)
+    head = Adapter(config.adapter_size, config.projection, config.adapter_dropout, name=IMAGE_HEAD)
+    model = keras.Model(tower.input, head(tower.output), name="image_encoder")
+    model.embedding_size = config.projection
+    return model
+
+
 def _with_head(tower: keras.Model, size: int) -> keras.Model:
     """The tower with Globetrotter's head, as wide as the tower's output, on top; a frozen tower's head is trained."""
-    embeddings = MlpHead(tower.embedding_size, size, name="image_head")(tower.output)
+    embeddings = MlpHead(tower.embedding_size, size, name=IMAGE_HEAD)(tower.output)
     model = keras.Model(tower.input, embeddings, name="image_encoder")
     model.embedding_size = size
     return model

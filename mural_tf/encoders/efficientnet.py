@@ -7,6 +7,11 @@ Stride-2 convolutions pad with "same", which for these kernels equals Keras' exp
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
 what "same" is for even sizes, for any size.
 Left out: the top convolution and the classifier.
+
+EfficientNet-Lite (Liu et al., 2020, tensorflow/tpu), for processors of phones, differs in four things: no
+squeeze-and-excitation; ReLU6 in place of swish; the stem, the top convolution, and the number of blocks in the first
+and last stage are those of Lite0 in every size; and the top convolution is a part of the tower here, so that the
+embedding is 1280 wide.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ STATISTICS = {
 NORMALIZATIONS = (*STATISTICS, "symmetric", "none", "given")
 PADDINGS = ("same", "even")
 STEM_WIDTH = 32
+TOP_WIDTH = 1280  # of Lite's top convolution
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
 SQUEEZE_RATIO = 0.25  # of the block's input width
 # One row for each stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
@@ -55,6 +61,7 @@ COEFFICIENTS = {
     "B7": (2.0, 3.1),
     "L2": (4.3, 5.3),
 }
+LITE_COEFFICIENTS = {"Lite0": (1.0, 1.0), "Lite1": (1.0, 1.1), "Lite2": (1.1, 1.2), "Lite3": (1.2, 1.4), "Lite4": (1.4, 1.8)}
 
 
 def scaled_width(channels: int, width: float) -> int:
@@ -67,6 +74,12 @@ def scaled_width(channels: int, width: float) -> int:
 def scaled_depth(blocks: int, depth: float) -> int:
     """Returns the number of blocks of a stage that has `blocks` of them in B0."""
     return math.ceil(blocks * depth)
+
+
+def blocks_by_stage(depth: float, lite: bool) -> list[int]:
+    """Returns the number of blocks of each stage; Lite's first and last stage are not deepened."""
+    counts = [scaled_depth(stage[1], depth) for stage in STAGES]
+    return [STAGES[0][1], *counts[1:-1], STAGES[-1][1]] if lite else counts
 
 
 def kernel_initializer() -> keras.initializers.Initializer:
@@ -133,6 +146,13 @@ class Swish(keras.layers.Layer):
         return swish(x, training=training)
 
 
+class ReluSix(keras.layers.Layer):
+    """Lite's activation: x cut off at 0 and 6, which 8-bit integers hold well."""
+
+    def call(self, x, training=None):
+        return tf.nn.relu6(x)
+
+
 class SwishSqueezeExcite(keras.layers.Layer):
     """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018)."""
 
@@ -158,8 +178,8 @@ class SwishSqueezeExcite(keras.layers.Layer):
 def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
-    D is the last block's width or, with `projection`, the size of a Dense layer after pooling. Any image size is
-    accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
+    D is the last block's width, of Lite `TOP_WIDTH`, or, with `projection`, the size of a Dense layer after pooling.
+    `name` "efficientnet" or "efficientnet_lite" chooses the family. Any image size is accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
     Raises `UserError` for values out of range.
     """
     check_settings(config)
@@ -168,10 +188,10 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     builder = _Builder(config)
     images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
-    x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
+    x = builder.stem(x, STEM_WIDTH if builder.lite else scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
-    counts = [scaled_depth(stage[1], config.depth) for stage in STAGES]
+    counts = blocks_by_stage(config.depth, builder.lite)
     total, index = sum(counts), 0
     for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
         kernel, _, channels, expansion, stride = stage
@@ -187,6 +207,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
             )
             index += 1
 
+    if builder.lite:
+        x = builder.normalize(builder.pointwise(x, TOP_WIDTH, "top_conv"), "top_bn", activate="top_activation")
     embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
     return finish_tower(images, embeddings, config)
 
@@ -195,6 +217,7 @@ class _Builder:
     """Adds layers with the configuration's precision, momentum and Keras' EfficientNet initialisation."""
 
     def __init__(self, config: ConfigDict):
+        self.lite = config.name == "efficientnet_lite"
         self.policy = dtype_policy(config.precision, "image")
         self.momentum = config.batch_norm_momentum
         self.group = config.batch_norm_group
@@ -228,10 +251,11 @@ class _Builder:
 
     def normalize(self, x, name: str, activate: str = ""):
         x = BatchNormalization(self.group, momentum=self.momentum, name=name, dtype=self.policy)(x)
-        return Swish(name=activate, dtype=self.policy)(x) if activate else x
+        activation = ReluSix if self.lite else Swish
+        return activation(name=activate, dtype=self.policy)(x) if activate else x
 
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
-        """The mobile inverted bottleneck with squeeze-and-excitation: [B, H, W, C] -> [B, H / stride, ., channels]."""
+        """The mobile inverted bottleneck, but for Lite with squeeze-and-excitation: [B, H, W, C] -> [B, H / stride, ., channels]."""
         width = inputs.shape[-1]
         x = inputs
         if expansion != 1:
@@ -241,9 +265,12 @@ class _Builder:
         x = DepthwiseConvolution(
             kernel, stride, padding, depthwise_initializer=kernel_initializer(), name=name + "dwconv", dtype=self.policy
         )(x)
-        x = self.normalize(x, name + "bn")
-        squeezed = max(1, int(width * SQUEEZE_RATIO))
-        x = SwishSqueezeExcite(squeezed, name + "se_", name=name + "squeeze_excite", dtype=self.policy)(x)
+        if self.lite:
+            x = self.normalize(x, name + "bn", activate=name + "activation")
+        else:
+            x = self.normalize(x, name + "bn")
+            squeezed = max(1, int(width * SQUEEZE_RATIO))
+            x = SwishSqueezeExcite(squeezed, name + "se_", name=name + "squeeze_excite", dtype=self.policy)(x)
         x = self.pointwise(x, channels, name + "project_conv")
         x = self.normalize(x, name + "project_bn")
         if stride == 1 and width == channels:

@@ -38,6 +38,8 @@ RANGES = {
     "image_size": (1, 4096),
     "resize": (1, 8192),
     "head_size": (0, 2**16),
+    "adapter_size": (0, 2**16),
+    "adapter_dropout": (0.0, 0.99),
     "branch_size": (0, 2**16),
     "feature_size": (0, 2**20),
     "projection": (0, 2**16),

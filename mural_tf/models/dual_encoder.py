@@ -28,7 +28,8 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.config import base_config, parse_config
 from mural_tf.data.images import unit_range
-from mural_tf.encoders.layers import BatchNormalization
+from mural_tf.encoders import IMAGE_HEAD
+from mural_tf.encoders.layers import Adapter, BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
@@ -91,7 +92,8 @@ class DualEncoder(keras.Model):
     trains: ClassVar[bool] = True  # False: its weights follow from the data without a step, by `learn`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     log_names: tuple[str, ...] = ()  # of `measures`
-    vector_parts: Mapping[str, int] = {}  # {entry of a batch, float32 [B, width], that `completer` adds: its width}
+    caches_images: bool = False  # whether the states of pictures are made before the first step; set by `image_tower`
+    unusable_images: Sequence[int] = ()  # then, the ids of pictures that do not decode
     also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
     pictures = None  # of a bridge, before its first step: an `Embedder` of the model that its images' side comes from
     configuration: ConfigDict | None = None  # the whole tree that `models.build_model` built this of
@@ -106,6 +108,7 @@ class DualEncoder(keras.Model):
             )
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
+        self.caches_images = config.get("cached_images", False)
         self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
         self.embedding_size = config.embedding_size
         self.shared_head = config.shared_head
@@ -113,6 +116,7 @@ class DualEncoder(keras.Model):
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
+        self._check_cached()
         self._batch_spec = None
         self.vocabulary_size = config.get("vocabulary_size", 0)
         self.compiled_lengths: tuple[int, ...] = ()
@@ -165,6 +169,24 @@ class DualEncoder(keras.Model):
         return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by)))
 
     @property
+    def caches_texts(self) -> bool:
+        """Whether the states of texts are made before the first step."""
+        return self.text_tower.cached
+
+    @property
+    def vector_parts(self) -> dict[str, int]:
+        """{entry of a batch, float32 [B, width], that `completer` adds: its width}: the states that are cached."""
+        widths = dict.fromkeys(self.image_parts, self._image_head_and_width()[1]) if self.caches_images else {}
+        if self.caches_texts:
+            widths |= dict.fromkeys(self.text_parts, self.text_encoder.embedding_size)
+        return widths
+
+    @property
+    def text_parts(self) -> tuple[str, ...]:
+        """Those of `parts` that are texts which the tower reads whole."""
+        return tuple(dict.fromkeys(e.part for e in self.used.values() if e.head and not e.made_by))
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The streams of data that batches come from, text pairs last."""
         names = dict.fromkeys(self.tasks[task].stream for task in self.loss_weights())
@@ -184,7 +206,10 @@ class DualEncoder(keras.Model):
 
     def build_head(self, name: str) -> keras.layers.Layer:
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
-        return text_head(self.embedding_size, self.text_tower.head_hidden_size, f"{name}_head")
+        tower = self.text_tower
+        if tower.adapter_size:
+            return Adapter(tower.adapter_size, self.embedding_size, tower.adapter_dropout, name=f"{name}_head")
+        return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:
         """The width of what a head, or a function of `Embedding.made_by`, gives."""
@@ -205,7 +230,56 @@ class DualEncoder(keras.Model):
 
         Returns what adds `vector_parts` to a global batch of the streams, still on the host; `None`: it has all.
         """
-        return None
+        tables = self.state_tables(config, tokenizer, workdir)
+        if not tables:
+            return None
+        ids = {part: name for name, part in CONTENT_IDS.items() if part in tables and name != "text_group_id"}
+        return lambda batch: {**batch, **{part: tables[part].take(batch[name]) for part, name in ids.items()}}
+
+    def state_tables(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict:
+        """Returns {part: `TargetTable`} of the states that are cached, made now or before."""
+        tables, both = {}, (config, tokenizer, workdir, self.streams)
+        if not (self.caches_texts or self.caches_images):
+            return tables
+        from mural_tf.data.streams import states  # for runs, which most readers and users of a method do without
+
+        if self.caches_texts:
+            encode, digest = lambda tokens: self.text_states([tokens], False)[0], states.digest_of(self.text_encoder.variables)
+            table = states.text_states(*both, encode, digest, self.text_encoder.embedding_size)
+            tables |= dict.fromkeys(self.text_parts, table)
+        if self.caches_images:
+            tower, width = self._image_state_tower(), self._image_head_and_width()[1]
+            encode, digest = lambda images: tower(unit_range(images), training=False), states.digest_of(tower.variables)
+            table, self.unusable_images = states.image_states(*both, encode, digest, width)
+            tables |= dict.fromkeys(self.image_parts, table)
+        return tables
+
+    def standardize_adapters(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
+        """Gives new adapters the mean and deviation of the states that they will see; called once, before `compile`.
+
+        Raises `UserError` for an adapter over states that are not cached.
+        """
+        heads = {"image_tower": [self._image_head_and_width()[0]] if self.image_parts else []}
+        heads["text_tower"] = [self.text_head(name) for name in self.head_names]
+        adapters = {tower: [head for head in layers if isinstance(head, Adapter)] for tower, layers in heads.items()}
+        cached = {"image_tower": (self.caches_images, self.image_parts), "text_tower": (self.caches_texts, self.text_parts)}
+        tables = self.state_tables(config, tokenizer, workdir) if any(adapters.values()) else {}
+        for tower, layers in adapters.items():
+            is_cached, parts = cached[tower]
+            if layers and not is_cached:
+                raise UserError(
+                    f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
+                    f"set {tower}.frozen=True and {tower}.cached=True."
+                )
+            for layer in layers if parts else ():
+                layer.standardize(tables[parts[0]].sample())
+
+    def _check_cached(self) -> None:
+        if self.caches_texts and (not self.text_tower.frozen or self.text_tower.name == "words"):
+            raise UserError("text_tower.cached=True needs text_tower.frozen=True, and a tower other than 'words'.")
+        frozen = all(not layer.trainable for layer in self.image_encoder.layers if layer.name != IMAGE_HEAD)
+        if self.caches_images and not (frozen and self.image_encoder.layers):
+            raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
 
     def variable_groups(self) -> dict[str, list[tf.Variable]]:
         """Returns the variables whose learning rate can be set apart, by group."""
@@ -241,18 +315,24 @@ class DualEncoder(keras.Model):
         for is_text in dict.fromkeys(bool(e.head) for e in used.values() if not e.made_by):
             names = tuple(dict.fromkeys(e.part for e in used.values() if bool(e.head) == is_text and not e.made_by))
             values = [batch[name] for name in names]
-            states.update(zip(names, (self.text_states if is_text else self._image_states)(values, training)))
+            if is_text:
+                states.update(zip(names, values if self.caches_texts else self.text_states(values, training)))
+            else:
+                states.update(zip(names, self._image_states(values, training)))
         for name, (part, head, made_by) in used.items():
             if made_by:
                 embeddings[name] = getattr(self, made_by)(batch[part], training)
             else:
-                embeddings[name] = self.project_texts(states[part], self._head_in_use(head)) if head else states[part]
+                embeddings[name] = states[part]
+                if head:
+                    embeddings[name] = self.project_texts(states[part], self._head_in_use(head), training)
         return embeddings
 
     def _image_states(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
+        embed = self.project_images if self.caches_images else self.embed_images
         if len(batches) == 1:
-            return [self.embed_images(batches[0], training)]
-        return tf.split(self.embed_images(tf.concat(batches, axis=0), training), len(batches))
+            return [embed(batches[0], training)]
+        return tf.split(embed(tf.concat(batches, axis=0), training), len(batches))
 
     def _head_in_use(self, head: str) -> str:
         return self.head_names[0] if self.shared_head else head
@@ -315,7 +395,7 @@ class DualEncoder(keras.Model):
 
     def embed_texts(self, tokens: dict, head: str = "", training: bool = False) -> tf.Tensor:
         """Maps tokens, int32 [B, T], through the text tower and a head, by default the first, to float32 [B, D]."""
-        return self.project_texts(self.text_states([tokens], training)[0], head or self.head_names[0])
+        return self.project_texts(self.text_states([tokens], training)[0], head or self.head_names[0], training)
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
@@ -324,9 +404,27 @@ class DualEncoder(keras.Model):
         states = encode_by_length(self.text_encoder, tokens, groups, training, self.compiled_lengths)
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
 
-    def project_texts(self, states: tf.Tensor, head: str) -> tf.Tensor:
+    def project_texts(self, states: tf.Tensor, head: str, training: bool = False) -> tf.Tensor:
         """Maps states of the text tower through one head to L2-normalised float32 [B, D]."""
-        return tf.math.l2_normalize(tf.cast(self.text_head(head)(states), tf.float32), axis=-1)
+        layer = self.text_head(head)
+        values = layer(states, training=training) if isinstance(layer, Adapter) else layer(states)
+        return tf.math.l2_normalize(tf.cast(values, tf.float32), axis=-1)
+
+    def project_images(self, states: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Maps states of the frozen image tower through its head to L2-normalised float32 [B, D]."""
+        head, _ = self._image_head_and_width()
+        values = head(states, training=training) if isinstance(head, Adapter) else head(states) if head else states
+        return tf.math.l2_normalize(tf.cast(values, tf.float32), axis=-1)
+
+    def _image_head_and_width(self) -> tuple[keras.layers.Layer | None, int]:
+        """The layer of the image tower that follows its frozen part, if one does, and the width of a state."""
+        layers = [layer for layer in self.image_encoder.layers if layer.name == IMAGE_HEAD]
+        return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
+
+    def _image_state_tower(self) -> keras.Model:
+        """The frozen part of the image tower: float32 [B, S, S, 3] → float32 [B, width]."""
+        head, _ = self._image_head_and_width()
+        return keras.Model(self.image_encoder.input, head.input) if head else self.image_encoder
 
     def text_head(self, name: str) -> keras.layers.Layer:
         """Returns a projection head of the text tower by its name; raises `ValueError` if there is none."""

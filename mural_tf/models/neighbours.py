@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.states import of_texts
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import TEXTS, Embed, embed_all
 from mural_tf.errors import UserError, install_extra
@@ -146,12 +147,7 @@ class KnownTexts(TranslationDistillation):
 
     def states_by(self, tokenizer) -> Embed:
         """Returns a function of texts, UTF-8, to the text tower's states, float32 [N, H]."""
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-        def states(strings):
-            return tf.cast(self.text_states([tokenizer(strings, pad="longest")], False)[0], tf.float32)
-
-        return lambda texts: states(tf.constant(texts)).numpy()
+        return of_texts(lambda tokens: tf.cast(self.text_states([tokens], False)[0], tf.float32), tokenizer)
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""

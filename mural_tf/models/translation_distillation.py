@@ -27,17 +27,15 @@ text-text head would not fit the tower any more.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.records import describe_files
-from mural_tf.data.streams.pipeline import stream_items, stream_sources
+from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.states import data_digest, digest_of, of_texts
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import Embed, Targets, TargetTable
+from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
@@ -46,7 +44,6 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, LearnedTemperature, Task
-from mural_tf.text.word_pieces import TOKENS
 
 LOSSES = ("cosine", "softmax")
 FIRST = "embeddings_and_first"
@@ -131,25 +128,23 @@ class TranslationDistillation(LearnedTemperature):
         return self.options.cached or bool(self.options.teacher)
 
     @property
-    def _has_states(self) -> bool:
-        """Whether batches hold the text tower's states in place of tokens."""
-        return self.trains and self.options.cached and self.text_tower.frozen and self.text_tower.name != "words"
+    def caches_texts(self) -> bool:
+        """As every method's; with `method.cached` also the states of a frozen tower."""
+        frozen = self.options.cached and self.text_tower.frozen and self.text_tower.name != "words"
+        return self.trains and (self.text_tower.cached or frozen)
 
     @property
     def embeddings(self):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
-        made_by = "project_states" if self._has_states else ""
-        texts = {name: Embedding(name, "image_text", made_by) for name in TEXTS}
+        texts = {name: Embedding(name, "image_text") for name in TEXTS}
         if self._is_cached:
             return {**texts, **{name: Embedding(name, made_by="take") for name in TARGETS}}
         return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
 
     @property
     def vector_parts(self):
-        widths = dict.fromkeys(TARGETS, self.embedding_size) if self._is_cached else {}
-        if self._has_states:
-            widths |= dict.fromkeys(TEXTS, self.text_encoder.embedding_size)
-        return {name: width for name, width in widths.items() if name in self.used}
+        targets = [name for name in TARGETS if self._is_cached and name in self.used]
+        return {**super().vector_parts, **dict.fromkeys(targets, self.embedding_size)}
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):
@@ -189,14 +184,10 @@ class TranslationDistillation(LearnedTemperature):
         """Targets that the batch holds."""
         return vectors
 
-    def project_states(self, states: tf.Tensor, training: bool) -> tf.Tensor:
-        """Embeddings of states that the batch holds."""
-        return self.project_texts(states, "image_text")
-
     def completer(self, config, tokenizer, workdir):
         """Makes all targets and states that are cached; then they are added to batches by ids of texts or groups."""
         if not self._is_cached:
-            return None
+            return super().completer(config, tokenizer, workdir)
         digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
         if self.options.teacher and int(self.teacher_digest) not in (0, digest):
             raise UserError(
@@ -206,10 +197,8 @@ class TranslationDistillation(LearnedTemperature):
         if self.options.teacher:
             self.teacher_digest.assign(digest)
         tables, keys = self.target_tables(config, tokenizer, workdir)
-        if self._has_states:
-            states = self._state_table(config, tokenizer, workdir)
-            tables |= dict.fromkeys(self._texts_used, states)
-            keys |= {name: f"{name}_id" for name in self._texts_used}
+        states = self.state_tables(config, tokenizer, workdir)
+        tables, keys = {**tables, **states}, {**keys, **{name: f"{name}_id" for name in states}}
         return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
 
     def target_tables(self, config, tokenizer, workdir) -> tuple[dict[str, TargetTable], dict[str, str]]:
@@ -218,7 +207,7 @@ class TranslationDistillation(LearnedTemperature):
         embed = self.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
         dtype = "float16" if self.options.teacher else "float32"
         targets = Targets(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
-        made_for = self._data_id(config, pivots, used)
+        made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
             members: list[tuple[np.ndarray, np.ndarray]] = []
@@ -234,46 +223,18 @@ class TranslationDistillation(LearnedTemperature):
         return {name: by_kind[kinds[name]] for name in used}, keys
 
     @property
-    def _texts_used(self) -> list[str]:
-        return [name for name in TEXTS if name in self.used]
-
-    def _state_table(self, config, tokenizer, workdir) -> TargetTable:
-        """Returns the frozen tower's states of all texts, float16 as targets are."""
-        pivots, used = pivots_of(config.data, self.options.pivot), [name for name in TARGETS if name in self.used]
-        digest = _digest_of(self.text_encoder.variables)
-        states = Targets(workdir / ".states", self.text_encoder.embedding_size, "float16", digest)
-        made_for = self._data_id(config, pivots, self._texts_used)
-        if not states.is_made_for(made_for):
-            print("Embedding all texts by the frozen tower, once …", flush=True)
-            embed = _of_texts(lambda tokens: self.text_states([tokens], False)[0], tokenizer)
-            states.extend(self._texts_of(config, tokenizer, pivots, used, [], "text_b" in self.used), embed)
-            states.finish(made_for, 0.0)
-        return states.table(as_stored=True)
-
-    @property
     def _teacher_id(self) -> str:
         """16 hexadecimal digits."""
         if self.options.teacher:
             return self.outside_teacher.digest
-        return _digest_of((*self.teacher.variables, *self.teacher_head.variables))
+        return digest_of((*self.teacher.variables, *self.teacher_head.variables))
 
-    def _data_id(self, config, pivots, used) -> str:
-        """What texts follow from, in a few digits."""
-        files = [
-            describe_files(source.directory, sorted(files))
-            for stream in self.streams
-            for source, files in stream_sources(config.data, stream)
-        ]
-        data = config.data
-        fields = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *pivots, "", *used]
-        return hashlib.blake2b(json.dumps([files, fields]).encode(), digest_size=8).hexdigest()
-
-    def _texts_of(self, config, tokenizer, pivots, used, members, both=False) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yields keys, texts that have a target, or `both` sides; several pivots add (groups, keys) to `members`."""
+    def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yields keys and texts that have a target; several pivots add (groups, keys) to `members`."""
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
             for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
-                also = np.isin(language, [name.encode() for name in pivots]) | both
+                also = np.isin(language, [name.encode() for name in pivots])
                 texts = np.concatenate([a, b[also]])
                 keys = fingerprint(tf.constant(texts)).numpy()
                 if len(pivots) > 1:
@@ -286,7 +247,7 @@ class TranslationDistillation(LearnedTemperature):
 
     def _embedder(self, tokenizer):
         """The teacher of the model's own kind as a function of texts."""
-        return _of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
+        return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
     # The losses.
 
@@ -311,19 +272,3 @@ class TranslationDistillation(LearnedTemperature):
         """Raises `UserError` if there is nothing to learn from."""
         if not restored:
             raise UserError("translation_distillation needs a trained model to learn from: run_finetune.py --from=….")
-
-
-def _digest_of(variables: Iterable[tf.Variable]) -> str:
-    """Returns 16 hexadecimal digits."""
-    summed = hashlib.blake2b(digest_size=8)
-    for variable in variables:
-        summed.update(np.ascontiguousarray(variable.numpy()))
-    return summed.hexdigest()
-
-
-def _of_texts(embed: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
-    """Returns a function of tokens as one of texts."""
-    traced = tf.function(embed, input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}])
-    return lambda texts: traced(
-        {name: ids for name, ids in tokenizer(tf.constant(texts), pad="longest").items() if name in TOKENS}
-    ).numpy()

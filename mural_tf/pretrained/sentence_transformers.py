@@ -116,8 +116,13 @@ def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, par
         if modules.head is not None:
             _fill(head, modules.head)
         else:
-            head.kernel.assign(np.eye(*head.kernel.shape, dtype=np.float32))
-            head.bias.assign(np.zeros(head.bias.shape, np.float32))
+            fill_identity(head)
+
+
+def fill_identity(head) -> None:
+    """Makes a Dense head pass its input on."""
+    head.kernel.assign(np.eye(*head.kernel.shape, dtype=np.float32))
+    head.bias.assign(np.zeros(head.bias.shape, np.float32))
 
 
 def _fill(layer, folder: pathlib.Path) -> None:

@@ -16,10 +16,12 @@ from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
+from mural_tf.pretrained.importers import configure_towers, fill_towers
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.runs.tuning import TunedEvaluation, choose_on_dev, mix, record_source
+from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint, save_result
@@ -69,7 +71,7 @@ def train_and_finish(
     initialize: Callable[[DualEncoder], None] | None = None,
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
-    config = complete(config)
+    config, pieces = configure_towers(complete(config))
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
@@ -86,7 +88,9 @@ def train_and_finish(
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
                 with failures_in_one_line(config, strategy):
-                    finished = _train_in_workdir(config, folder, strategy, steps, debug_nans, initialize, signals)
+                    finished = _train_in_workdir(
+                        config, pieces, folder, strategy, steps, debug_nans, initialize, signals
+                    )
         except StopRequested:
             finished = False
     if not finished:
@@ -97,7 +101,7 @@ def train_and_finish(
         print(message)
 
 
-def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
+def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
     writes = is_chief(strategy)
     _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
@@ -109,7 +113,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     if debug_nans:
         tf.debugging.enable_check_numerics()
     keras.utils.set_random_seed(config.seed)
-    tokenizer = _in_turn(strategy, workdir, lambda: _prepare(config, workdir))
+    tokenizer = _in_turn(strategy, workdir, lambda: _prepare(config, pieces, workdir))
     with strategy.scope():
         if compiles_fused():
             compile_first_quietly()
@@ -121,6 +125,9 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
                 if writes and model.pictures is not None:
                     record_source(model.pictures, config, workdir)
                 model.pictures = None
+            else:
+                fill_towers(model, config)
+                _in_turn(strategy, workdir, lambda: model.standardize_adapters(config, tokenizer, workdir))
             model.begin(tokenizer, restored=initialize is not None)
             model.learn(config, tokenizer, workdir)
         compile_model(model, config)
@@ -162,7 +169,10 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
     return result
 
 
-def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
+def _prepare(config: ConfigDict, pieces: list[str], workdir: pathlib.Path) -> WordPieceTokenizer:
+    """`pieces`: the vocabulary of the weights that the text tower starts with, or none."""
     check_optimizer(config.optimizer)
     prepare_data(config)
+    if pieces and not (workdir / "vocabulary.txt").exists():
+        save_vocabulary(pieces, workdir / "vocabulary.txt")
     return prepare_tokenizer(config, workdir)

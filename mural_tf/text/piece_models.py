@@ -82,7 +82,7 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
     if data.startswith(b"{"):
         pieces, settings = _read_json(data, path)
     else:
-        pieces, settings = _read_model(data, path)
+        pieces, settings = read_model(data, path)
         if fairseq and pieces[0][2] == "unknown":
             ours = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
             names = {piece for piece, _, _ in ours}
@@ -128,7 +128,8 @@ def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
     return model.SerializeToString()
 
 
-def _read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
+def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
+    """Returns the pieces and settings of a model file's content, as `parse_lines` does; raises `UserError`."""
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):

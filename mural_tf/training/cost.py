@@ -425,11 +425,12 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
     for part, stream in streams_of_parts(model).items():
         rows = text_text if stream == TEXT_PAIRS else image_text
-        if part in model.image_parts:
-            specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
-        elif part in model.vector_parts:
+        if part in model.vector_parts:
+            rows = images if part in model.image_parts else rows
             specs[part] = tf.TensorSpec([rows, model.vector_parts[part]])
             specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
+        elif part in model.image_parts:
+            specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
         else:
             specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
             if part == "cloze":  # a masked place of each text

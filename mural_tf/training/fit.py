@@ -297,7 +297,8 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     def of_pipeline(number, pipelines):
         shares = _reads_share(config)
         places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
-        batches = training_batches(config, tokenizer, places, model.streams, pad, share if shares else ALL)
+        share = share if shares else ALL
+        batches = training_batches(config, tokenizer, places, model.streams, pad, share, model.unusable_images)
         batches = batches.map(complete) if complete else batches
         if replicas == 1:
             return batches

@@ -16,6 +16,7 @@ import math
 import tensorflow as tf
 
 from mural_tf.data.streams.stream import Stream
+from mural_tf.errors import UserError
 
 
 class ClozeCaptions(Stream):
@@ -31,6 +32,8 @@ class ClozeCaptions(Stream):
         found, own = self.caption(items), self.settings.own
         if not own.cloze_weight:
             return found
+        if self.settings.cached_texts:
+            raise UserError("text_tower.cached=True: a cloze task masks tokens, whose states are not made before.")
         return {**found, "cloze": mask_tokens(found["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 
@@ -38,6 +41,7 @@ class Captions(ClozeCaptions):
     """Pictures are neither decoded nor checked."""
 
     decode = None
+    with_pictures = False
 
     def finish(self, items, seed):
         found = self.cloze_caption(items, seed)

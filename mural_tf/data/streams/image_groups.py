@@ -51,7 +51,7 @@ class ImageGroups(Stream):
         captions, of = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
         tokens = self.texts.tokens(tag_language(captions, of))
         return {
-            "image": self.images(items, seed),
+            **self.picture(items, seed),
             "image_id": fingerprint(items["image_id"]),
             "caption": tokens,
             "caption_id": fingerprint(captions),

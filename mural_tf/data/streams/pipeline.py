@@ -45,6 +45,7 @@ def training_batches(
     streams: Sequence[str] = ("image_text", "text_text"),
     pad: str = "max_length",
     share: Share = ALL,
+    unusable: Sequence[int] = (),
 ) -> tf.data.Dataset:
     """Returns endless global batches, or an input pipeline's rows of them.
 
@@ -54,6 +55,7 @@ def training_batches(
       places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
       streams: what batches hold; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
+      unusable: ids of pictures that have no state, where states are cached.
       share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
 
     Returns:
@@ -63,7 +65,8 @@ def training_batches(
       was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
-    parts, finishes = zip(*[_read(name, config, texts, share, (places or {}).get(name)) for name in streams])
+    no_state = np.asarray(unusable, np.int64)
+    parts, finishes = zip(*[_read(name, config, texts, share, (places or {}).get(name), no_state) for name in streams])
 
     def finish(*parts):  # one function for all streams: making one takes longer than calling it
         finished = [finish_one(items) for finish_one, items in zip(finishes, parts)]
@@ -90,6 +93,7 @@ def stream_of(
     source: Source | None = None,
     seed: int | None = None,
     pipelines: int = 1,
+    unusable: np.ndarray | None = None,
 ) -> Stream:
     """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
     kind, data = stream_class(name), ConfigDict(config.data)
@@ -97,7 +101,9 @@ def stream_of(
         data.directory, data.format = source.directory, source.format
     seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
     own = ConfigDict({name: config.method.get(name, default) for name, default in kind.fields.items()})
-    return kind(Settings(data, config.image_tower, config.augmentation, seed, batch, own), texts)
+    unusable = np.zeros(0, np.int64) if unusable is None else unusable
+    cached = config.text_tower.cached
+    return kind(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -123,7 +129,7 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
             yield tuple(block[name][wanted] for name in names)
 
 
-def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None):
+def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, unusable: np.ndarray):
     """Returns what are to be a stream's batches, {name: [B, …]}, from just after its places, and what finishes one."""
     sources, seed = stream_sources(config.data, name), config.seed
     places = np.stack([start_of(0)] * len(sources)) if places is None else places
@@ -131,7 +137,7 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
     for number, (source, files) in enumerate(sources):
         # What is drawn for an item differs between sources and pipelines, the order of files between sources alone.
         draws = seed + (number * 2**12 + share.pipeline) * 2**20
-        stream = stream_of(name, config, texts, source, draws, share.pipelines)
+        stream = stream_of(name, config, texts, source, draws, share.pipelines, unusable)
         parse = tf.function(stream.parse, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all uses
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
+from mural_tf.data.skipped import UNREADABLE_IMAGE
 from mural_tf.text.language_words import tag_language
 
 
@@ -25,6 +26,8 @@ class Settings:
 
     batch: texts, or pairs of them, in a batch.
     own: the stream's `fields` as the method has them; the stream's defaults where it has none.
+    cached_texts: whether states of texts, made before (`states.py`), take the place of tokens.
+    unusable: ids of pictures that have no state, int64; empty where pictures are decoded.
     """
 
     data: ConfigDict
@@ -33,6 +36,8 @@ class Settings:
     seed: int
     batch: int
     own: ConfigDict
+    cached_texts: bool = False
+    unusable: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class Stream:
@@ -46,6 +51,7 @@ class Stream:
       languages: those of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
+      with_pictures: whether items hold "image" and "image_id".
     """
 
     fields: ClassVar[Mapping] = {}
@@ -53,6 +59,7 @@ class Stream:
     order: ClassVar[int] = 0
     without = "There is no record."
     language_key = "language"
+    with_pictures: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, texts: Texts):
         self.settings, self.texts = settings, texts
@@ -67,6 +74,11 @@ class Stream:
         return IMAGE_TEXT
 
     @classmethod
+    def text_entries(cls, data: ConfigDict) -> tuple[str, ...]:
+        """The entries of items that are texts to embed."""
+        return ("caption",)
+
+    @classmethod
     def items_of(cls, batch: int, own: ConfigDict) -> int:
         """How many items hold so many texts."""
         return batch
@@ -76,33 +88,45 @@ class Stream:
 
         A class where this is `None` takes items as they are.
         """
+        if self.settings.image_tower.cached:
+            return self._without_picture(item)
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
 
     def finish(self, items: dict, seed: tf.Tensor) -> dict:
         """Makes the entries of a batch of its items, {name: [B, …]}; `seed`, int64 [2], is the batch's."""
-        return {"image": self.images(items, seed), **self.caption(items)}
+        return {**self.picture(items, seed), **self.caption(items)}
 
     # What several streams share.
+
+    def _without_picture(self, item: dict) -> dict:
+        """An item whose picture's state is looked up later, by its id; a picture without one does not decode."""
+        lacks_state = tf.reduce_any(tf.equal(fingerprint(item["image_id"]), self.settings.unusable))
+        problem = tf.where(lacks_state & tf.equal(item["problem"], ""), UNREADABLE_IMAGE, item["problem"])
+        return {**{name: value for name, value in item.items() if name != "image"}, "problem": problem}
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
         """int64 [2] for one item's draws, which differ in every epoch."""
         return tf.stack([tf.cast(self.settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
-    def images(self, items: dict, seed: tf.Tensor) -> tf.Tensor:
-        """What the image tower sees."""
+    def picture(self, items: dict, seed: tf.Tensor) -> dict:
+        """What the image tower sees; nothing where its states are made before."""
+        if self.settings.image_tower.cached:
+            return {}
         images = finish_images(items["image"], self.settings.image_tower, self.settings.augmentation, seed)
-        return with_rows(items["image"], images)
+        return {"image": with_rows(items["image"], images)}
 
     def caption(self, items: dict) -> dict:
         """Ids and tokens."""
         ids = {name: fingerprint(items[of]) for name, of in (("image_id", "image_id"), ("caption_id", "caption"))}
-        return {**ids, "caption": self.texts.tokens(items["caption"])}
+        return ids if self.settings.cached_texts else {**ids, "caption": self.texts.tokens(items["caption"])}
 
     def text_pair(self, items: dict) -> dict:
         """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
         sides, tagged = [items["text_a"], items["text_b"]], self.texts.tokenizer.takes_languages
         ids = {f"text_{side}_id": fingerprint(strings) for side, strings in zip("ab", sides)}
+        if self.settings.cached_texts:
+            return ids
         if tagged:
             sides = [tag_language(strings, items[f"language_{side}"]) for side, strings in zip("ab", sides)]
         tokens = self.texts.tokens(tf.concat(sides, axis=0))

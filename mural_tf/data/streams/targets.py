@@ -12,16 +12,17 @@ whole group of pairs ("say all the same") is taught: the mean of the group's tex
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.files import forget, read_json, write_whole
+from mural_tf.files import exclusive_lock, forget, read_json, write_whole
 
 TEXTS = 2048  # embedded at a time
 BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
@@ -52,6 +53,20 @@ class TargetTable:
             return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
+    def sample(self, most: int = BLOCK) -> np.ndarray:
+        """Returns float32 [N, D] of up to `most` vectors that are not zeros, evenly among all."""
+        vectors = np.array(self._vectors[:: max(1, -(-len(self._keys) // most))], np.float32)
+        return vectors[np.any(vectors, axis=1)]
+
+    def without_vector(self) -> np.ndarray:
+        """Returns the keys, int64 [K], whose vectors are zeros."""
+        zeros = [
+            begin + np.flatnonzero(~np.any(self._vectors[begin : begin + BLOCK], axis=1))
+            for begin in range(0, len(self._keys), BLOCK)
+        ]
+        places = np.concatenate([np.zeros(0, np.int64), *zeros])
+        return self._keys[np.isin(self._rows, places)]
+
     def take(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
         found = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
@@ -66,12 +81,13 @@ class Targets:
       width: D.
       dtype: of the stored vectors, "float16" or "float32".
       teacher: hexadecimal digits that stand for it.
+      what: a vector, in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
     """
 
-    def __init__(self, folder: pathlib.Path, width: int, dtype: str, teacher: str):
-        self.folder, self._width, self._dtype = folder, width, dtype
+    def __init__(self, folder: pathlib.Path, width: int, dtype: str, teacher: str, what: str = "vector of the teacher's"):
+        self.folder, self._width, self._dtype, self._what = folder, width, dtype, what
         self._path, made = folder / "targets.json", dict(teacher=teacher, width=width, dtype=dtype)
         self.said = {**made, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +99,14 @@ class Targets:
                     f"{folder} holds targets of {name} {self.said[name]}, and the teacher's is {value}: give the run "
                     "the teacher that it began with, or name another --workdir."
                 )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the folder against other processes, and reads again what one of them may have added meanwhile."""
+        with exclusive_lock(self.folder / "lock"):
+            if self._path.is_file():
+                self.said |= read_json(self._path)
+            yield
 
     def is_made_for(self, data: str) -> bool:
         """Tells whether all targets are there for the data that `finish` named."""
@@ -102,18 +126,23 @@ class Targets:
         keys = self._keys(kind)
         return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
 
-    def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed) -> None:
-        """Adds the texts that have no target yet; `texts`: their keys, int64 [B], and themselves, again and again."""
+    def extend(
+        self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = BLOCK
+    ) -> None:
+        """Adds the texts that have no target yet, `block` at a time.
+
+        `texts`: their keys, int64 [B], and themselves, again and again.
+        """
         self._trim()
         if self.said["count"]:
-            print(f"{self.said['count']:,} targets are there; reading the data up to what is new …", flush=True)
+            print(f"{self.said['count']:,} are embedded already; reading the data up to what is new …", flush=True)
         known, waiting = np.sort(self._keys()), {}
         for keys, of_keys in texts:
             places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
             new = np.flatnonzero(known[places] != keys) if len(known) else range(len(keys))
             for row in new:
                 waiting.setdefault(int(keys[row]), of_keys[row])
-            if len(waiting) >= BLOCK:
+            if len(waiting) >= block:
                 known, waiting = self._add(known, waiting, embed), {}
         if waiting:
             self._add(known, waiting, embed)
@@ -133,12 +162,12 @@ class Targets:
         self._append("keys", keys)
         missing = np.flatnonzero(~vectors.any(axis=1))
         if len(missing) and not self.said["missing"]:
-            self.said["first_missing"] = texts[missing[0]].decode("utf-8", "replace")
+            self.said["first_missing"] = texts[missing[0]][:80].decode("utf-8", "replace")
         self.said["missing"] += len(missing)
         self.said["count"] += len(texts)
         self._say()
-        if len(texts) >= BLOCK:
-            print(f"{self.said['count']:,} targets …", flush=True)
+        if len(texts) >= BLOCK or self.said["count"] % BLOCK < len(texts):
+            print(f"{self.said['count']:,} are embedded …", flush=True)
         return np.sort(np.concatenate([known, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
@@ -178,11 +207,12 @@ class Targets:
         count, missing = self.said["count"], self.said["missing"]
         if missing:
             example = self.said["first_missing"]
-            lacking = f"{missing:,} of {count:,} texts have no vector of the teacher's, such as {example!r}"
+            lacking = f"{missing:,} of {count:,} have no {self._what}, such as {example!r}"
             if missing > most_missing * count:
                 raise UserError(
-                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Embed the texts of the data to "
-                    "train on, in the languages of method.pivot and data.image_text_languages."
+                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Of a teacher: embed the texts of "
+                    "the data to train on, in the languages of method.pivot and data.image_text_languages. Of a tower: "
+                    "mend or leave out the pictures that do not decode."
                 )
             print(f"{lacking}: they teach nothing.", flush=True)
         self.said["made_for"] = data

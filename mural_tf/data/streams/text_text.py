@@ -47,6 +47,7 @@ class TextText(Stream):
     fields = dict(pivot=None)  # see `pivot_languages`; `None`: any language
     batch_field = "text_text_batch"
     order = 1
+    with_pictures = False
     language_key = "language_b"
 
     def __init__(self, settings: Settings, texts: Texts):
@@ -74,6 +75,11 @@ class TextText(Stream):
     @classmethod
     def kind(cls, data):
         return TEXT_PAIRS if data.text_pairs == FILES else IMAGE_TEXT
+
+    @classmethod
+    def text_entries(cls, data):
+        # An item of the last kind holds all captions of its picture and is still to be drawn from.
+        return ("text_a",) if data.text_pairs == ACROSS_LANGUAGES else ("text_a", "text_b")
 
     def _draw(self, item, position):
         return draw_across_languages(item, self._drawn_among, self.item_seed(position))

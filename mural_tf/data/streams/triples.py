@@ -39,7 +39,11 @@ class Triples(Stream):
     def finish(self, items, seed):
         items = swap_texts(items, seed)
         ids = {"image_id": fingerprint(items["image_id"])}
-        return {"image": self.images(items, seed), **ids, **self.text_pair(items)}
+        return {**self.picture(items, seed), **ids, **self.text_pair(items)}
+
+    @classmethod
+    def text_entries(cls, data):
+        return ("text_a", "text_b")
 
 
 def parse_triples(languages: Sequence[str] = ()):

@@ -1,0 +1,152 @@
+"""States of frozen towers: what a tower that is not trained gives of each picture and each text, made once.
+
+A step then costs what the heads cost. States lie beside the data (`.states/`), where every run and every method with
+the same tower takes them; where the data is in a store, or several workers train, in the run's workdir. They are float16
+in the folder's form of `targets.py`, and a run that was killed goes on with what is there. A picture that does not
+decode has no state: streams skip and count it as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.data.images import prepare_image
+from mural_tf.data.records import describe_files
+from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_sources
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.targets import Embed, Targets, TargetTable
+from mural_tf.encoders.towers import preparation
+from mural_tf.files import as_path
+from mural_tf.text.word_pieces import TOKENS
+
+FOLDER = ".states"
+PICTURES_PER_CALL, TEXTS_PER_CALL = 32, 64  # of a tower
+PICTURES_PER_BLOCK = 2**11  # encoded pictures in memory at a time
+STATES = "state of the frozen tower"
+
+
+def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
+    """Returns 16 hexadecimal digits of what a tower's answers follow from: its weights, and settings as JSON."""
+    summed = hashlib.blake2b(digest_size=8)
+    for variable in variables:
+        summed.update(np.ascontiguousarray(variable.numpy()))
+    summed.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    return summed.hexdigest()
+
+
+def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
+    """Returns 16 hexadecimal digits of what a run's pictures and texts follow from: files, languages, and `fields`."""
+    files = [
+        describe_files(source.directory, sorted(files))
+        for stream in streams
+        for source, files in stream_sources(config.data, stream)
+    ]
+    data = config.data
+    chosen = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
+    return hashlib.blake2b(json.dumps([files, chosen]).encode(), digest_size=8).hexdigest()
+
+
+def text_states(
+    config: ConfigDict, tokenizer, workdir: pathlib.Path, streams: Sequence[str], encode: Callable, tower: str, width: int
+) -> TargetTable:
+    """Returns the states of all texts of streams by the texts' ids.
+
+    Args:
+      encode: tokens, int32 [B, T] each, to float32 [B, width].
+      tower: `digest_of` it.
+    """
+    pieces = [config.vocabulary.to_dict(), config.text_tower.max_length]
+    states = _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
+    made_for = data_digest(config, streams, "texts")
+    with states.lock():
+        if not states.is_made_for(made_for):
+            print("Embedding all texts by the frozen tower, once …", flush=True)
+            states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer))
+            states.finish(made_for, 0.0)
+        return states.table(as_stored=True)
+
+
+def image_states(
+    config: ConfigDict, tokenizer, workdir: pathlib.Path, streams: Sequence[str], encode: Callable, tower: str, width: int
+) -> tuple[TargetTable, np.ndarray]:
+    """Returns the states of all pictures of streams by the pictures' ids, and the ids of those that do not decode.
+
+    `encode` maps uint8 [B, S, S, 3] to float32 [B, width]; other arguments are as of `text_states`.
+    """
+    streams = [stream for stream in streams if stream_class(stream).with_pictures]
+    settings = preparation(config.image_tower)
+    states = _folder(config, workdir, "images", f"{tower}-{digest_of((), settings)}", width)
+    made_for = data_digest(config, streams, "images")
+    with states.lock():
+        if not states.is_made_for(made_for):
+            print("Embedding all pictures by the frozen tower, once …", flush=True)
+            embed = _of_pictures(encode, config.image_tower, width)
+            states.extend(_pictures_of(config, tokenizer, streams), embed, PICTURES_PER_BLOCK)
+            states.finish(made_for, config.data.max_skipped_fraction)
+        table = states.table(as_stored=True)
+    return table, table.without_vector()
+
+
+def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
+    place = as_path(config.data.directory) if config.data.directory else workdir
+    beside = isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK)
+    return Targets((place if beside else workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+
+
+def _texts_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields ids and texts."""
+    for stream in streams:
+        for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
+            for texts in block:
+                yield fingerprint(tf.constant(texts)).numpy(), texts
+
+
+def _pictures_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields ids and encoded pictures."""
+    for stream in streams:
+        for ids, pictures in stream_items(config, tokenizer, stream, ("image_id", "image")):
+            yield fingerprint(tf.constant(ids)).numpy(), pictures
+
+
+def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
+    """Returns a function of tokens as one of texts, UTF-8, a few at a time: memory grows with a text's length."""
+    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
+    traced = tf.function(encode, input_signature=signature)
+
+    def embed(texts: list[bytes]) -> np.ndarray:
+        blocks = []
+        for begin in range(0, len(texts), TEXTS_PER_CALL):
+            tokens = tokenizer(tf.constant(texts[begin : begin + TEXTS_PER_CALL]), pad="longest")
+            blocks.append(traced({name: ids for name, ids in tokens.items() if name in TOKENS}).numpy())
+        return np.concatenate(blocks)
+
+    return embed
+
+
+def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
+    """Returns a function of prepared pixels as one of encoded pictures; zeros for those that do not decode."""
+    signature = [tf.TensorSpec([], tf.string)]
+    prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
+    traced = tf.function(encode, reduce_retracing=True)
+
+    def embed(pictures: list[bytes]) -> np.ndarray:
+        states = np.zeros([len(pictures), width], np.float32)
+        for begin in range(0, len(pictures), PICTURES_PER_CALL):
+            prepared = {}
+            for row in range(begin, min(begin + PICTURES_PER_CALL, len(pictures))):
+                with contextlib.suppress(tf.errors.OpError):
+                    prepared[row] = prepare(tf.constant(pictures[row]))
+            if prepared:
+                states[list(prepared)] = traced(tf.stack(list(prepared.values()))).numpy()
+        return states
+
+    return embed

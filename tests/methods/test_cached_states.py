@@ -1,0 +1,189 @@
+"""States of frozen towers, made once beside the data and taken by every method; and the adapters above them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from toy_export import difference
+
+from mural_tf.backend import keras
+from mural_tf.config import load_config
+from mural_tf.data import records
+from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.targets import Targets
+from mural_tf.embedder import Embedder
+from mural_tf.encoders.layers import Adapter
+from mural_tf.errors import UserError
+from mural_tf.loading import load
+from mural_tf.models import build_model, complete
+from mural_tf.models.step import compute_gradients
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.training.fit import compile_model
+
+
+def cached_config(folder, method="mural", cached=True, **fields):
+    config = toy_data.toy_config(folder, method)
+    config.augmentation.shift = 0.0
+    for tower in (config.image_tower, config.text_tower):
+        tower.update(dict(frozen=True, cached=cached, adapter_size=24, **fields))
+    config.image_tower.projection = 80
+    return complete(config)
+
+
+def model_of(config):
+    keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    return model
+
+
+# The adapter.
+
+
+def test_an_adapter_s_formula():
+    layer = Adapter(5, 3)
+    states = np.random.default_rng(0).normal(3.0, 2.0, (4, 6)).astype(np.float32)
+    layer(states)
+    layer.standardize(states)
+    kernel, bias, last, last_bias, skip = (w.numpy() for w in layer.trainable_variables)
+    standard = (states - states.mean(axis=0)) / states.std(axis=0)
+    hidden = tf.nn.gelu(standard @ kernel + bias).numpy()
+    assert difference(layer(states), hidden @ last + last_bias + standard @ skip) < 1e-5
+    assert np.all(bias == 0) and skip.shape == (6, 3)
+
+
+def test_standardizing_by_hand():
+    # Means (0 + 4) / 2 = 2 and 7; deviations 2, and 0 of a number that never changes, which stays as it is.
+    layer = Adapter(2, 2)
+    layer(np.zeros([1, 2], np.float32))
+    layer.standardize(np.array([[0.0, 7.0], [4.0, 7.0]]))
+    np.testing.assert_allclose(layer.mean, [2.0, 7.0])
+    np.testing.assert_allclose(layer.deviation, [2.0, 1.0])
+
+
+def test_dropout_is_of_training_alone():
+    layer = Adapter(64, 3, dropout=0.5)
+    states = tf.ones([2, 4])
+    assert difference(layer(states, training=False), layer(states)) == 0.0
+    assert difference(layer(states, training=True), layer(states)) > 0.0
+
+
+# States.
+
+
+@pytest.mark.parametrize("method", ["mural", "align", "siglip"])
+def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    tokenizer, results = toy_data.toy_tokenizer(), {}
+    for cached in (False, True):
+        config = cached_config(tmp_path, method, cached)
+        model = model_of(config)
+        batch = toy_data.stream_batch(config, tokenizer, *model.streams)
+        if cached:
+            assert not {"image", "caption", "text_a", "text_b"} & batch.keys()
+            batch = model.completer(config, tokenizer, tmp_path)(batch)
+            assert {name: batch[name].shape[1] for name in model.vector_parts} == model.vector_parts
+        result = compute_gradients(model, batch, (1, 2), 1)
+        results[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
+    np.testing.assert_allclose(results[True][0], results[False][0], rtol=2e-3)  # float16
+    for ours, theirs in zip(results[True][1], results[False][1], strict=True):
+        assert np.max(np.abs(ours - theirs)) < 0.01 * np.max(np.abs(theirs))
+
+
+def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
+    toy_data.write_toy_data(tmp_path)
+    tokenizer = toy_data.toy_tokenizer()
+    embedded = []
+    add = Targets._add
+    monkeypatch.setattr(Targets, "_add", lambda self, known, waiting, embed: (
+        embedded.append(len(waiting)), add(self, known, waiting, embed))[1])  # fmt: skip
+    for method, new in (("align", [64, 128]), ("mural", []), ("siglip", [])):
+        config = cached_config(tmp_path, method)
+        model_of(config).completer(config, tokenizer, tmp_path / method)
+        assert sorted(embedded) == new, method
+        embedded.clear()
+    config.text_tower.frozen = config.text_tower.cached = False
+    keras.utils.set_random_seed(1)  # another tower of pictures
+    build_model(config, tokenizer.vocabulary_size).state_tables(config, tokenizer, tmp_path)
+    assert embedded == [64]
+
+
+def test_pictures_that_do_not_decode_are_skipped_and_counted(tmp_path):
+    images = toy_data.image_text_records(40)
+    images[3].image = images[7].image = b"no picture"
+    toy_data.write_toy_data(tmp_path, images)
+    config, tokenizer = cached_config(tmp_path, "align"), toy_data.toy_tokenizer()
+    model = model_of(config)
+    complete_batch = model.completer(config, tokenizer, tmp_path)
+    assert len(model.unusable_images) == 2
+    counts, seen = 0, set()
+    for batch in training_batches(config, tokenizer, streams=model.streams, unusable=model.unusable_images).take(8):
+        batch = complete_batch(batch)
+        assert np.abs(batch["image"]).max(axis=1).min() > 0.0
+        seen |= set(batch["image_id"].numpy().tolist())
+        counts = batch["image_text_tally"].numpy()[0, 0, 1 + KINDS.index(UNREADABLE_IMAGE), 0]
+    assert len(seen) == 38 and counts > 0 and not seen & set(model.unusable_images.tolist())
+
+
+def test_too_many_pictures_that_do_not_decode(tmp_path):
+    images = toy_data.image_text_records(40)
+    for image in images[:10]:
+        image.image = b"no picture"
+    toy_data.write_toy_data(tmp_path, images)
+    config = cached_config(tmp_path, "align")
+    with pytest.raises(UserError, match="10 of 40 have no state of the frozen tower.*pictures that do not decode"):
+        model_of(config).completer(config, toy_data.toy_tokenizer(), tmp_path)
+
+
+WRONG = {  # what is set: the words that occur
+    "text_tower.frozen=False": "text_tower.cached=True needs text_tower.frozen=True",
+    "image_tower.frozen=False": "image_tower.cached=True needs image_tower.frozen=True",
+    "image_tower.projection=0": "image_tower.adapter_size=24 needs image_tower.projection",
+    "image_tower.head_size=8": "neither head_size nor branch_size",
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_settings_that_do_not_fit(field, tmp_path):
+    config = cached_config(tmp_path)
+    (tower, name), value = field.partition("=")[0].split("."), field.partition("=")[2]
+    config[tower][name] = {"False": False}.get(value, 0 if value == "0" else 8)
+    with pytest.raises(UserError, match=WRONG[field]):
+        build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+
+
+def test_adapters_need_states_to_begin_with(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    config = cached_config(tmp_path, cached=False)
+    with pytest.raises(UserError, match="adapter_size: a new adapter takes the mean .*cached=True"):
+        model_of(config).standardize_adapters(config, toy_data.toy_tokenizer(), tmp_path)
+
+
+def test_streams_that_cannot_take_states(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    config = toy_data.toy_config(tmp_path, "globetrotter")
+    for tower, said in (("image_tower", "two views"), ("text_tower", "cloze")):
+        changed = complete(config)
+        changed[tower].cached = True
+        with pytest.raises(UserError, match=said):
+            toy_data.stream_batch(changed, toy_data.toy_tokenizer(), "views")
+
+
+@pytest.mark.slow
+def test_a_run_learns_resumes_and_is_exported(tmp_path):
+    """The adapters' mean and deviation are of the data; the export gives what the model in the workdir gives."""
+    data = toy_data.write_toy_data(tmp_path / "data")
+    records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(16))
+    (tmp_path / "words.txt").write_text("\n".join(toy_data.toy_tokenizer().vocabulary) + "\n")
+    config = cached_config(data)
+    config.vocabulary.file = str(tmp_path / "words.txt")
+    config.train.update(dict(steps=60, checkpoint_every=20, log_every=20))
+    pretrain(config, tmp_path / "run")
+    embedder, exported = load(tmp_path / "run"), load(tmp_path / "run/export")
+    pictures, texts = [toy_data.picture(i) for i in range(16)], [f"thing w{i}" for i in range(16)]
+    assert difference(embedder.encode_image(pictures), exported.encode_image(pictures)) < 1e-5
+    assert difference(embedder.encode_text(texts), exported.encode_text(texts)) < 1e-5
+    assert (embedder.similarity(pictures, texts).argmax(axis=1) == np.arange(16)).mean() > 0.5
+    assert load_config(tmp_path / "run/config.json").image_tower.cached
+    assert isinstance(embedder, Embedder)
