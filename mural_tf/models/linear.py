@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from mural_tf.models.neighbours import KnownTexts
 
-RIDGES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean variances of a state's number
+RIDGES = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean variances of a state's number
 
 
 def moments(states: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, ...]:

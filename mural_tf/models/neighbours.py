@@ -32,7 +32,7 @@ from mural_tf.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
-TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05, 0.07, 0.1)
+TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
 EXACT = 2**16  # known texts that are all compared
 VISITED = 32  # lists that a text looks at
 
