@@ -70,7 +70,8 @@ def test_each_text_gets_the_vector_of_its_tower(texts):
     weights = np.zeros(BUCKETS + 1, np.float32)
     for letter, weight in (("a", 1.0), ("b", -1.0)):
         weights[int(tf.strings.to_hash_bucket_fast([letter], BUCKETS)[0])] = weight
-    found = TwoTowers(Tower(1.0), Tower(2.0), Ways(weights)).embed(tf.constant(texts, tf.string))["embedding"]
+    towers = TwoTowers(Tower(1.0), Tower(2.0), Ways(weights))
+    found = towers.embed(tf.constant(texts, tf.string))["embedding"]
     np.testing.assert_array_equal(found, np.array([[len(t), 1.0 + ("b" in t)] for t in texts]).reshape(-1, 2))
 
 

@@ -77,7 +77,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
         file.write(b"half a block")
     again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
     again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
-    assert "4 are embedded already; reading the data up to what is new …" in capsys.readouterr().out
+    assert "4 targets are there; reading the data up to what is new …" in capsys.readouterr().out
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
     keys = np.array([7 * 9 % 31, 0], np.int64)
