@@ -9,6 +9,7 @@
     python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style
     python -m benchmarks.table --output=results/methods --rows=mule_features         # MULE on a trained image tower
     python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
+    python -m benchmarks.table --output=results/methods --rows=bridge_real           # that is real
     python -m benchmarks.table --output=results/methods --rows=bridge_tried          # and what might carry it further
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
@@ -108,7 +109,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
     config = stage.config.replace(":", "_")
     data = ["words"] if stage.words else [stage.data] if stage.data else []
-    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *data])
+    student = [f"student={stage.student}"] if stage.student else []
+    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *student, *data])
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
@@ -188,6 +190,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         **({"data.image_text_languages": ()} if run.stage.data.endswith("translated") else {}),
         **dict(run.stage.overrides),
         **{field: str(workdir) for field, workdir in run.models.items()},
+        **({"method.student": str(folder_of(run, run.stage.student))} if run.stage.student else {}),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
@@ -304,7 +307,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["commit"] = read_json(workdir / "environment.json")["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    if method.stages[-1].models:  # which takes no steps, or few: the whole run, with start and evaluation
+    if method.stages[-1].config.startswith("bridge"):  # no steps, or few: the whole run, with start and evaluation
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
         return row
     by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
@@ -367,8 +370,12 @@ def chosen_methods() -> tuple[Method, ...]:
 def main(_) -> None:
     from benchmarks.translation import write_in_english
     from mural_tf.data.datasets.emoji import build_emoji
+    from mural_tf.files import PACKAGE, as_path
     from mural_tf.ingest.translated_captions import build_translated
     from mural_tf.ingest.word_by_word import build_word_by_word
+    from mural_tf.pretrained.importers import kind_of
+    from mural_tf.runs.import_pretrained import import_into_workdir
+    from mural_tf.training.checkpoints import has_checkpoint
     from mural_tf.training.prepare import prepare_data
 
     chosen = chosen_methods()
@@ -392,6 +399,10 @@ def main(_) -> None:
     prepare_data(config)  # before two runs do it at once
     for words in {folder_of(run, "words") for run in runs.values() if run.stage.words}:
         build_word_by_word(data, words, UNDER_RESOURCED)
+    for student in {folder_of(run, run.stage.student) for run in runs.values() if run.stage.student}:
+        if not has_checkpoint(student):  # once, and not by every run, because it is large
+            package = as_path(PACKAGE + student.name)
+            import_into_workdir(kind_of(package), package, student)
     made = {(run.stage.data, folder_of(run, run.stage.data)) for run in runs.values() if run.stage.data}
     for kind, made_folder in sorted(made):
         if kind == "translated":

@@ -1,4 +1,4 @@
-"""Any text tower in the space of any model of pictures, without a picture, at one of three depths.
+"""Any text tower in the space of any model of pictures, without a picture, at one of four depths.
 
     python run_finetune.py --config=configs/bridge.py:DEPTH --from=PICTURES --config.method.student=STUDENT \
         --config.method.teacher=TEACHER --workdir=… --config.data.directory=DATA
@@ -9,6 +9,7 @@ tower and the vocabulary, under a new head. TEACHER, by default PICTURES, is a m
 learns. DATA is as of `translated`, DEPTH,words=FOLDER too; with texts in one language alone set
 --config.method.translation_weight=0.
 
+linear: no training; the linear map of the student's states that is closest to TEACHER's vectors, a ridge regression.
 neighbours: no training; a text stands where the known texts stand that the student finds closest.
 head: a head of two layers, the tower stays.
 all: the whole tower. With --from=WORKDIR_OF_HEAD and a teacher, without a student, it goes on from there.
@@ -23,10 +24,10 @@ from mural_tf.models import mount
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    depth, given = parse(arguments, dict.fromkeys(("all", "head", "neighbours"), translated.ARGUMENTS))
+    depth, given = parse(arguments, dict.fromkeys(("all", "head", "linear", "neighbours"), translated.ARGUMENTS))
     config = translated.get_config()
-    if depth == "neighbours":
-        mount(config, "neighbours")
+    if depth in ("linear", "neighbours"):
+        mount(config, depth)
     elif depth == "head":
         config.text_tower.frozen = True
         config.text_tower.head_hidden_size = 2_048

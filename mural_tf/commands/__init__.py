@@ -204,15 +204,27 @@ def evaluate(compare, list, trust, **flag):
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", place),
+    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", place),
     trust=cli.define_trust,
 )
-def export(model, output, variants, languages, trust, **options):
+def export(model, output, variants, languages, own_texts, data_dir, trust, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
 
     The folder can be pushed to the Hugging Face Hub as it is: see docs/checkpoints.md.
+    With --own_texts=EXPORT --data_dir=DATA, --model is an export, too: both text towers become one export.
     """
+    if own_texts or data_dir:
+        if not (own_texts and data_dir and output):
+            raise UserError(
+                "Two text towers in one export: give --own_texts=EXPORT, --data_dir=DATA and --output=FOLDER."
+            )
+        from mural_tf.runs.two_towers import export_two_towers
+
+        export_two_towers(model, own_texts, data_dir, output)
+        return
     from mural_tf.export.saved_model import export_workdir
 
     path = export_workdir(model, output, **options)

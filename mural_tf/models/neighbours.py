@@ -2,7 +2,8 @@
 
     v(y) = Σ_i a_i t_i,    a = softmax_i(cos(s(y), s(x_i)) / τ)
 
-s is the student as it was trained, its tower and its own head, x_i a text whose target t_i the teacher gives: captions
+s is the student as it was trained, its tower and its own head, less its mean over the known texts: vectors of a tower
+that was trained at a low temperature all lie close together. x_i is a text whose target t_i the teacher gives: captions
 and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
 text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
 τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
@@ -17,19 +18,21 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.states import of_texts
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import embed_all
+from mural_tf.data.streams.targets import TEXTS, Embed, embed_all
 from mural_tf.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
-TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.1)
+TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
 EXACT = 2**16  # known texts that are all compared
 VISITED = 32  # lists that a text looks at
 
@@ -51,15 +54,20 @@ class NeighboursHead(keras.layers.Layer):
         )
         # The row of `known` at which each list begins, and their number; a single 0: all are compared.
         self.begins = tf.Variable(tf.zeros([1], tf.int64), trainable=False, shape=[None], name=f"{self.name}/begins")
-        self.temperature = tf.Variable(TEMPERATURES[1], trainable=False, name=f"{self.name}/temperature")
+        self.temperature = tf.Variable(0.02, trainable=False, name=f"{self.name}/temperature")
+        self.mean = tf.Variable(tf.zeros([student_size]), trainable=False, name=f"{self.name}/mean")
         super().build(shape)
 
     def own_vectors(self, states):
-        """The student's vectors, float32 [B, E], of length 1."""
-        return tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
+        """The student's vectors, float32 [B, E], of length 1 before and after the mean is taken off."""
+        own = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
+        return tf.math.l2_normalize(own - self.mean, axis=-1)
 
-    def take(self, known: np.ndarray, vectors: np.ndarray) -> None:
-        """Takes the known texts: the student's vectors, float32 [N, E] of length 1, and the teacher's, [N, D]."""
+    def take(self, states: np.ndarray, vectors: np.ndarray) -> None:
+        """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
+        self.mean.assign(tf.zeros_like(self.mean))
+        self.mean.assign(self._own_in_blocks(states).mean(axis=0))
+        known = self._own_in_blocks(states)
         if len(known) > EXACT:
             order, centres, begins = in_lists(known)
             known, vectors = known[order], vectors[order]
@@ -67,6 +75,10 @@ class NeighboursHead(keras.layers.Layer):
             self.begins.assign(begins)
         self.known.assign(known)
         self.vectors.assign(vectors)
+
+    def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
+        blocks = [states[begin : begin + TEXTS] for begin in range(0, len(states), TEXTS)]
+        return np.concatenate([self.own_vectors(block).numpy() for block in blocks])
 
     def call(self, states):
         own = self.own_vectors(states)
@@ -100,42 +112,42 @@ def in_lists(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.argsort(closest, kind="stable"), means.centroids, begins
 
 
-class Neighbours(TranslationDistillation):
-    """Needs `method.student` and `method.teacher`; its batches are never made."""
+class KnownTexts(TranslationDistillation):
+    """Base of methods that follow from a teacher's vectors of known texts, without a step; batches are never made.
 
-    title = "Neighbours: a teacher's vectors, averaged over the known texts that a student finds closest"
+    `choices`: values of the head's one free number, called `chooses`, of which dev takes one.
+    """
+
     trains = False
-    fields = {
-        **TranslationDistillation.fields,
-        "most_known": 2**16,  # texts
-        "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it and the next
-        "student_hidden": 0,  # width of the student's head, if that is an MLP
-    }
+    fields = {**TranslationDistillation.fields, "most_known": 2**16}  # texts
+    chooses: ClassVar[str] = ""
+    choices: ClassVar[tuple[float, ...]] = ()
 
-    def build_head(self, name):
-        own = text_head(self.options.student_size, self.options.student_hidden, "student_head")
-        return NeighboursHead(own, self.options.student_size, self.embedding_size, name=f"{name}_head")
+    def choose(self, value: float, head: keras.layers.Layer) -> None:
+        """Gives a head of this method, the model's own or a copy's, one of `choices`."""
+        raise NotImplementedError
+
+    def learn_from(self, states: np.ndarray, vectors: np.ndarray) -> None:
+        """Makes the head of the known texts: the student's states, float32 [N, H], the teacher's vectors, [N, D]."""
+        raise NotImplementedError
 
     def _check(self):
         super()._check()
-        if not (self.options.student_size and self.options.teacher):
-            raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
+        if not self.options.teacher:
+            name = type(self).__name__.lower()
+            raise UserError(f"{name} needs a student: run_finetune.py --config.method.student=MODEL.")
         if self.options.most_known < 1:
             raise UserError(f"method.most_known={self.options.most_known}: expected 1 or more.")
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head."""
-        if self.options.most_known > EXACT and importlib.util.find_spec("faiss") is None:
-            raise UserError(f"method.most_known above {EXACT:,} needs faiss: {install_extra('search')}, or lower it.")
         texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
-        head = self.image_text_head
+        self.learn_from(embed_all(texts, self.states_by(tokenizer)), vectors)
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-        def embed(strings):
-            return head.own_vectors(self.text_states([tokenizer(strings, pad="longest")], False)[0])
-
-        head.take(embed_all(texts, lambda some: embed(tf.constant(some)).numpy()), vectors)
+    def states_by(self, tokenizer) -> Embed:
+        """Returns a function of texts, UTF-8, to the text tower's states, float32 [N, H]."""
+        return of_texts(lambda tokens: tf.cast(self.text_states([tokens], False)[0], tf.float32), tokenizer)
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
@@ -155,6 +167,38 @@ class Neighbours(TranslationDistillation):
             print(f"More texts are known than method.most_known={most}: {len(found):,} of the pivot stay.", flush=True)
         texts, vectors = zip(*(found[keys] for keys in sorted(found)))
         return list(texts), np.stack(vectors).astype(np.float32)
+
+
+class Neighbours(KnownTexts):
+    """Needs `method.student` and `method.teacher`."""
+
+    title = "Neighbours: a teacher's vectors, averaged over the known texts that a student finds closest"
+    fields = {
+        **KnownTexts.fields,
+        "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it and the next
+        "student_hidden": 0,  # width of the student's head, if that is an MLP
+    }
+    chooses, choices = "temperature", TEMPERATURES
+
+    def build_head(self, name):
+        own = text_head(self.options.student_size, self.options.student_hidden, "student_head")
+        return NeighboursHead(own, self.options.student_size, self.embedding_size, name=f"{name}_head")
+
+    def _check(self):
+        super()._check()
+        if not self.options.student_size:
+            raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
+
+    def learn(self, config, tokenizer, workdir) -> None:
+        if self.options.most_known > EXACT and importlib.util.find_spec("faiss") is None:
+            raise UserError(f"method.most_known above {EXACT:,} needs faiss: {install_extra('search')}, or lower it.")
+        super().learn(config, tokenizer, workdir)
+
+    def learn_from(self, states, vectors):
+        self.image_text_head.take(states, vectors)
+
+    def choose(self, value, head):
+        head.temperature.assign(value)
 
 
 def fewest(found: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:

@@ -20,7 +20,7 @@ from mural_tf.pretrained.importers import configure_towers, fill_towers
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.runs.teachers import give_teacher
-from mural_tf.runs.tuning import TunedEvaluation, choose_temperature, mix, record_source
+from mural_tf.runs.tuning import TunedEvaluation, choose_on_dev, mix, record_source
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
@@ -139,14 +139,14 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluation_of = SplitEvaluation if initialize is None else TunedEvaluation
-    evaluate = evaluation_of(measured, config, "dev")
+    evaluate = evaluation_of(measured, config, "dev") if model.trains else None
     reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
     if reached and writes:
         if initialize is not None and config.train.interpolate:
             mix(measured, initialize, evaluate, config, workdir)
         elif not model.trains:
-            choose_temperature(measured, evaluate, workdir)
+            choose_on_dev(model, measured, config, workdir)
         elif config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
         finish(measured, config, workdir, evaluation_of)

@@ -15,9 +15,10 @@ import json
 import math
 import pathlib
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
@@ -25,6 +26,7 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
+from mural_tf.data.streams.targets import embed_all
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
@@ -34,10 +36,10 @@ from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
-from mural_tf.models.neighbours import TEMPERATURES
+from mural_tf.models.neighbours import KnownTexts
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.training.checkpoints import save_result
-from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
+from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from translation pairs
@@ -313,24 +315,60 @@ def mix(
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
 
 
-def choose_temperature(measured: MeasuredModel, evaluate: TunedEvaluation, workdir: pathlib.Path) -> None:
-    """Gives neighbours the temperature that dev prefers, by the mean recall of all languages, and keeps the result."""
-    model, found = measured.at(0), {}
-    temperature = model.image_text_head.temperature
-    for value in TEMPERATURES:
-        given = float(temperature)
-        temperature.assign(value)
-        evaluation = evaluate(0)
-        if evaluation is None:
-            temperature.assign(given)
-            print(f"method's temperature stays {given:g}: the data has no dev split to choose it by.", flush=True)
-            break
-        found[value] = evaluation.metrics[f"{evaluation.name}/all/mean_recall"]
-    if found:
-        temperature.assign(max(found, key=found.get))
-        recalls = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in found.items())
-        print(f"Mean recall on dev by temperature: {recalls}. Taken: {float(temperature):g}.", flush=True)
-    save_result(model, workdir, 0)
+# A method that does not train.
+
+
+class StandingTowers:
+    """The embedder of a model whose head alone changes: images, and the states of texts, are made once."""
+
+    takes_languages = False
+
+    def __init__(self, embedder: Embedder, model: KnownTexts, tokenizer):
+        self._embedder, self._states_by = embedder, model.states_by(tokenizer)
+        self._images, self._states = None, {}
+        states = tf.TensorSpec([None, model.text_encoder.embedding_size])
+        self._project = tf.function(lambda states: model.project_texts(states, "image_text"), [states], autograph=False)
+
+    def encode_image(self, images, **options):
+        if self._images is None:
+            self._images = self._embedder.encode_image(images, **options)
+        return self._images
+
+    def encode_text(self, texts: Sequence[str], batch_size: int, progress: bool) -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if text not in self._states]
+        if new:
+            encoded = [text.encode("utf-8", "replace") for text in new]
+            self._states.update(zip(new, embed_all(encoded, self._states_by)))
+        batches = (texts[begin : begin + batch_size] for begin in range(0, len(texts), batch_size))
+        return np.concatenate([self._project(np.stack([self._states[t] for t in batch])).numpy() for batch in batches])
+
+
+def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Gives a model that does not train the choice that dev prefers, by all languages' mean recall; keeps the result.
+
+    Args:
+      model: that has learned.
+      measured: it, or its copy.
+    """
+    of_result = measured.at(0)
+    head, data = of_result.image_text_head, config.data.directory
+    evaluations: dict[float, Evaluation] = {}
+    if records.find_files(data, records.IMAGE_TEXT, "dev"):
+        towers = StandingTowers(measured.embedder(0), of_result, measured.tokenizer)
+        evaluate = SplitEvaluation(types.SimpleNamespace(embedder=lambda step: towers, at=None), config, "dev")
+        for value in model.choices:
+            model.choose(value, head)
+            evaluations[value] = evaluate(0)
+        recalls = {value: found.metrics[f"{found.name}/all/mean_recall"] for value, found in evaluations.items()}
+        best = max(recalls, key=recalls.get)
+        model.choose(best, head)
+        drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
+        append_metrics(workdir, metrics_row([evaluations[best]], 0, data))
+        listed = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in recalls.items())
+        print(f"Mean recall on dev by {model.chooses}: {listed}. Taken: {best:g}.", flush=True)
+    else:
+        print(f"The {model.chooses} stays as it is: {data} has no dev split to choose it by.", flush=True)
+    save_result(of_result, workdir, 0)
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:

