@@ -27,9 +27,12 @@ def get_config(arguments: str = "mural"):
     config.image_tower.projection = config.embedding_size = 256
     config.image_tower.adapter_dropout = 0.2
     config.text_tower.adapter_dropout = 0.1
+    config.text_tower.adapter_noise = 0.6  # questions in words that no caption has find more
     config.shared_head = True
 
     config.loss.text_text_weight = 1.0
+    if "text_text_temperature" in config.method:  # our choice: translations as captions are compared
+        config.method.text_text_temperature, config.method.text_text_margin = 0.0, 0.0
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
     config.optimizer.text_tower_rate = 1.0

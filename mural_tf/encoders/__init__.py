@@ -58,7 +58,8 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
     without = config.copy_and_resolve_references()
     without.update(dict(adapter_size=0, projection=0))
     tower = build_image_encoder(without)
-    head = Adapter(config.adapter_size, config.projection, config.adapter_dropout, name=IMAGE_HEAD)
+    settings = config.adapter_size, config.projection, config.adapter_dropout, config.adapter_noise
+    head = Adapter(*settings, name=IMAGE_HEAD)
     model = keras.Model(tower.input, head(tower.output), name="image_encoder")
     model.embedding_size = config.projection
     return model

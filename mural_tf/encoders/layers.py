@@ -190,16 +190,19 @@ class Dropout(keras.layers.Layer):
     def call(self, x, training=None):
         if not training or not self.rate:
             return x
-        current = current_pass()
-        if current is None:  # used as an ordinary Keras layer: new draws at every call
-            seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        else:
-            seed = current.next_seed()
-        shape = tf.shape(x)
+        seed, shape = seed_of_pass(), tf.shape(x)
         if self.noise_shape is not None:
             shape = [shape[axis] if size is None else size for axis, size in enumerate(self.noise_shape)]
         kept = tf.cast(keep(shape, self.rate, seed), x.dtype)
         return x * (kept * tf.cast(1.0 / (1.0 - self.rate), x.dtype))
+
+
+def seed_of_pass() -> tf.Tensor:
+    """Returns int32 [2] of the running pass; where a layer is used as an ordinary Keras layer, new ones at every call."""
+    current = current_pass()
+    if current is None:
+        return tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+    return current.next_seed()
 
 
 def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
@@ -244,15 +247,18 @@ class Adapter(keras.layers.Layer):
 
     A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
     learns from what tells them apart. Both are numbers of all states that a run trains on, taken by `standardize`.
+    In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
 
     Args:
       hidden_size: of the layer between.
       size: of the embedding.
       dropout: share of the layer between, in training.
+      noise: deviation of the noise, in units of the states' own.
     """
 
-    def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, **options):
+    def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, noise: float = 0.0, **options):
         super().__init__(**{"dtype": "float32", **options})
+        self.noise = noise
         self.dense = keras.layers.Dense(hidden_size, activation="gelu", name="dense")
         self.dropout = Dropout(dropout, name="dropout")
         self.output_dense = keras.layers.Dense(size, name="output")
@@ -273,6 +279,8 @@ class Adapter(keras.layers.Layer):
 
     def call(self, x, training=None):
         x = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+        if training and self.noise:
+            x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
         return self.output_dense(self.dropout(self.dense(x), training=training)) + self.skip(x)
 
 

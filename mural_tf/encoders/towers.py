@@ -40,6 +40,7 @@ RANGES = {
     "head_size": (0, 2**16),
     "adapter_size": (0, 2**16),
     "adapter_dropout": (0.0, 0.99),
+    "adapter_noise": (0.0, 100.0),
     "branch_size": (0, 2**16),
     "feature_size": (0, 2**20),
     "projection": (0, 2**16),

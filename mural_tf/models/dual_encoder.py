@@ -209,7 +209,8 @@ class DualEncoder(keras.Model):
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
         tower = self.text_tower
         if tower.adapter_size:
-            return Adapter(tower.adapter_size, self.embedding_size, tower.adapter_dropout, name=f"{name}_head")
+            settings = tower.adapter_size, self.embedding_size, tower.adapter_dropout, tower.adapter_noise
+            return Adapter(*settings, name=f"{name}_head")
         return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:

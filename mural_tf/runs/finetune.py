@@ -39,7 +39,7 @@ from mural_tf.trust import check_class, check_handles, check_stored
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
 # first ones where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
-TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "frozen_words")
+TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "adapter_noise", "frozen_words")
 SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
 
 

@@ -62,11 +62,22 @@ def test_standardizing_by_hand():
     np.testing.assert_allclose(layer.deviation, [2.0, 1.0])
 
 
-def test_dropout_is_of_training_alone():
-    layer = Adapter(64, 3, dropout=0.5)
+@pytest.mark.parametrize("settings", [dict(dropout=0.5), dict(noise=0.5)], ids=str)
+def test_dropout_and_noise_are_of_training_alone(settings):
+    layer = Adapter(64, 3, **settings)
     states = tf.ones([2, 4])
     assert difference(layer(states, training=False), layer(states)) == 0.0
     assert difference(layer(states, training=True), layer(states)) > 0.0
+
+
+def test_the_noise_has_its_deviation():
+    layer = Adapter(1, 4000, noise=0.25)
+    states = np.zeros([1, 4000], np.float32)
+    layer(states)
+    layer.skip.kernel.assign(np.eye(4000, dtype=np.float32))
+    layer.output_dense.kernel.assign(np.zeros([1, 4000]))
+    noise = layer(states, training=True).numpy()
+    assert abs(noise.std() - 0.25) < 0.02 and abs(noise.mean()) < 0.02
 
 
 # States.
