@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from mural_tf import hugging_face
 from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
@@ -23,13 +24,16 @@ from mural_tf.text.word_pieces import WordPieceTokenizer
 # Fields that name a file or folder.
 PLACES = ("data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors")
 HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
+MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Hugging Face Hub
 
 
 def check_places(config: ConfigDict) -> None:
     """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
-    named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES)}
+    named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES, *MODELS)}
     for name, value in named.items():
-        if not (name in (*HANDLES, "vocabulary.file") and value.startswith(("https://", "http://"))):
+        if name in MODELS and hugging_face.is_name(value):
+            hugging_face.check(value)
+        elif not (name in (*HANDLES, "vocabulary.file") and value.startswith(("https://", "http://"))):
             check_readable(value)
     for source in training_sources(config.data) if config.data.sources else ():
         check_readable(source.directory)

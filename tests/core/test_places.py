@@ -15,7 +15,7 @@ from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.report import evaluate_and_report
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.runs.pretrain import pretrain
-from mural_tf.training.prepare import HANDLES, PLACES
+from mural_tf.training.prepare import HANDLES, MODELS, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
@@ -99,7 +99,7 @@ def test_every_field_is_settled():
         "text_tower.recurrent",
     }  # fmt: skip
     found = {name for name, value in fields(base_config()) if isinstance(value, str)}
-    known = {*PLACES, *HANDLES, "data.download_directory"}
+    known = {*PLACES, *HANDLES, *MODELS, "data.download_directory"}
     assert known <= found and found - texts == known, found - texts - known
 
 
