@@ -34,7 +34,7 @@ def get_config(arguments: str = "mural"):
     if "text_text_temperature" in config.method:  # our choice: translations as captions are compared
         config.method.text_text_temperature, config.method.text_text_margin = 0.0, 0.0
     config.optimizer.name = "adamw"
-    config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
+    config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 4e-3
     config.optimizer.text_tower_rate = 1.0
     config.optimizer.weight_decay = 0.05
     config.optimizer.warmup_steps = 60
