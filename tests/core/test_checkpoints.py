@@ -37,6 +37,8 @@ TOKENIZER = toy_data.toy_tokenizer()
 class TwoWeights:
     """As much of a `DualEncoder` as checkpoints know, small enough to be saved in no time."""
 
+    known_texts = None
+
     def __init__(self):
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
         self.log_temperature = tf.Variable(0.0, name="log_temperature")

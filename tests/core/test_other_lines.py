@@ -47,7 +47,7 @@ def test_it_embeds_alike(made, names, optimized):
     for embedded in other_lines.embed(*(str(folder / name) for name in names)):
         for kind, found in embedded.items():
             assert found.dtype == np.float32
-            np.testing.assert_allclose(found, expected[kind], rtol=0, atol=1e-6)
+            np.testing.assert_allclose(found, expected[kind], rtol=0, atol=5e-6)  # 1.04e-6 was seen with AVX2 alone
 
 
 @pytest.mark.slow

@@ -350,4 +350,4 @@ def test_sizes_of_efficientnet_lite():
     tower = build_image_encoder(config)
     stem, top = (tower.get_layer(name).variables[0].shape for name in ("stem_conv", "top_conv"))
     assert (stem[-1], top[-2], top[-1], tower.embedding_size) == (32, 384, 1280, 1280)
-    assert not any("se_" in variable.name for variable in tower.variables)
+    assert not any("se_reduce" in variable.name for variable in tower.variables)

@@ -225,7 +225,7 @@ def test_compiled_swish_equals_the_plain_one():
 @pytest.mark.parametrize(
     "fields,message",
     [
-        (dict(name="vgg"), "'vgg': expected one of efficientnet, resnet"),
+        (dict(name="vgg"), "'vgg': expected one of efficientnet, efficientnet_lite, resnet"),
         (dict(width=0.0), "width=0.0"),
         (dict(drop_connect_rate=1.0), "drop_connect_rate=1.0"),
         (dict(batch_norm_momentum=1.0), "batch_norm_momentum=1.0"),
