@@ -133,11 +133,11 @@ CORE_OPS = frozenset(
     MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
     Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Relu6 Reshape
     ResizeBilinear ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2
-    Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze StatefulPartitionedCall StatelessIf
+    Shape ShardedFilename Sigmoid Size Softmax Split SplitV Sqrt Square Squeeze StatefulPartitionedCall StatelessIf
     StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower
-    StringSplitV2 StringStrip Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem
+    StringNGrams StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem
     TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose
-    UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
+    UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 
