@@ -129,15 +129,16 @@ CORE_OPS = frozenset(
     DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead DivNoNan
     EnsureShape Equal Erf Erfc ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
     Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
-    LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean
-    MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
-    Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Relu6 Reshape
-    ResizeBilinear ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2
-    Shape ShardedFilename Sigmoid Size Softmax Split SplitV Sqrt Square Squeeze StatefulPartitionedCall StatelessIf
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower
-    StringNGrams StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem
-    TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose
-    UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
+    LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean MergeV2Checkpoints
+    Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod
+    RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Relu6 Reshape ResizeBilinear
+    ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape
+    ShardedFilename Sigmoid Size Softmax Split SplitV Sqrt Square Squeeze StatefulPartitionedCall StatelessIf
+    StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower StringNGrams
+    StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor
+    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile
+    TopKV2 Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp
+    VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 
