@@ -242,7 +242,10 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
 
 
 def _kind_with(part: str, weights: str) -> str:
-    kind = kind_of(local_model(weights))
+    folder = local_model(weights)
+    if not folder.exists():
+        raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
+    kind = kind_of(folder)
     if not kind or part not in SOURCES[kind].parts:
         holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is no checkpoint that docs/checkpoints.md names"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")

