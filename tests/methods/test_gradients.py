@@ -43,7 +43,7 @@ def test_two_passes_with_one_optimiser_a_task():
     assert set(two) == {"image_text", "text_text"}
     for task in two:  # also the same `None`s: a task must not move, or decay, what it does not use
         assert None in two[task]
-        assert largest_difference(one[task], two[task]) < 2e-5 * scale(one[task])
+        assert largest_difference(one[task], two[task]) < 1e-4 * scale(one[task])
 
 
 def test_plain_accumulation_differs():
