@@ -29,7 +29,8 @@ from mural_tf.backend import keras
 from mural_tf.config import base_config, parse_config
 from mural_tf.data.images import unit_range
 from mural_tf.encoders import IMAGE_HEAD
-from mural_tf.encoders.layers import Adapter, BatchNormalization
+from mural_tf.encoders.adapters import Adapter, TextAdapter, read_class_names
+from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
@@ -113,6 +114,7 @@ class DualEncoder(keras.Model):
         self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
         self.embedding_size = config.embedding_size
         self.shared_head = config.shared_head
+        self.names_classes = config.get("names_classes", False)
         side = config.image_size
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         for name in self.head_names:
@@ -209,8 +211,11 @@ class DualEncoder(keras.Model):
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
         tower = self.text_tower
         if tower.adapter_size:
-            settings = tower.adapter_size, self.embedding_size, tower.adapter_dropout, tower.adapter_noise
-            return Adapter(*settings, name=f"{name}_head")
+            settings = tower.adapter_dropout, tower.adapter_noise
+            if self.names_classes:
+                size = self.embedding_size - self.text_encoder.embedding_size
+                return TextAdapter(tower.adapter_size, size, *settings, name=f"{name}_head")
+            return Adapter(tower.adapter_size, self.embedding_size, *settings, name=f"{name}_head")
         return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:
@@ -280,6 +285,16 @@ class DualEncoder(keras.Model):
                 )
             for layer in layers if parts else ():
                 layer.standardize(tables[parts[0]].sample())
+        if self.names_classes and self.image_parts:
+            self._name_classes(config, tokenizer)
+
+    def _name_classes(self, config: ConfigDict, tokenizer) -> None:
+        from mural_tf.data.streams.states import of_texts  # as above
+
+        names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
+        states = of_texts(lambda tokens: self.text_states([tokens], False)[0], tokenizer)(names)
+        head, _ = self._image_head_and_width()
+        head.name_classes(self.text_head(self.head_names[0]).centred(states))
 
     def _check_cached(self) -> None:
         if self.caches_texts and (not self.text_tower.frozen or self.text_tower.name == "words"):
