@@ -139,7 +139,7 @@ def translation(embedder, data_dir: str) -> dict[str, str]:
 
 
 def main() -> None:
-    from mural_tf.config import load_config
+    from mural_tf.config_file import load_config
     from mural_tf.loading import load
 
     output, data_dir, cache, *named = sys.argv[1:]

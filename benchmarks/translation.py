@@ -123,7 +123,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    from mural_tf.config import load_config
+    from mural_tf.config_file import load_config
     from mural_tf.evaluation.retrieval import held_out_images
     from mural_tf.loading import load
 

@@ -2,20 +2,12 @@
 
 `base_config()` is MURAL-base, [MURAL] (Jain et al., 2021) §3.2 and appendix A.1; [ETCL] marks values
 from the triple-contrastive follow-up where MURAL is silent. A file in `configs/` calls it, changes fields and
-returns it. This module imports no TensorFlow, so that `--help` stays fast.
+returns it; `config_file.py` keeps it in workdirs. This module imports no TensorFlow, so that `--help` stays fast.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
-import os
-import pathlib
-
 from ml_collections import ConfigDict
-
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, check_json, read_json, write_whole
 
 _IMAGE_TOWER = dict(
     name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit";
@@ -48,7 +40,7 @@ _IMAGE_TOWER = dict(
     pooling="attention",  # vit: over all patches, as in SigLIP; or "class", a class token and a first norm, as in CLIP
     drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
     pooled_stages=False,  # EfficientNet: means over space of every stage's output, not of the last alone
-    class_names="",  # EfficientNet-Lite: names of the classifier's classes, a JSON list: ConSE, see encoders/adapters.py
+    class_names="",  # EfficientNet-Lite: names of its classes, a JSON list, for ConSE: see encoders/adapters.py
     classes=0,  # how many they are, and the numbers in a name's vector; the names' file and the text tower say both
     class_name_size=0,
     batch_norm_momentum=0.99,
@@ -228,55 +220,3 @@ def base_config() -> ConfigDict:
             evaluation=_EVALUATION,
         )
     )
-
-
-def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
-    """Writes the resolved configuration as JSON."""
-    write_whole(path, json.dumps(config.to_dict(), indent=2, default=list) + "\n")
-
-
-def load_config(path: str | os.PathLike) -> ConfigDict:
-    """Reads what `save_config` wrote; `method` holds what the file has.
-
-    Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
-    """
-    path = as_path(path)
-    if not path.exists():
-        raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.")
-    return parse_config(read_json(path), path)
-
-
-def parse_config(values: dict, where: object) -> ConfigDict:
-    """Returns the tree of what `save_config` writes; raises as `load_config`, and names `where` it stands."""
-    config = base_config()
-    config.evaluation.groups = ConfigDict()  # the given ones, in place of the defaults
-    _update(config, values, "", where)
-    return config
-
-
-def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if prefix == "evaluation.groups.":
-            check_json(value, list[str], name, path)
-        elif prefix == "data.sources.":  # whose values `training_sources` checks
-            check_json(value, dict, name, path)
-        elif key in config:
-            check_json(value, field_kind(config[key]), name, path)
-        elif prefix != "method.":  # whose keys are the method's
-            near = difflib.get_close_matches(key, list(config.keys()), n=1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else "."
-            raise UserError(f"Unknown configuration key {name} in {path}{hint}")
-        if isinstance(value, dict) and key in config:
-            _update(config[key], value, f"{name}.", path)
-        else:
-            config[key] = tuple(value) if isinstance(value, list) else value
-
-
-def field_kind(default: object) -> type:
-    """Returns the kind of JSON value (`files.json_field`) that a field with this default is stored as."""
-    if isinstance(default, ConfigDict):
-        return dict
-    if isinstance(default, (tuple, list)):
-        return list[type(default[0]) if default else str]
-    return type(default)

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
@@ -136,7 +137,8 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
-    from mural_tf.data.images import prepare_image, unit_range
+    from mural_tf.data.images import prepare_image
+    from mural_tf.encoders.layers import unit_range
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation
 

@@ -9,12 +9,12 @@ import toy_data
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.data.streams.captions import mask_tokens
-from mural_tf.models import build_model, complete, method_class, method_names, mount
+from mural_tf.models import build_model, complete, method_class, method_names, mount, takes_steps
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.training.fit import compile_model
 
 OUTSIDE = "outside_method:WideAlign"
-METHODS = (*(name for name in method_names() if method_class(name).trains), OUTSIDE)
+METHODS = (*(name for name in method_names() if takes_steps(method_class(name))), OUTSIDE)
 WORDS = ("mule", "embn", "parallel_embn")  # methods of word vectors
 FEATURES, EXAMPLES, LANGUAGES = 12, 8, ("en", "de")
 

@@ -9,7 +9,7 @@ from toy_export import toy_model
 from mural_tf import remote_folders
 from mural_tf.analysis.errors import write_error_page
 from mural_tf.analysis.languages import map_languages
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data.datasets.shapes import build_shapes
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import evaluate_and_report

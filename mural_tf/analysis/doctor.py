@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf import loading
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.errors import UserError

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from mural_tf.cli import given_fields
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
 from mural_tf.export.versions import newest_description

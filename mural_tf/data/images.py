@@ -21,6 +21,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.pictures import MAX_PIXELS
+from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.towers import takes_features
 
 
@@ -269,11 +270,6 @@ def _as_rgb(image: tf.Tensor) -> tf.Tensor:
 def _on_white(image: tf.Tensor) -> tf.Tensor:
     colors, alpha = tf.cast(image[..., :-1], tf.float32), unit_range(image[..., -1:])
     return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
-
-
-def unit_range(images: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
-    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
 
 
 def resize_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter
-from mural_tf.encoders.layers import MlpHead
+from mural_tf.encoders.layers import IMAGE_HEAD, MlpHead
 from mural_tf.errors import UserError
 
 
@@ -26,7 +26,6 @@ IMAGE_TOWERS = {
     "features": towers.feature_input,  # computed beforehand
     "none": towers.build_no_image,  # texts alone
 }
-IMAGE_HEAD = "image_head"  # the layer of an image tower that is trained where the rest is frozen
 TEXT_TOWERS = ("bert", "hub", "words")
 
 

@@ -35,7 +35,7 @@ from mural_tf.encoders.packing import (
 )
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 from mural_tf.errors import UserError
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 
 TOKEN_TYPES = 2
 POOLER, FINAL_NORM = "pooler", "final_norm"  # names of layers

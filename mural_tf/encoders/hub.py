@@ -26,8 +26,8 @@ from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
 from mural_tf.paths import CLIENTS
 from mural_tf.remote_folders import local_copy
+from mural_tf.text.tokens import TOKENS
 from mural_tf.text.vocabulary_file import read_lines
-from mural_tf.text.word_pieces import TOKENS
 
 hub = tensorflow_hub()
 OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding

@@ -1,4 +1,4 @@
-"""Layers that depend on the pass they run in (BatchNorm over a group, Dropout that repeats), and heads.
+"""Layers that depend on the pass they run in (BatchNorm over a group, Dropout that repeats), pixels, and heads.
 
 Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the running `ForwardPass`. That
 makes a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that
@@ -213,6 +213,16 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
     draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
     return draws >= tf.constant(round(rate * 2**16), tf.uint16)
+
+
+def unit_range(images: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
+    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
+
+
+# Heads.
+
+IMAGE_HEAD = "image_head"  # the layer of an image tower that is trained where the rest is frozen
 
 
 class MlpHead(keras.layers.Layer):

@@ -24,7 +24,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
 from mural_tf.remote_folders import local_copy
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 
 
 class PerLanguage(keras.layers.Layer):

@@ -27,7 +27,8 @@ from mural_tf.export.signatures import text_variables, traced_once
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
+from mural_tf.text.tokens import TOKENS
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"

@@ -36,7 +36,7 @@ from ml_collections import ConfigDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from mural_tf.backend import keras
-from mural_tf.config import save_config
+from mural_tf.config_file import save_config
 from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError

@@ -12,11 +12,13 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.data.images import prepare_image, prepared_spec, unit_range
+from mural_tf.data.images import prepare_image, prepared_spec
 from mural_tf.data.records import untuned
+from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
-from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
+from mural_tf.text.tokens import TOKENS
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
 # choice starts at one and is forgotten after every batch.

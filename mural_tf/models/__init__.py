@@ -1,4 +1,4 @@
-"""Methods: `DualEncoder` with the one training step, then one file for each, found by its module's name.
+"""Methods: `DualEncoder` and the training step, which all share, and one file for each, found by its module's name.
 
 `config.model` names a module of this package, such as "mural", or a class from anywhere, "package.module:Class".
 This file imports no TensorFlow before a method is asked for.
@@ -13,17 +13,17 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import field_kind
+from mural_tf.config_file import field_kind
 from mural_tf.errors import UserError
 from mural_tf.files import check_json
 
-NO_METHOD = ("__init__", "dual_encoder", "step")
+SHARED = ("__init__", "dual_encoder", "keras_model", "temperature", "cached_states", "step")  # no methods
 
 
 def method_names() -> list[str]:
     """Returns the names of the methods of this package: its modules."""
     files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
-    return [file.stem for file in files if file.stem not in NO_METHOD]
+    return [file.stem for file in files if file.stem not in SHARED]
 
 
 def method_class(name: str) -> type:
@@ -39,6 +39,11 @@ def method_class(name: str) -> type:
     module = importlib.import_module(f"mural_tf.models.{name}")
     own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
     return [value for value in own if issubclass(value, DualEncoder)][-1]  # what the others lead to
+
+
+def takes_steps(method: type) -> bool:
+    """Whether a method is trained by steps; one with a function `learn` takes its weights from the data instead."""
+    return not hasattr(method, "learn")
 
 
 def _class_from_outside(name: str) -> type:

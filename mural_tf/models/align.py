@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models.dual_encoder import Embedding, LearnedTemperature, Task
+from mural_tf.models.dual_encoder import Embedding, Task
+from mural_tf.models.temperature import LearnedTemperature
 
 
 class Align(LearnedTemperature):

@@ -52,10 +52,12 @@ from mural_tf.losses.globetrotter import (
     transitive_loss,
     transitive_weights,
 )
-from mural_tf.losses.pairs import Pairs
-from mural_tf.models.dual_encoder import Embedding, LearnedTemperature, Task
+from mural_tf.losses.pairs import Pairs, Rows
+from mural_tf.models.dual_encoder import Embedding, Task
+from mural_tf.models.temperature import LearnedTemperature
 
 VIEWS = ("view_0", "view_1")
+ABOVE_ZERO = "alpha_above_zero"  # what is logged beside losses
 
 
 class Globetrotter(LearnedTemperature):
@@ -164,16 +166,21 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def log_names(self):
-        return ("alpha_above_zero",) if "sentence" in self.used else ()
+        return [*super().log_names, *([ABOVE_ZERO] if "sentence" in self.used else [])]
 
-    def measures(self, embeddings, ids):
-        """The share of pairs of captions with α above 0, of all i ≠ j."""
-        if "sentence" not in embeddings:
-            return {}
-        alpha = self._alpha(embeddings["view_0"], embeddings["caption"])
+    def objective(self, embeddings, ids, rows):
+        losses, logs = super().objective(embeddings, ids, rows)
+        if "sentence" in embeddings:
+            sides = {name: Rows.of(embeddings[name], rows[name]) for name in ("view_0", "caption", "sentence")}
+            logs[ABOVE_ZERO] = self.alpha_above_zero(**sides)
+        return losses, logs
+
+    def alpha_above_zero(self, view_0: Rows, caption: Rows, sentence: Rows) -> tf.Tensor:
+        """The share of pairs of captions with α above 0, of all i ≠ j: a scalar."""
+        alpha = self._alpha(view_0, caption)
         total = tf.cast(tf.shape(alpha)[0], tf.float32)
-        positives = tf.reduce_sum(tf.cast(embeddings["sentence"].own_of(alpha) > 0, tf.float32))
-        return {"alpha_above_zero": tf.math.divide_no_nan(positives, total * (total - 1.0))}
+        positives = tf.reduce_sum(tf.cast(sentence.own_of(alpha) > 0, tf.float32))
+        return tf.math.divide_no_nan(positives, total * (total - 1.0))
 
     def weights_by_part(self):
         parts = super().weights_by_part()

@@ -118,7 +118,7 @@ class KnownTexts(TranslationDistillation):
     `choices`: values of the head's one free number, called `chooses`, of which dev takes one.
     """
 
-    trains = False
+    caches_texts = False
     fields = {**TranslationDistillation.fields, "most_known": 2**16}  # texts
     chooses: ClassVar[str] = ""
     choices: ClassVar[tuple[float, ...]] = ()
@@ -140,7 +140,7 @@ class KnownTexts(TranslationDistillation):
             raise UserError(f"method.most_known={self.options.most_known}: expected 1 or more.")
 
     def learn(self, config, tokenizer, workdir) -> None:
-        """Takes the known texts into the head."""
+        """Takes the known texts into the head; called once, in place of a run's steps."""
         texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         self.learn_from(embed_all(texts, self.states_by(tokenizer)), vectors)

@@ -42,8 +42,10 @@ from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models import method_class
-from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, LearnedTemperature, Task
+from mural_tf.models import method_class, takes_steps
+from mural_tf.models.cached_states import state_tables
+from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
+from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
 FIRST = "embeddings_and_first"
@@ -100,7 +102,7 @@ class TranslationDistillation(LearnedTemperature):
 
     @classmethod
     def may_start_from(cls, source):
-        return source.has_image_text_head() and source.trains
+        return source.has_image_text_head() and takes_steps(source)
 
     def _check(self) -> None:
         options = self.options
@@ -131,7 +133,7 @@ class TranslationDistillation(LearnedTemperature):
     def caches_texts(self) -> bool:
         """As every method's; with `method.cached` also the states of a frozen tower."""
         frozen = self.options.cached and self.text_tower.frozen and self.text_tower.name != "words"
-        return self.trains and (self.text_tower.cached or frozen)
+        return self.text_tower.cached or frozen
 
     @property
     def embeddings(self):
@@ -207,7 +209,7 @@ class TranslationDistillation(LearnedTemperature):
         if self.options.teacher:
             self.teacher_digest.assign(digest)
         tables, keys = self.target_tables(config, tokenizer, workdir)
-        states = self.state_tables(config, tokenizer, workdir)
+        states = state_tables(self, config, tokenizer, workdir)
         tables, keys = {**tables, **states}, {**keys, **{name: f"{name}_id" for name in states}}
         return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
 

@@ -17,7 +17,8 @@ from mural_tf.text import tokenizer_of
 from mural_tf.text.piece_models import SPACE
 from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
 from mural_tf.text.tokenizer import Tokenizer
-from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
+from mural_tf.text.tokens import TOKENS
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 MOST_APART = 1e-4  # numbers of normalised vectors
 PIXELS_APART, PIXELS_APART_ON_AVERAGE = 3, 0.5  # of 255: resizing rounds differently

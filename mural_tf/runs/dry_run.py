@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.models import complete, method_class
+from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.pretrained.importers import configure_towers
 from mural_tf.progress import tell
 from mural_tf.text.vocabulary_file import save_vocabulary
@@ -28,7 +28,7 @@ BUSY = 2.5  # load for each processor, above what this program makes by itself
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
     """Prints the forecast of a run; arguments and errors are those of `forecast`."""
     config, pieces = configure_towers(complete(config))
-    if not method_class(config.model).trains:
+    if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
     tell("Building the model …")
     with tempfile.TemporaryDirectory() as folder:

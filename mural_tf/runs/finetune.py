@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
@@ -311,8 +312,8 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
         raise UserError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")
 
 
-def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> None:
-    """Takes the text tower from the student and everything else but the head from the source."""
+def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> Embedder:
+    """Takes the text tower from the student and everything else but the head from the source, which it returns."""
     (pictures, tokenizer), (texts, _) = _trained_model(folder), _trained_model(student)
     sources = {**pictures.weights_by_part(), "text_encoder": texts.text_encoder}
     parts = {name: part for name, part in model.weights_by_part().items() if not name.endswith("_head")}
@@ -321,8 +322,8 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
     for name, part in parts.items():
         for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
             variable.assign(value)
-    model.pictures = Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
     print(f"Starts from the images' side of {shown(folder)} and the text tower of {shown(student)}.", flush=True)
+    return Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
 
 
 def _trained_model(folder: pathlib.Path) -> tuple:

@@ -21,7 +21,7 @@ from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
-from mural_tf.models import build_model, method_class
+from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
@@ -184,7 +184,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
            f"--images={data} --html=found.html"] if has_images(config.image_tower) else []),
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
     ]  # fmt: skip
-    if method_class(config.model).trains:
+    if takes_steps(method_class(config.model)):
         lines.append(f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
                      f"--config.data.directory={data}")  # fmt: skip
     print(shown("\n".join(lines)))

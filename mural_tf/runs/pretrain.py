@@ -12,8 +12,10 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
+from mural_tf.embedder import Embedder
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.models import build_model, complete
+from mural_tf.models import build_model, complete, takes_steps
+from mural_tf.models.cached_states import standardize_adapters
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers, fill_towers
@@ -68,9 +70,12 @@ def train_and_finish(
     tpu: str,
     debug_nans: bool,
     profile: str,
-    initialize: Callable[[DualEncoder], None] | None = None,
+    initialize: Callable[[DualEncoder], Embedder | None] | None = None,
 ) -> None:
-    """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
+    """The part that pretraining and fine-tuning share.
+
+    `initialize` sets the weights of a run's first start; it may return the model that the images' side comes from.
+    """
     config, pieces = configure_towers(complete(config))
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
@@ -121,15 +126,16 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
         give_teacher(model)
         if not has_checkpoint(workdir):
             if initialize is not None:
-                initialize(model)
-                if writes and model.pictures is not None:
-                    record_source(model.pictures, config, workdir)
-                model.pictures = None
+                source = initialize(model)
+                if writes and source is not None:
+                    record_source(source, config, workdir)
+                del source
             else:
                 fill_towers(model, config)
-                _in_turn(strategy, workdir, lambda: model.standardize_adapters(config, tokenizer, workdir))
+                _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
             model.begin(tokenizer, restored=initialize is not None)
-            model.learn(config, tokenizer, workdir)
+            if not takes_steps(type(model)):
+                model.learn(config, tokenizer, workdir)
         compile_model(model, config)
     if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
@@ -139,13 +145,13 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluation_of = SplitEvaluation if initialize is None else TunedEvaluation
-    evaluate = evaluation_of(measured, config, "dev") if model.trains else None
+    evaluate = evaluation_of(measured, config, "dev") if takes_steps(type(model)) else None
     reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
     if reached and writes:
         if initialize is not None and config.train.interpolate:
             mix(measured, initialize, evaluate, config, workdir)
-        elif not model.trains:
+        elif not takes_steps(type(model)):
             choose_on_dev(model, measured, config, workdir)
         elif config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)

@@ -34,7 +34,7 @@ from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
-from mural_tf.models import method_class
+from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.models.neighbours import KnownTexts
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
@@ -67,7 +67,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     """
     config = config.copy_and_resolve_references()
     train = config.train
-    if not method_class(config.model).trains:
+    if not takes_steps(method_class(config.model)):
         train.steps, train.evaluate_first, train.interpolate = 0, True, False
         config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
         train.text_text_batch = train.image_text_batch = 1

@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import prepare_image, unit_range
+from mural_tf.data.images import prepare_image
+from mural_tf.encoders.layers import unit_range
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
@@ -34,7 +35,7 @@ from mural_tf.files import as_path, whole_folder
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 from mural_tf.training.checkpoints import load_trained
 
 KINDS = ("float32", "float16", "int8")

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.tokenizer import Tokenizer, fill_rows
+from mural_tf.text.tokenizer import Tokenizer
+from mural_tf.text.tokens import fill_rows
 from mural_tf.text.words import WordSplitter, clean_text, count_by_language, split_words
 
 PAD = "[PAD]"

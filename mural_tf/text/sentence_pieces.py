@@ -19,7 +19,8 @@ from mural_tf.backend import sentencepiece_operations
 from mural_tf.errors import UserError
 from mural_tf.quiet import without_noise
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
-from mural_tf.text.tokenizer import Tokenizer, fill_rows
+from mural_tf.text.tokenizer import Tokenizer
+from mural_tf.text.tokens import fill_rows
 
 BYTES_A_CHARACTER = 16  # that are read: normalising joins and drops some
 _OPERATIONS = sentencepiece_operations()

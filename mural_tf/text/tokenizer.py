@@ -136,17 +136,6 @@ class Tokenizer(tf.Module):
         return self.tokenize(texts)
 
 
-def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """Fills rows, int32 [B, (ids)] of at most `length` ids, with `pad`; returns them and their mask, int32 [B, T]."""
-    if length is None:
-        rows = ids.to_tensor(pad)  # [B, T]
-    elif isinstance(length, int):
-        rows = ids.to_tensor(pad, shape=[None, length])  # a static shape
-    else:
-        rows = ids.to_tensor(pad, shape=tf.stack([-1, length]))
-    return rows, tf.sequence_mask(ids.row_lengths(), tf.shape(rows)[1], tf.int32)
-
-
 def _lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
     """Returns the table from an entry, string, to its place, int64, or `unknown`; with `file`, the graph reads that."""
     if file:

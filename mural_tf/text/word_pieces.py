@@ -20,12 +20,12 @@ import tensorflow as tf
 
 from mural_tf.backend import tf_text
 from mural_tf.errors import UserError
-from mural_tf.text.tokenizer import Tokenizer, fill_rows
+from mural_tf.text.tokenizer import Tokenizer
+from mural_tf.text.tokens import fill_rows
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary
 from mural_tf.text.words import WHOLE_CHINESE, clean_text, split_words
 
 BYTES_A_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
-TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # what every tokenizer returns and text towers take
 
 
 class WordPieceTokenizer(Tokenizer):

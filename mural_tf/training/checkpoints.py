@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data.skipped import KINDS
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.errors import UserError

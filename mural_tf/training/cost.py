@@ -35,7 +35,7 @@ from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 from mural_tf.training.fit import check_train, compile_model, more_chunks
 from mural_tf.training.graph_costs import Costs, gradient_costs
 from mural_tf.training.prepare import BUILT, check_data, existing_vocabulary, sampled_vocabulary

@@ -18,7 +18,7 @@ from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
 from mural_tf.errors import UserError, is_out_of_memory
-from mural_tf.models import method_class, streams_of
+from mural_tf.models import method_class, streams_of, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
@@ -229,7 +229,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     """
     train = config.train
     for name, least in LEAST.items():
-        least = 0 if name == "steps" and not method_class(config.model).trains else least
+        least = 0 if name == "steps" and not takes_steps(method_class(config.model)) else least
         if train[name] < least:
             zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for what follows from the data."
             hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from ml_collections import ConfigDict
 
 from mural_tf import hugging_face
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError

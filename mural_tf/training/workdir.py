@@ -15,7 +15,7 @@ from importlib import metadata
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.errors import UserError, brief
 from mural_tf.files import (
     PARTIAL,

@@ -14,7 +14,7 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.config import save_config
+from mural_tf.config_file import save_config
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.step import StepGuard

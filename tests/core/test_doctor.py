@@ -7,7 +7,7 @@ from fake_embedder import FakeEmbedder, one_hot
 
 from mural_tf.analysis import doctor
 from mural_tf.analysis.doctor import CUT_TEXTS, LABELS, PAIRS, STAGE, VOCABULARY, WELL
-from mural_tf.config import save_config
+from mural_tf.config_file import save_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import ranking

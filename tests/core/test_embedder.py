@@ -20,7 +20,8 @@ from toy_data import toy_tokenizer
 
 import mural_tf
 from mural_tf import loading
-from mural_tf.config import base_config, save_config
+from mural_tf.config import base_config
+from mural_tf.config_file import save_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.text.vocabulary_file import digest

@@ -14,7 +14,7 @@ from toy_data import toy_tokenizer
 from toy_export import TEXTS, difference, pictures, pixels, toy_model
 
 import mural_tf
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.towers import preparation

@@ -8,7 +8,7 @@ import tensorflow as tf
 from toy_data import image_text_records, toy_config, toy_tokenizer
 from toy_export import TEXTS, pixels, toy_model
 
-from mural_tf.config import save_config
+from mural_tf.config_file import save_config
 from mural_tf.data import records
 from mural_tf.data.images import decode_image
 from mural_tf.errors import UserError

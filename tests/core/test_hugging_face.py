@@ -17,7 +17,7 @@ from toy_data import picture, write_toy_data
 import mural_tf
 from mural_tf import hugging_face, remote_folders
 from mural_tf.commands import COMMANDS
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.configs.finetune import get_config
 from mural_tf.errors import UserError
 from mural_tf.evaluation import benchmarks

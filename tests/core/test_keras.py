@@ -9,7 +9,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
-from mural_tf.models.dual_encoder import content_ids
+from mural_tf.models.keras_model import content_ids
 from mural_tf.models.step import global_losses
 
 METHODS = ("mural", "align", "siglip", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn")

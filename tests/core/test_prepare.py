@@ -5,7 +5,7 @@ import json
 import pytest
 import toy_data
 
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.errors import UserError
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.training.prepare import prepare_tokenizer

@@ -13,7 +13,7 @@ import tensorflow as tf
 import toy_data
 
 import mural_tf
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.configs import bridge
 from mural_tf.data import records
 from mural_tf.data.vectors import model_digest

@@ -11,7 +11,8 @@ from test_commands import run_here
 
 import mural_tf
 from mural_tf.commands import COMMANDS
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.encoders import build_image_encoder
 from mural_tf.errors import UserError

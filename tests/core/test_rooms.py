@@ -2,18 +2,27 @@
 
 What runs as a program, `__main__.py` and the code below `if __name__ == "__main__":`, may import any room, as the
 scripts at the top of the repository do.
+
+Two tables say how large the project is to its readers and users: the lines that whoever reads a file has to follow, and
+what a user can name. Both may only fall, unless a commit says why:
+
+    python -m pytest tests/core/test_rooms.py -n 0 -s -k "paths or promises"
 """
 
 import ast
+import dataclasses
 import functools
 import pathlib
+import re
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 ROOMS = [
     "errors", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work",
-    "quiet", "sqlite", "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data",
-    "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "analysis", "runs",
-    "ingest", "search", "cli", "commands",
+    "quiet", "sqlite", "backend", "config", "config_file", "trust", "losses", "metrics", "text", "encoders",
+    "optimizers", "data", "models", "pretrained", "training", "export", "embedder", "loading", "evaluation",
+    "analysis", "runs", "ingest", "search", "cli", "commands",
 ]  # fmt: skip
 
 
@@ -98,3 +107,67 @@ def test_losses_know_no_replicas_and_metrics_no_tensorflow():
         assert "distribute" not in path.read_text(encoding="utf-8"), path
     for path in (ROOT / "metrics").glob("*.py"):
         assert not any(name.startswith("tensorflow") for name in imported_modules(path)), path
+
+
+# Lines that an entry file imports at its top, directly or through others, its own included, rounded up to hundreds, so
+# that mending a line needs no change here.
+PATHS = {
+    "losses.contrastive": 200,  # the equation
+    "models.mural": 3100,  # a method and its step
+    "training.fit": 10900,  # the loop
+    "export.saved_model": 12100,  # from an image to a SavedModel
+    "runs.pretrain": 22900,  # a whole run
+    "search.queries": 5300,  # from a question to an answer
+    "search.server.app": 10600,
+    "ingest.convert": 6600,  # from sources to records
+    "commands.catalogue": 8200,  # from an own table to a page
+}
+# What a user can name. Flags and options are counted for every command and kind that has them, a source's path not.
+PROMISES = {"commands": 23, "flags": 215, "kinds of sources": 20, "options of sources": 83, "routes of the server": 12}
+
+
+def top_imports(path, files):
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mural_tf"):
+            names = (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            yield from (files[name] for name in names if name in files)
+
+
+def path_of_a_reader(entry):
+    """The files that an entry file imports at its top, directly or through others, and itself."""
+    files = {module(path): path for path in ROOT.rglob("*.py")}
+    seen, waiting = set(), [files[f"mural_tf.{entry}"]]
+    while waiting:
+        if (path := waiting.pop()) not in seen:
+            seen.add(path)
+            waiting += top_imports(path, files)
+    return seen
+
+
+@pytest.mark.parametrize("entry", PATHS)
+def test_paths_of_readers_do_not_grow(entry):
+    files = path_of_a_reader(entry)
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    print(f"\n{entry:20} {lines:7,} lines in {len(files):3} files; at most {PATHS[entry]:,} lines")
+    assert lines <= PATHS[entry]
+
+
+def promises():
+    from mural_tf.commands import COMMANDS
+    from mural_tf.ingest.convert import KINDS
+
+    servers = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "search").rglob("*.py"))
+    return {
+        "commands": len(COMMANDS),
+        "flags": sum(len(command.entries) for command in COMMANDS.values()),
+        "kinds of sources": len(KINDS),
+        "options of sources": sum(len(dataclasses.fields(kind)) - 1 for kind in KINDS.values()),
+        "routes of the server": len(re.findall(r"^ *(?:app\.router\.add_|web\.)(?:get|post)\(", servers, re.M)),
+    }
+
+
+def test_promises_do_not_grow():
+    counts = promises()
+    print("\n" + "\n".join(f"{name:20} {count:7,}; at most {PROMISES[name]}" for name, count in counts.items()))
+    assert counts.keys() == PROMISES.keys()
+    assert {name: count for name, count in counts.items() if not 0 < count <= PROMISES[name]} == {}

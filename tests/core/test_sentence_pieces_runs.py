@@ -13,7 +13,8 @@ from toy_data import toy_config, write_toy_data
 from mural_tf import loading
 from mural_tf.backend import keras
 from mural_tf.commands.catalogue import _examination
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config
 from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model

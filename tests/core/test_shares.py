@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.records import parse_text_pair
 from mural_tf.data.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE

@@ -10,7 +10,8 @@ import tensorflow as tf
 import toy_data
 
 import mural_tf
-from mural_tf.config import base_config, load_config, save_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT

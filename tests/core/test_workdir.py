@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import toy_data
 
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
+from mural_tf.config_file import load_config
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError

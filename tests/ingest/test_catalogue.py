@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from benchmarks import damage
 from mural_tf import loading
-from mural_tf.config import load_config, save_config
+from mural_tf.config_file import load_config, save_config
 from mural_tf.configs.catalogue import get_config
 from mural_tf.data.dataset_folder import describe
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair

@@ -14,7 +14,7 @@ from test_translation_distillation import METHOD, PAIRS, assert_equal, values
 
 import mural_tf
 from mural_tf.backend import keras
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.configs import bridge
 from mural_tf.data import records
 from mural_tf.data.streams import targets as targets_file

@@ -7,7 +7,7 @@ import toy_data
 from toy_export import difference
 
 from mural_tf.backend import keras
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
@@ -17,6 +17,7 @@ from mural_tf.encoders.adapters import Adapter
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
+from mural_tf.models.cached_states import standardize_adapters, state_tables
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
@@ -116,7 +117,7 @@ def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
         embedded.clear()
     config.text_tower.frozen = config.text_tower.cached = False
     keras.utils.set_random_seed(1)  # another tower of pictures
-    build_model(config, tokenizer.vocabulary_size).state_tables(config, tokenizer, tmp_path)
+    state_tables(build_model(config, tokenizer.vocabulary_size), config, tokenizer, tmp_path)
     assert embedded == [64]
 
 
@@ -168,7 +169,7 @@ def test_adapters_need_states_to_begin_with(tmp_path):
     toy_data.write_toy_data(tmp_path)
     config = cached_config(tmp_path, cached=False)
     with pytest.raises(UserError, match="adapter_size: a new adapter takes the mean .*cached=True"):
-        model_of(config).standardize_adapters(config, toy_data.toy_tokenizer(), tmp_path)
+        standardize_adapters(model_of(config), config, toy_data.toy_tokenizer(), tmp_path)
 
 
 def test_streams_that_cannot_take_states(tmp_path):

@@ -13,7 +13,7 @@ from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
 from mural_tf.backend import keras
-from mural_tf.config import save_config
+from mural_tf.config_file import save_config
 from mural_tf.data import records
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts

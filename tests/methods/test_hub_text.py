@@ -7,7 +7,7 @@ import tensorflow as tf
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 
 SIZE = 6
 SIGNATURE = {name: tf.TensorSpec([None, None], tf.int32, name) for name in TOKENS}

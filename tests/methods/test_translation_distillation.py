@@ -14,7 +14,7 @@ from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
 from mural_tf.backend import keras
-from mural_tf.config import load_config
+from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import targets
 from mural_tf.data.streams.pipeline import training_batches

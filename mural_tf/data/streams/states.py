@@ -30,7 +30,7 @@ from mural_tf.data.streams.targets import Embed, Targets, TargetTable
 from mural_tf.encoders.towers import preparation
 from mural_tf.files import as_path
 from mural_tf.quiet import without_noise
-from mural_tf.text.word_pieces import TOKENS
+from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
 PICTURES_PER_CALL, TEXTS_PER_CALL = 32, 64  # of a tower

@@ -1,0 +1,292 @@
+"""A method as a Keras model: `compile`, `fit`, `evaluate`, `predict`, `model(batch)`, `save`; docs/keras.md shows them.
+
+What Keras asks of a model is here; what the model computes, `DualEncoder` and the methods say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.backend import keras
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
+from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage, global_losses
+from mural_tf.optimizers import JOINT, build_optimizers, create_variables
+from mural_tf.text.tokens import TOKENS
+
+CONTENT_IDS = {  # ids that losses look up: the part whose content they stand for
+    "image_id": "image",
+    "caption_id": "caption",
+    "text_a_id": "text_a",
+    "text_b_id": "text_b",
+    "text_group_id": "text_a",
+}
+
+
+class KerasModel(keras.Model):
+    """What trains by `TrainingStep` and follows Keras' contract; `DualEncoder` says what it computes.
+
+    Attributes:
+      configuration: the whole tree that `models.build_model` built this of; `None` where it was built otherwise.
+      step: of a compiled model.
+      optimizers: of a compiled model, {"joint": optimiser} or one for each task.
+      progress: in the data: what `note`s every batch that is trained, see training/checkpoints.py.
+    """
+
+    configuration: ConfigDict | None = None
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._batch_spec = None
+        self.compiled_lengths: tuple[int, ...] = ()
+        self.step: TrainingStep | None = None
+        self.progress = None
+        self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
+        self.meters = Meters(())
+
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        *,
+        optimizers: Mapping[str, keras.optimizers.Optimizer] | None = None,
+        clip_norm: float | None = None,
+        micro_batches: int | None = None,
+        max_skipped_steps: int | None = None,
+        seed: int | None = None,
+        average_decay: float | None = None,
+        compiled_lengths: tuple[int, ...] = (),
+        **kwargs,
+    ):
+        """Takes an optimiser, or none for the configuration's; call it in the strategy's scope.
+
+        Args:
+          optimizer: a name or an instance of Keras', old or new: one for all tasks and towers, as it is. In a step that
+            is left out because its loss or gradient is not finite, it gets gradients of 0.
+          optimizers: in its place {"joint": …}, or one for each task; see `optimizers.build_optimizers`.
+          clip_norm, micro_batches, max_skipped_steps, seed: see `TrainingStep` and `StepGuard`; None: the
+            configuration's.
+          average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
+          compiled_lengths: those of `encode_by_length`, where XLA compiles the step.
+          kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.
+
+        Raises:
+          UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
+            are bfloat16, too coarse for a step.
+        """
+        own = [name for name in ("loss", "metrics", "weighted_metrics", "loss_weights") if kwargs.get(name) is not None]
+        if own:
+            raise UserError(
+                f"compile({own[0]}=…): the losses of {type(self).__name__} and what it logs are its own; its weights "
+                "are fields of the configuration, such as loss.text_text_weight."
+            )
+        config = self.configuration or base_config()
+        if "bfloat16" in (config.image_tower.precision, config.text_tower.precision):
+            raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
+        if not self.built:  # its towers were given, without `build_model`
+            self.build_variables()
+        if optimizers is None:
+            optimizers = self._chosen_optimizers(optimizer, config)
+        self.compiled_lengths = compiled_lengths
+        super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
+        self.optimizers = dict(optimizers)
+        given = lambda value, default: default if value is None else value  # noqa: E731
+        decay = given(average_decay, config.train.average_decay)
+        self.step = TrainingStep(
+            self,
+            dict(optimizers),
+            StepGuard(given(max_skipped_steps, config.train.max_skipped_steps)),
+            given(clip_norm, config.optimizer.clip_norm),
+            given(micro_batches, config.train.micro_batches),
+            given(seed, config.seed),
+            WeightAverage(self.trainable_variables, decay) if decay else None,
+        )
+        names = [*self.log_names, *self.step.log_names]
+        self.meters = Meters((*names, "data_wait_seconds"))
+        self.step.guard.build(names)
+        for optimizer in self.optimizers.values():
+            create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
+
+    def _chosen_optimizers(self, optimizer, config: ConfigDict) -> dict[str, keras.optimizers.Optimizer]:
+        if optimizer is None:
+            return build_optimizers(config.optimizer, config.train.steps, self.variable_groups(), self.loss_weights())
+        try:
+            return {JOINT: keras.optimizers.get(optimizer)}
+        except (ValueError, TypeError):
+            raise UserError(
+                f"compile(optimizer={optimizer!r}): expected a name of Keras', such as 'adam', an instance of "
+                "keras.optimizers, or None for the configuration's."
+            ) from None
+
+    def call(self, inputs: Mapping, training: bool = False) -> dict[str, tf.Tensor]:
+        """Returns the embeddings, {name: L2-normalised float32 [B, D]}, of the parts that `inputs` has."""
+        used = {name: embedding for name, embedding in self.used.items() if embedding.part in inputs}
+        if not used:
+            raise UserError(f"A batch of {type(self).__name__} holds {', '.join(self.parts)}; got {_names(inputs)}.")
+        return self._encode(inputs, training, used)
+
+    def fit(self, x, **kwargs):
+        """Keras' `fit`, on batches as `check_batch` has them: a `tf.data.Dataset`, or a dictionary of arrays.
+
+        Raises `UserError` if more steps in a row than `max_skipped_steps` had no finite loss.
+        """
+        self.check_batch(x)
+        spec = getattr(x, "element_spec", None)
+        divides = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
+        self._batch_spec = None
+        if isinstance(spec, Mapping) and not divides:  # Keras forgets the shapes that x announces
+            self._batch_spec = tf.nest.map_structure(
+                lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],  # one replica's, where x is distributed
+                spec,
+            )
+        history = super().fit(x, **kwargs)
+        self.step.guard.raise_if_stuck()
+        return history
+
+    def evaluate(self, x, **kwargs):
+        """Keras' `evaluate`: the losses and in-batch recalls, weighted by the sizes of the batches; nothing changes."""
+        self.check_batch(x)
+        return super().evaluate(x, **kwargs)
+
+    def train_on_batch(self, x, **kwargs):
+        """Keras' `train_on_batch`."""
+        self.check_batch(x)
+        self._batch_spec = None
+        return super().train_on_batch(x, **kwargs)
+
+    def test_on_batch(self, x, **kwargs):
+        """Keras' `test_on_batch`."""
+        self.check_batch(x)
+        return super().test_on_batch(x, **kwargs)
+
+    def check_batch(self, x) -> None:
+        """Raises `UserError` if batches lack what the losses take.
+
+        They are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features; tokens
+        as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. With them may stand
+        integer ids [B], such as "image_id": what is equal there is no negative; without, equal content is. Several
+        replicas need batches of one size, which they share evenly.
+        """
+        found = getattr(x, "element_spec", x)
+        found = found[0] if isinstance(found, tuple) and found else found
+        if not isinstance(found, Mapping):
+            if found is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
+                return  # a generator or the like, of which nothing is known before its first batch
+            holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
+            raise UserError(f"{holds}; got {type(found).__name__}.")
+        texts = set(self.parts) - set(self.image_parts) - set(self.vector_parts)
+        needed = [*self.parts, *self.also_reads]
+        missing = [name for name in needed if name not in found]
+        missing += [
+            f"{name}/{part}" for name in self.parts if name in texts & found.keys()
+            for part in TOKENS if not (isinstance(found[name], Mapping) and part in found[name])
+        ]  # fmt: skip
+        if missing:
+            raise UserError(
+                f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
+                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(found)}."
+            )
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and not isinstance(x, tf.distribute.DistributedDataset):
+            size = tf.nest.flatten(found[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
+            if size is None or size % replicas:
+                raise UserError(
+                    f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "
+                    f"{size or 'no fixed one'}, expected a tf.data.Dataset with batch(B, drop_remainder=True)."
+                )
+
+    def get_config(self) -> dict:
+        """Returns what `from_config` builds the same model of, without its weights."""
+        tree = self.configuration.to_dict() if self.configuration is not None else None
+        tree = json.loads(json.dumps(tree, default=list))  # Keras has names of its own for tuples
+        return {"configuration": tree, "vocabulary_size": self.vocabulary_size}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects=None) -> KerasModel:
+        """Returns a new model of what `get_config` gave; raises `UserError` where that is damaged."""
+        from mural_tf.config_file import parse_config
+        from mural_tf.models import build_model
+
+        return build_model(parse_config(config["configuration"], "The model's file"), config["vocabulary_size"])
+
+    def get_compile_config(self) -> None:
+        """Returns nothing: a saved model is compiled anew. A run that goes on has a workdir, see `run_pretrain.py`."""
+
+    def save(self, filepath, overwrite: bool = True, **kwargs) -> None:
+        """Writes Keras' format, `….keras`, which `keras.models.load_model` reads where `mural_tf.models` is imported.
+
+        Raises `UserError` for other formats, which cannot hold a model with several inputs and losses of its own.
+        """
+        if not str(filepath).endswith(".keras") or kwargs.get("save_format") not in (None, "keras"):
+            raise UserError(
+                f"{filepath}: a {type(self).__name__} is saved as ….keras; its encoders as SavedModels, which need no "
+                "code of this package, by run_export.py; its weights alone by save_weights."
+            )
+        if self.configuration is None:
+            raise UserError("Only a model of mural_tf.models.build_model can be saved: it knows its configuration.")
+        super().save(filepath, overwrite=overwrite)
+
+    @property
+    def steps_taken(self) -> tf.Variable:
+        """int64 scalar: steps of training so far, those left out included."""
+        return next(iter(self.optimizers.values())).iterations
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """Means since the last log line; `fit` resets them."""
+        return self.meters.metrics
+
+    @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
+    def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
+        """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
+        if self._batch_spec is not None:
+            batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
+        batch = self._with_ids(batch)
+        logs, applied = self.step(batch, tf.identity(self.steps_taken))
+        if self.progress is not None:
+            self.progress.note(batch)
+        return self._log(logs, batch, applied)
+
+    @tf.autograph.experimental.do_not_convert
+    def test_step(self, batch: dict) -> dict[str, tf.Tensor]:
+        """The losses and logs of one replica's part of the global batch, as means since the last reset."""
+        batch = self._with_ids(batch)
+        embeddings = self.encode(batch, training=False)
+        _, logs = global_losses(self, embeddings, batch, self.optimizers)
+        logs = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, logs)
+        logs.update(self.state_logs())
+        rows = tf.cast(tf.shape(next(iter(embeddings.values())))[0], tf.float32)
+        return self.meters.update(logs, rows)
+
+    def _with_ids(self, batch) -> dict:
+        """Returns a batch, which Keras may have put into a tuple, with ids of content where the losses' are missing."""
+        batch = batch[0] if isinstance(batch, tuple) else batch
+        made = {
+            name: content_ids(batch[part])
+            for name, part in CONTENT_IDS.items()
+            if name not in batch and part in batch and part in self.parts
+        }
+        return {**batch, **made} if made else batch
+
+    def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
+        weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
+        results = self.meters.update({name: tf.where(applied, value, 0.0) for name, value in logs.items()}, weight)
+        if "data_wait_seconds" in batch:
+            results.update(self.meters.update({"data_wait_seconds": tf.reduce_sum(batch["data_wait_seconds"])}))
+        return results
+
+
+def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
+    """Returns int64 [B], a hash of each row of images, features or tokens: equal where their content is."""
+    values = values[TOKENS[0]] if isinstance(values, Mapping) else values
+    rows = tf.reshape(tf.convert_to_tensor(values), [tf.shape(values)[0], -1])
+    numbers = tf.bitcast(rows, tf.int32) if rows.dtype == tf.float32 else rows
+    factors = tf.random.stateless_uniform([tf.shape(rows)[1]], [0, 0], minval=None, maxval=None, dtype=tf.int64)
+    return tf.reduce_sum(tf.cast(numbers, tf.int64) * factors, axis=1)  # modulo 2^64; padding, which is 0, adds nothing
+
+
+def _names(batch: Mapping) -> str:
+    return ", ".join(map(str, batch)) or "nothing"

@@ -1,0 +1,23 @@
+"""A batch of texts as text towers take it: three integer tensors of one shape, BERT's (Devlin et al., 2019).
+
+input_word_ids    the ids of pieces or words, begin and end included
+input_mask        1 on tokens, 0 on padding
+input_type_ids    0; a tower of words has each row's language here
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # int32 [B, T] each
+
+
+def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Fills rows, int32 [B, (ids)] of at most `length` ids, with `pad`; returns them and their mask, int32 [B, T]."""
+    if length is None:
+        rows = ids.to_tensor(pad)  # [B, T]
+    elif isinstance(length, int):
+        rows = ids.to_tensor(pad, shape=[None, length])  # a static shape
+    else:
+        rows = ids.to_tensor(pad, shape=tf.stack([-1, length]))
+    return rows, tf.sequence_mask(ids.row_lengths(), tf.shape(rows)[1], tf.int32)
