@@ -144,8 +144,8 @@ def _body(card: Mapping) -> str:
     if classes := card["image"].get("classes"):
         lines += [
             "",
-            f"Of photographs it knows the {classes:,} kinds of things that its image tower's classifier tells apart, by "
-            "their names; a photograph of another thing gets the names that look nearest.",
+            f"Of photographs it knows the {classes:,} kinds of things that its image tower's classifier tells apart, "
+            "by their names; a photograph of another thing gets the names that look nearest.",
         ]
     if card["origin"]:
         lines += ["", f"Its weights began as {card['origin']}."]

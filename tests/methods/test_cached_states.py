@@ -85,7 +85,7 @@ def test_the_noise_has_its_deviation():
 
 
 def test_the_mean_of_the_likeliest_names_by_hand():
-    # Classes 0 to 11 with probability 1/16, but the last two 3/16: with ten likeliest, those of 1/16 that tie all count.
+    # Twelve classes of probability 1/16, the last two of 3/16: the ten likeliest end in a tie, so that all count.
     layer = ClassesAdapter(2, 3, classes=12, width=2)
     states = np.concatenate([np.ones([1, 4]), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
     states[0, -2:] = 3 / 16
