@@ -628,25 +628,6 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
 
 @cli.command(
-    positional=True,
-    workers=(2, "Processes that count; 0 counts in this one.", 0),
-    beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
-)
-def count(folders, **flag):
-    """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
-
-    python -m mural_tf count data/mine --workers=8
-
-    For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
-    """
-    if len(folders) != 1:
-        raise UserError("Expected one folder of TFRecords.")
-    from mural_tf.ingest.count import count_folder
-
-    print("\n".join(count_folder(folders[0], **flag)))
-
-
-@cli.command(
     data_dir=(None, "Folder of image-text records.", place),
     output=(None, "Folder for the features; it appears when it is complete.", place),
     encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
@@ -679,26 +660,6 @@ def translate(**flag):
     from mural_tf.ingest.translated_captions import build_translated, describe_translated
 
     print(describe_translated(build_translated(**flag)))
-
-
-@cli.command(
-    data_dir=(None, "A data folder with text pairs.", place),
-    output=(None, "Folder for the pairs; it appears when it is complete.", place),
-    languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
-    pivot=("en", "The language whose texts are translated."),
-    copies=(4, "Translations of each text; equal ones are written once.", 1),
-    max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
-    max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
-    seed=(0, "Chooses among the words of an entry."),
-)
-def word_by_word(**flag):
-    """Translates texts word by word, with a dictionary learnt from text pairs, to train on beside them.
-
-    python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
-    """
-    from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
-
-    print(describe_word_by_word(build_word_by_word(**flag)))
 
 
 @cli.command(
@@ -776,10 +737,8 @@ COMMANDS = {
     "import": import_weights,
     "convert": convert,
     "vocabulary": vocabulary,
-    "count": count,
     "features": features,
     "translate": translate,
-    "word_by_word": word_by_word,
     "emoji": emoji,
     "shapes": shapes,
     "xla_check": xla_check,

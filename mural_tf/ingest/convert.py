@@ -38,8 +38,8 @@ from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
 from mural_tf.ingest.sources.img2dataset import Img2dataset
 from mural_tf.ingest.sources.own_records import OwnRecords
-from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
-from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
+from mural_tf.ingest.sources.translations import Lines, Opus, Pairs, Tatoeba
+from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Uc2
 from mural_tf.ingest.sources.wit import Wit
 from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
@@ -48,9 +48,8 @@ from mural_tf.work import Stage, Step
 FORMAT = 3  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
 _KINDS = (
-    *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Coyo, Laion, Wit),
-    *(Coco, Karpathy, CocoCn, Multi30k),
-    *(Opus, Opus100, Lines, Tatoeba, PairsTsv, Tmx, GoogleTranslations, OwnRecords),
+    *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Wit, Coco, Karpathy, CocoCn, Multi30k),
+    *(Opus, Lines, Tatoeba, Pairs, OwnRecords),
 )
 KINDS: dict[str, type[Source]] = {cls.KIND: cls for cls in _KINDS}  # by the name that the command line knows
 

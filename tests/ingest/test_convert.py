@@ -25,11 +25,11 @@ from test_work import alive, children
 
 from mural_tf.commands import COMMANDS
 from mural_tf.data import shards
-from mural_tf.data.records import describe_files, list_files, parse_image_text, parse_text_pair
+from mural_tf.data.records import list_files, parse_image_text, parse_text_pair
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.tfrecord import read_all
 from mural_tf.errors import UserError
-from mural_tf.ingest import convert, count
+from mural_tf.ingest import convert
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
 from mural_tf.ingest.tables.catalogue import TableRequest
@@ -517,33 +517,5 @@ def test_engines_that_are_none_are_one_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_of_others_is_counted(tmp_path, workers, monkeypatch):
-    output = run(write_sources(tmp_path), tmp_path / "out")
-    written = json.loads((output / "dataset.json").read_text())
-    made = {name: value for name, value in written.items() if name != "shards"}
-    (output / "dataset.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    before = describe_files(output, list_files(output, "image_text", "train"))
-    if not workers:  # interrupted: what is counted is not counted again
-        checksum, first = count._checksum, []
-        with monkeypatch.context() as patch:
-            patch.setattr(count, "_checksum", lambda path: fail() if first else first.append(path) or checksum(path))
-            with pytest.raises(KeyboardInterrupt):
-                count.count_folder(output, workers, progress=False)
-        assert len(list((output / ".counting").glob("[0-9]*.json"))) == 1 < len(written["shards"])
-        monkeypatch.setattr(count, "_checksum", lambda path: fail() if path in first else checksum(path))
-    lines = count.count_folder(output, workers, progress=False)
-    assert lines == [f"{sum(s['records'] for s in written['shards'].values())} records in "
-                     f"{len(written['shards'])} files of {output}"]  # fmt: skip
-    counted = json.loads((output / "dataset.json").read_text())
-    assert counted == written and not (output / ".counting").exists()
-    assert describe_files(output, list_files(output, "image_text", "train")) == before
-
-
 def fail():
     raise KeyboardInterrupt
-
-
-def test_counting_what_is_no_data_set(tmp_path):
-    with pytest.raises(UserError, match="No records in .*: expected image_text/"):
-        count.count_folder(tmp_path, 0)
