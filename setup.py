@@ -32,6 +32,7 @@ REQUIRED = [
     "jinja2>=3.1",  # pages: templates that escape what they show; with MarkupSafe, in C
     "google-crc32c>=1.5",  # the checksums of TFRecord files, without TensorFlow; no dependencies, in C
     "tqdm>=4.65",  # progress bars
+    "tokenizers>=0.19",  # learns vocabularies; brings huggingface_hub
     "fsspec>=2024.2",  # files in stores; pure Python without dependencies, its clients are the extras gs and s3
 ]
 EXTRAS = {
@@ -53,7 +54,6 @@ EXTRAS = {
         "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
-    "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert

@@ -601,7 +601,6 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     positional=True,
     output=("", "The vocabulary file.", place),
     size=(250_000, "Word pieces, reserved ones included; at most.", 8),
-    builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),

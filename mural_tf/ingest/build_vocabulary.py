@@ -210,7 +210,6 @@ def build_vocabulary(
     output: str | os.PathLike,
     settings: Settings,
     size: int = 250_000,
-    builder: str = "tensorflow_text",
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
@@ -221,7 +220,6 @@ def build_vocabulary(
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
       size: word pieces with the reserved ones, at most.
-      builder: "tensorflow_text" or "tokenizers".
       max_words_in_memory: distinct words that are learned from, the most frequent ones.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
@@ -248,6 +246,6 @@ def build_vocabulary(
     print(f"{sum(totals.values())} words, {len(combined) + rare} distinct ones, in {len(totals)} languages")
     if rare:
         print(f"{rare} of the rarest are not learned from. See --max_words_in_memory.")
-    pieces = learn_vocabulary(combined, size, builder)
+    pieces = learn_vocabulary(combined, size)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

@@ -64,7 +64,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
             raise UserError(_other_size(folder, len(pieces), rows))
         pieces += map(unused_piece, range(len(pieces), rows))
         warn_of_added_tokens(folder, pieces)
-        words = dict(builder="tensorflow_text", layout="", **word_settings(folder, pieces))
+        words = dict(builder="tokenizers", layout="", **word_settings(folder, pieces))
         config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
         return pieces
     cleaning = xlm_roberta_cleaning(folder)

@@ -95,7 +95,7 @@ def quick(monkeypatch):
 @pytest.fixture
 def config(data):
     config = toy_data.toy_config(data)
-    config.vocabulary.update(dict(size=100, builder="tokenizers"))
+    config.vocabulary.update(dict(size=100))
     config.image_tower.update(dict(name="resnet", width=0.15625, depth=0.5))
     config.train.micro_batches = 2
     return config
@@ -182,7 +182,7 @@ def test_the_forecast_for_this_machine(config, quick, monkeypatch, has_data):
 @pytest.mark.parametrize("model", ["globetrotter", "labse", "etcl"])
 def test_the_forecast_of_other_methods(model, data, quick):
     config = toy_data.toy_config(data, model)
-    config.vocabulary.update(dict(size=100, builder="tokenizers"))
+    config.vocabulary.update(dict(size=100))
     found = cost.forecast(config, "gpu:a100x2")
     assert found.seconds_per_step > 0 and ("image tower" in found.work) == (model != "labse")
 

@@ -101,7 +101,7 @@ def test_the_trainer_is_given_bounded_text(monkeypatch):
 
 def test_command(tmp_path, capsys):
     sources = sources_of_every_kind(tmp_path)
-    flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
+    flags = ["--size=80", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
     assert run_here(COMMANDS, "vocabulary", *sources, *flags) == 0
     assert "323 captions and pairs read, 322 written, 1 skipped" in capsys.readouterr().out
     tokenizer = WordPieceTokenizer(load_vocabulary(tmp_path / "v.txt"))
