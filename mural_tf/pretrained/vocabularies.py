@@ -21,11 +21,7 @@ from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 VOCABULARY = "vocab.txt"  # one piece a line
-# The token table in the names of Hugging Face and of Google's checkpoints for TensorFlow 1 and 2.
-TOKEN_TABLE = (
-    r"(.*\.)?embeddings\.word_embeddings\.weight|bert/embeddings/word_embeddings|"
-    r"(.*/)?layer_with_weights-0/embeddings/\.ATTRIBUTES/VARIABLE_VALUE"
-)
+TOKEN_TABLE = r"(.*\.)?embeddings\.word_embeddings\.weight"
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
 
 
