@@ -93,7 +93,7 @@ _TEXT_TOWER = dict(
 
 _VOCABULARY = dict(
     size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
-    builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE;
+    builder="tokenizers",  # word pieces, by Hugging Face's package; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
     layout="",  # of rows: "siglip", "siglip2" or "xlm_roberta", see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
