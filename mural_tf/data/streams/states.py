@@ -15,12 +15,12 @@ import json
 import os
 import pathlib
 import queue
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
@@ -191,15 +191,15 @@ def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Cal
     """
     signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
     traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
-    frozen = convert_variables_to_constants_v2(traced.get_concrete_function())
-    with without_noise():
-        content = tf.lite.TFLiteConverter.from_concrete_functions([frozen]).convert()
     free: queue.SimpleQueue = queue.SimpleQueue()
     workers = len(os.sched_getaffinity(0))
-    for _ in range(workers):
-        interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
-        interpreter.allocate_tensors()
-        free.put(interpreter)
+    with without_noise(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions tell of a package of its own that has these kernels, too
+        content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
+        for _ in range(workers):
+            interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+            interpreter.allocate_tensors()
+            free.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)
 
     def run(picture: np.ndarray) -> np.ndarray:
