@@ -57,7 +57,8 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
-    "convert": [  # python -m mural_tf convert
+    "convert": [  # python -m mural_tf convert, vocabulary
+        "duckdb>=1.1",  # groups and joins what is decided over all data; no dependencies
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
     ],
