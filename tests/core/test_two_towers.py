@@ -12,8 +12,8 @@ import mural_tf
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.export.serving import unlisted_operations
-from mural_tf.runs import two_towers
 from mural_tf.metrics import ranking
+from mural_tf.runs import two_towers
 from mural_tf.runs.two_towers import (
     BUCKETS,
     Choice,
