@@ -80,16 +80,38 @@ def text_states(
       tower: `digest_of` the tower.
       width: of a state.
     """
-    vocabulary = config.vocabulary
-    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
-    pieces.append(config.text_tower.max_length)
-    states = _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
+    states = _folder_of_texts(config, workdir, tower, width)
     made_for = data_digest(config, streams, "texts")
     with states.lock():
         if not states.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
             states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
             states.finish(made_for, 0.0)
+        return states.table(as_stored=True)
+
+
+def states_of(
+    texts: Sequence[bytes],
+    config: ConfigDict,
+    tokenizer,
+    workdir: pathlib.Path,
+    encode: Callable,
+    tower: str,
+    width: int,
+) -> TargetTable:
+    """Returns states in which these texts have theirs; those that other runs with this tower made are there, too.
+
+    Arguments are as of `text_states`.
+    """
+    states = _folder_of_texts(config, workdir, tower, width)
+    keys = fingerprint(tf.constant(texts, tf.string)).numpy()
+    with states.lock():
+        table = states.table(as_stored=True)
+        if table.holds(keys).all():
+            return table
+        begins = range(0, len(texts), TEXTS_PER_BLOCK)
+        blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
+        states.extend(blocks, of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
         return states.table(as_stored=True)
 
 
@@ -118,6 +140,13 @@ def image_states(
             states.finish(made_for, config.data.max_skipped_fraction)
         table = states.table(as_stored=True)
     return table, table.without_vector()
+
+
+def _folder_of_texts(config: ConfigDict, workdir: pathlib.Path, tower: str, width: int) -> Targets:
+    vocabulary = config.vocabulary
+    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
+    pieces.append(config.text_tower.max_length)
+    return _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
