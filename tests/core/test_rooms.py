@@ -22,7 +22,7 @@ ROOMS = [
     "errors", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work",
     "quiet", "sqlite", "backend", "config", "config_file", "trust", "losses", "metrics", "text", "encoders",
     "optimizers", "data", "models", "pretrained", "training", "export", "embedder", "loading", "evaluation",
-    "analysis", "runs", "ingest", "search", "cli", "commands",
+    "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
 ]  # fmt: skip
 
 
@@ -75,6 +75,13 @@ def test_the_wings_have_one_door():
             if room(path) != "commands" and name.startswith("mural_tf.") and name.split(".")[1] in others:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, wrong
+
+
+def test_the_library_imports_no_configuration():
+    """Not even the commands, whose room is beside the configurations': these are read by their names."""
+    for path in sources():
+        names = imported_modules(path)
+        assert room(path) == "configs" or not any(name.startswith("mural_tf.configs") for name in names), path
 
 
 def test_no_circles():

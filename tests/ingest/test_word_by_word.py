@@ -20,7 +20,7 @@ from mural_tf.ingest.word_by_word import (
     words_of,
 )
 
-from configs import emoji_mural_translated, translated  # isort: skip
+from mural_tf.configs import emoji_mural_translated, translated  # isort: skip
 
 SWAHILI = [("red cat", "paka nyekundu"), ("red dog", "mbwa nyekundu"), ("blue cat", "paka buluu"),
            ("blue dog", "mbwa buluu"), ("cat", "paka")]  # fmt: skip
