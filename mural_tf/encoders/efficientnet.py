@@ -6,7 +6,7 @@ ImageNet weights can be copied by name; only preprocessing differs: images arriv
 Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
 what "same" is for even sizes, for any size.
-Left out: the top convolution and the classifier.
+Left out: the top convolution and, but for Lite where `classes` asks for it, the classifier.
 
 EfficientNet-Lite (Liu et al., 2020, tensorflow/tpu), for processors of phones, differs in four things: no
 squeeze-and-excitation; ReLU6 in place of swish; the stem, the top convolution, and the number of blocks in the first
@@ -37,6 +37,7 @@ NORMALIZATIONS = (*STATISTICS, "symmetric", "none", "given")
 PADDINGS = ("same", "even")
 STEM_WIDTH = 32
 TOP_WIDTH = 1280  # of Lite's top convolution
+CLASSIFIER = "predictions"  # Keras' name of the layer
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
 SQUEEZE_RATIO = 0.25  # of the block's input width
 # One row for each stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
@@ -185,6 +186,9 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     D is the last block's width, of Lite `TOP_WIDTH`, or, with `projection`, the size of a Dense layer after pooling.
+    With `pooled_stages` the means over space of every stage's output stand before it (our choice, after the
+    hypercolumns of Hariharan et al., 2015): colours, lines and textures, which the last layer of a classifier drops.
+    With `classes` the classifier's probabilities stand after it.
     `name` "efficientnet" or "efficientnet_lite" chooses the family. Any image size is accepted. A frozen tower runs
     without stochastic depth and with fixed BatchNorm statistics even in training.
     Raises `UserError` for values out of range.
@@ -200,6 +204,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
     counts = blocks_by_stage(config.depth, builder.lite)
     total, index = sum(counts), 0
+    pooled = []
     for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
         kernel, _, channels, expansion, stride = stage
         for block in range(count):
@@ -213,11 +218,34 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
                 drop_rate=builder.drop_connect_rate * index / total,
             )
             index += 1
+        if config.pooled_stages and (builder.lite or stage_number < len(STAGES)):
+            pooled.append(average_over_space(f"stage{stage_number}_pool")(x))  # [B, C]
 
     if builder.lite:
         x = builder.normalize(builder.pointwise(x, TOP_WIDTH, "top_conv"), "top_bn", activate="top_activation")
-    embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
+    embeddings = average_over_space("avg_pool")(x)  # [B, D]
+    if config.classes:
+        if not builder.lite:
+            raise UserError("image_tower.class_names: only 'efficientnet_lite' keeps its classifier.")
+        classifier = keras.layers.Dense(config.classes, "softmax", name=CLASSIFIER, dtype="float32")
+        pooled += [embeddings, classifier(embeddings)]
+    else:
+        pooled.append(embeddings)
+    if len(pooled) > 1:
+        embeddings = keras.layers.Concatenate(name="state", dtype="float32")(pooled)
     return finish_tower(images, embeddings, config)
+
+
+def average_over_space(name: str) -> keras.layers.Layer:
+    """[B, H, W, C] -> float32 [B, C]."""
+    return keras.layers.GlobalAveragePooling2D(name=name, dtype="float32")
+
+
+def output_width(config: ConfigDict) -> int:
+    """Returns D of `build_efficientnet` without a projection."""
+    lite = config.name == "efficientnet_lite"
+    widths = [scaled_width(stage[2], config.width) for stage in STAGES] + [TOP_WIDTH] * lite
+    return (sum(widths) if config.pooled_stages else widths[-1]) + config.classes
 
 
 class _Builder:

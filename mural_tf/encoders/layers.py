@@ -20,7 +20,6 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-import numpy as np
 import tensorflow as tf
 
 from mural_tf.backend import keras
@@ -248,50 +247,6 @@ class MlpHead(keras.layers.Layer):
         if self.columns is not None:
             x = x[:, self.columns[0] : self.columns[1]]
         return self.output_dense(self.norm(tf.nn.gelu(self.dense(x), approximate=False)))
-
-
-class Adapter(keras.layers.Layer):
-    """The head of a frozen tower: float [B, hidden] -> float32 [B, size], not normalised (our choice).
-
-        s = (x - mean) / deviation,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
-
-    A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
-    learns from what tells them apart. Both are numbers of all states that a run trains on, taken by `standardize`.
-    In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
-
-    Args:
-      hidden_size: of the layer between.
-      size: of the embedding.
-      dropout: share of the layer between, in training.
-      noise: deviation of the noise, in units of the states' own.
-    """
-
-    def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, noise: float = 0.0, **options):
-        super().__init__(**{"dtype": "float32", **options})
-        self.noise = noise
-        self.dense = keras.layers.Dense(hidden_size, activation="gelu", name="dense")
-        self.dropout = Dropout(dropout, name="dropout")
-        self.output_dense = keras.layers.Dense(size, name="output")
-        self.skip = keras.layers.Dense(size, use_bias=False, name="skip")
-
-    def build(self, shape):
-        fixed = dict(shape=(shape[-1],), trainable=False)
-        self.mean = self.add_weight("mean", initializer="zeros", **fixed)
-        self.deviation = self.add_weight("deviation", initializer="ones", **fixed)
-        super().build(shape)
-
-    def standardize(self, states: np.ndarray) -> None:
-        """Takes mean and deviation of states, float [N, hidden]; numbers that never change stay as they are."""
-        states = np.asarray(states, np.float64)
-        deviation = states.std(axis=0)
-        self.mean.assign(states.mean(axis=0).astype(np.float32))
-        self.deviation.assign(np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32))
-
-    def call(self, x, training=None):
-        x = (tf.cast(x, tf.float32) - self.mean) / self.deviation
-        if training and self.noise:
-            x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
-        return self.output_dense(self.dropout(self.dense(x), training=training)) + self.skip(x)
 
 
 class ClozeHead(keras.layers.Layer):

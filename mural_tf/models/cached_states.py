@@ -14,7 +14,9 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.data.streams import states
 from mural_tf.data.streams.targets import TargetTable
-from mural_tf.encoders.layers import Adapter, unit_range
+from mural_tf.encoders.adapters import Adapter
+from mural_tf.encoders.layers import unit_range
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
 from mural_tf.models.keras_model import CONTENT_IDS
 
@@ -71,3 +73,12 @@ def standardize_adapters(model, config: ConfigDict, tokenizer, workdir: pathlib.
             )
         for layer in layers if parts else ():
             layer.standardize(tables[parts[0]].sample())
+    if model.names_classes and model.image_parts:
+        _name_classes(model, config, tokenizer)
+
+
+def _name_classes(model, config: ConfigDict, tokenizer) -> None:
+    names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
+    encode = states.of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
+    head, _ = model.image_head_and_width()
+    head.name_classes(model.text_head(model.head_names[0]).centred(encode(names)))

@@ -25,7 +25,8 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import IMAGE_HEAD, Adapter, BatchNormalization, unit_range
+from mural_tf.encoders.adapters import Adapter, TextAdapter
+from mural_tf.encoders.layers import IMAGE_HEAD, BatchNormalization, unit_range
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
@@ -98,6 +99,7 @@ class DualEncoder(KerasModel):
         self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
         self.embedding_size = config.embedding_size
         self.shared_head = config.shared_head
+        self.names_classes = config.get("names_classes", False)
         side = config.image_size
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         for name in self.head_names:
@@ -188,8 +190,11 @@ class DualEncoder(KerasModel):
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
         tower = self.text_tower
         if tower.adapter_size:
-            settings = tower.adapter_size, self.embedding_size, tower.adapter_dropout, tower.adapter_noise
-            return Adapter(*settings, name=f"{name}_head")
+            settings = tower.adapter_dropout, tower.adapter_noise
+            if self.names_classes:
+                size = self.embedding_size - self.text_encoder.embedding_size
+                return TextAdapter(tower.adapter_size, size, *settings, name=f"{name}_head")
+            return Adapter(tower.adapter_size, self.embedding_size, *settings, name=f"{name}_head")
         return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:

@@ -5,8 +5,8 @@
     …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `torch_file.py`; Lite alone
     tensorflow/tpu's checkpoints                       model.ckpt.index; with the averages of weights where they are
 
-Layers are the same in all three. The classifier is left out, and so is the top convolution but for Lite, whose
-embedding it gives.
+Layers are the same in all three. The classifier is left out where the tower has none, and so is the top convolution
+but for Lite, whose embedding it gives.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import (
+    CLASSIFIER,
     COEFFICIENTS,
     IMAGENET_MEAN,
     IMAGENET_STANDARD_DEVIATION,
     LITE_COEFFICIENTS,
     STAGES,
     STEM_WIDTH,
-    TOP_WIDTH,
     blocks_by_stage,
+    output_width,
     scaled_width,
 )
 from mural_tf.errors import UserError
-from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise
+from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise, linear
 from mural_tf.pretrained.torch_file import open_torch
 from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_tensorflow_checkpoint
 
@@ -44,6 +45,7 @@ LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 2
 HEADS = ("projection/", "image_head/")  # how variables after pooling begin
 AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: what is evaluated
 NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+NORM["bias"] = "bias"  # of the classifier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Names:
     row: (variable of ours, its layer's name within the block or the tower, the block's number or -1, the rest of the
       variable's name) -> the row of the table.
     ignored: names that have no place in a tower.
+    classifier: names of the classifier, which few towers have.
     top_names: names of the top convolution, which only Lite's tower has.
     depthwise: names of which every block has one.
     stem, top: kernels of the first and the last convolution, with the axes of their outputs and of their inputs.
@@ -60,6 +63,7 @@ class Names:
 
     row: Callable[[str, str, int, str], Row]
     ignored: str
+    classifier: str
     top_names: str
     depthwise: str
     stem: tuple[str, int]
@@ -82,17 +86,20 @@ TORCH_LAYERS = {
     "bn": "_bn1",
     "project_conv": "_project_conv",
     "project_bn": "_bn2",
+    CLASSIFIER: "_fc",
 }
 
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    layouts = {"kernel": convolution, "depthwise_kernel": depthwise}
+    layouts = {"kernel": linear if layer == CLASSIFIER else convolution, "depthwise_kernel": depthwise}
     place = "" if block < 0 else f"_blocks.{block}."
     return Row(variable, (f"{place}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
     """Layers of a kind are numbered in a block: the first block of all has no expansion."""
+    if layer == CLASSIFIER:
+        return Row(variable, (f"head/dense/{rest}",))
     if block < 0:
         place, number = layer.split("_")[0].replace("top", "head") + "/", 0
     else:
@@ -107,7 +114,8 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 KERAS = Names(
     _keras_row,
-    r"predictions/.*|(normalization(_\d+)?/)?(mean|variance|count)",
+    r"(normalization(_\d+)?/)?(mean|variance|count)",
+    rf"{CLASSIFIER}/.*",
     r"(top_conv|top_bn)/.*",
     r".*_dwconv/depthwise_kernel",
     ("stem_conv/kernel", -1),
@@ -115,7 +123,8 @@ KERAS = Names(
 )
 TORCH = Names(
     _torch_row,
-    r"_fc\..*|.*num_batches_tracked",
+    r".*num_batches_tracked",
+    r"_fc\..*",
     r"(_conv_head|_bn1)\..*",
     r".*\._depthwise_conv\.weight",
     ("_conv_stem.weight", 0),
@@ -123,6 +132,7 @@ TORCH = Names(
 )
 TPU = Names(
     _tpu_row,
+    "",
     r"head/dense/.*",
     r"head/(conv2d|tpu_batch_normalization)/.*",
     r".*/depthwise_kernel",
@@ -202,17 +212,18 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     elif names is KERAS:
         tower.normalization = _normalization(file)
     if not (tower.projection or tower.head_size):
-        config.embedding_size = TOP_WIDTH if lite else scaled_width(STAGES[-1][2], tower.width)
+        config.embedding_size = output_width(tower)
 
 
 def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
-    ignored = names.ignored if any(variable.name.startswith("top_conv") for variable in variables) else (
-        f"{names.ignored}|{names.top_names}"
-    )
-    assign(table(names, variables), variables, file, ignored, "an EfficientNet of this size")
+    left_out = [names.ignored]
+    for layer, of_layer in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
+        if not any(variable.name.startswith(layer) for variable in variables):
+            left_out.append(of_layer)
+    assign(table(names, variables), variables, file, "|".join(left_out), "an EfficientNet of this size")
 
 
 def _normalization_layer(file: WeightFile) -> dict[str, str]:

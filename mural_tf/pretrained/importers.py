@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.encoders.transformer import undrawn
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
@@ -221,15 +222,23 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with what the weights say that its towers name, and the vocabulary of the text tower's.
 
     `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts.
-    Raises `UserError` for weights that hold no such tower, or that `configure` refuses.
+    Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
+    `image_tower.class_names` that is no list of texts.
     """
     pieces: list[str] = []
+    config = config.copy_and_resolve_references()
+    if config.image_tower.class_names:
+        if not (config.image_tower.adapter_size and config.text_tower.adapter_size):
+            raise UserError("image_tower.class_names needs image_tower.adapter_size and text_tower.adapter_size.")
+        config.image_tower.classes = len(read_class_names(config.image_tower.class_names))
     for tower, part in TOWERS.items():
         if config[tower].weights:
             folder, length = local_model(config[tower].weights), config.text_tower.max_length
             config, own = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             pieces = own or pieces
+    if config.image_tower.class_names:
+        config.image_tower.class_name_size = config.text_tower.hidden_size
     return config, pieces
 
 

@@ -13,7 +13,7 @@ from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.layers import Adapter
+from mural_tf.encoders.adapters import Adapter
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete

@@ -8,16 +8,19 @@ state: streams skip it and count it as ever.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
+import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
@@ -26,6 +29,7 @@ from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Embed, Targets, TargetTable
 from mural_tf.encoders.towers import preparation
 from mural_tf.files import as_path
+from mural_tf.quiet import without_noise
 from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
@@ -138,16 +142,22 @@ def _pictures_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Itera
 
 
 def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
-    """Returns a function of tokens as one of texts, UTF-8, a few at a time: memory grows with a text's length."""
+    """Returns a function of tokens as one of texts, UTF-8: a few of about one length at a time, which waste least."""
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
     traced = tf.function(encode, input_signature=signature)
 
     def embed(texts: list[bytes]) -> np.ndarray:
-        blocks = []
+        tokens = tokenizer(tf.constant(texts), pad="longest")
+        ids = {name: values.numpy() for name, values in tokens.items() if name in TOKENS}  # [N, T]
+        lengths = ids["input_mask"].sum(axis=1)
+        order, states = np.argsort(lengths, kind="stable"), None
         for begin in range(0, len(texts), TEXTS_PER_CALL):
-            tokens = tokenizer(tf.constant(texts[begin : begin + TEXTS_PER_CALL]), pad="longest")
-            blocks.append(traced({name: ids for name, ids in tokens.items() if name in TOKENS}).numpy())
-        return np.concatenate(blocks)
+            rows = order[begin : begin + TEXTS_PER_CALL]
+            longest = max(1, lengths[rows[-1]])
+            block = traced({name: values[rows, :longest] for name, values in ids.items()}).numpy()
+            states = np.zeros([len(texts), block.shape[1]], block.dtype) if states is None else states
+            states[rows] = block
+        return states
 
     return embed
 
@@ -157,6 +167,8 @@ def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, wi
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     traced = tf.function(encode, reduce_retracing=True)
+    if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
+        traced = _by_lite_runtime(encode, tower.image_size)
 
     def embed(pictures: list[bytes]) -> np.ndarray:
         states = np.zeros([len(pictures), width], np.float32)
@@ -166,7 +178,36 @@ def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, wi
                 with contextlib.suppress(tf.errors.OpError):
                     prepared[row] = prepare(tf.constant(pictures[row]))
             if prepared:
-                states[list(prepared)] = traced(tf.stack(list(prepared.values()))).numpy()
+                states[list(prepared)] = traced(tf.stack(list(prepared.values())))
         return states
 
     return embed
+
+
+def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Callable[[tf.Tensor], np.ndarray]:
+    """Returns `encode` of uint8 [B, S, S, 3] by TensorFlow Lite's float32 kernels, one picture on each processor.
+
+    They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/results/states.csv).
+    """
+    signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
+    traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
+    frozen = convert_variables_to_constants_v2(traced.get_concrete_function())
+    with without_noise():
+        content = tf.lite.TFLiteConverter.from_concrete_functions([frozen]).convert()
+    free: queue.SimpleQueue = queue.SimpleQueue()
+    workers = len(os.sched_getaffinity(0))
+    for _ in range(workers):
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+        interpreter.allocate_tensors()
+        free.put(interpreter)
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+
+    def run(picture: np.ndarray) -> np.ndarray:
+        interpreter = free.get()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], picture[np.newaxis].astype(np.float32))
+        interpreter.invoke()
+        state = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])[0]
+        free.put(interpreter)
+        return state
+
+    return lambda pictures: np.stack(list(pool.map(run, pictures.numpy())))

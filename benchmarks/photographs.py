@@ -1,0 +1,91 @@
+"""Photographs asked in many languages: the stamps of Tux Paint, each with a caption in up to eighty languages.
+
+    apt-get download tuxpaint-stamps-default && dpkg -x tuxpaint-stamps-default_*.deb stamps
+    python -m benchmarks.photographs --model=WORKDIR --folder=stamps/usr/share/tuxpaint/stamps [--output=FILE.csv]
+
+538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
+Prints R@10 of each language by pictures alone, and ten plain questions in ten languages, which were written down before
+they were tried. The stamps' licences (GPL and others) are in the package; nothing of it lies here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+
+import numpy as np
+from absl import app, flags
+from PIL import Image
+
+import mural_tf
+from benchmarks.first_answers import MODEL, OUTPUT
+
+FOLDER = flags.DEFINE_string("folder", "", "Tux Paint's stamps.")
+LANGUAGES = "en de fr es it pt nl pl ru uk cs sk sl hr sr bg el sv da nb fi hu ro lv ja ko zh_CN hi ar th tr vi".split()
+QUESTIONS = (  # language, question, how the names of the right files begin
+    ("en", "a zebra", ("zebra",)),
+    ("de", "ein roter Apfel", ("apple_red", "apple_fuji")),
+    ("fr", "une guitare", ("guitar",)),
+    ("ja", "ライオン", ("lion.", "lion-2")),
+    ("ru", "пожарная машина", ("firetruck",)),  # a fire engine
+    ("sw", "ndizi", ("banana",)),
+    ("tr", "çilek", ("strawberry", "Strawberry")),
+    ("zh", "企鹅", ("penguin", "little-penguin", "magellanic_penguin")),
+    ("uk", "слон", ("elephant",)),
+    ("hi", "ऊंट", ("camel", "dromedary")),
+)
+
+
+def read_stamps(folder: pathlib.Path) -> list[tuple[str, bytes, dict[str, str]]]:
+    """Returns the file's name, the picture as a square PNG on white, and captions by language, of each stamp."""
+    stamps = []
+    for path in sorted(folder.rglob("*.txt")):
+        picture = path.with_suffix(".png")
+        if not picture.is_file() or "symbols" in path.parts:
+            continue
+        with Image.open(picture) as image:
+            image = image.convert("RGBA")
+        square = Image.new("RGBA", (max(image.size),) * 2, "white")
+        square.alpha_composite(image, tuple((square.width - side) // 2 for side in image.size))
+        encoded = io.BytesIO()
+        square.convert("RGB").save(encoded, "PNG")
+        english, *others = path.read_text(encoding="utf-8").splitlines()
+        captions = {"en": english.strip()}
+        for line in others:
+            language, _, caption = line.partition(".utf8=")
+            captions[language] = caption.strip()
+        stamps.append((picture.name, encoded.getvalue(), captions))
+    return stamps
+
+
+def main(_) -> None:
+    stamps = read_stamps(pathlib.Path(FOLDER.value))
+    embedder = mural_tf.load(MODEL.value)
+    images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
+    rows = []
+    for language in LANGUAGES:
+        known = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
+        texts = embedder.encode_text([stamps[row][2][language] for row in known], progress=False)
+        cosines = texts @ images[known].T
+        ranks = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)
+        rows.append(("R@10", language, len(known), round(100 * float((ranks < 10).mean()), 1), ""))
+    mean = round(float(np.mean([row[3] for row in rows])), 1)
+    rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
+    for language, question, beginnings in QUESTIONS:
+        order = np.argsort(-(images @ embedder.encode_text(question)))
+        names = [stamps[row][0] for row in order]
+        rank = 1 + next(place for place, name in enumerate(names) if name.startswith(beginnings))
+        rows.append((question, language, len(stamps), rank, names[0]))
+    header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")
+    for row in (header, *rows):
+        print("  ".join(map(str, row)))
+    right = sum(row[3] == 1 for row in rows[-len(QUESTIONS) :])
+    print(f"Right at once: {right} of {len(QUESTIONS)}")
+    if OUTPUT.value:
+        with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+
+
+if __name__ == "__main__":
+    app.run(main)

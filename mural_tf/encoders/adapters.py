@@ -1,0 +1,114 @@
+"""Heads of frozen towers that learn quickly, and ConSE: what a classifier sees in a picture, by the classes' names.
+
+ConSE (Norouzi et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", 2014) puts a picture where the
+names of its ten likeliest classes lie in a space of texts. Nothing is trained, and with a text tower of many languages
+it finds photographs in all of them. A head on a few thousand pictures of one kind knows those better, and nothing else.
+Here both stand side by side in one vector, so that cosines add (our choice):
+
+    picture:  [ trained head, length 1 ;  sum of p_i name_i over the ten likeliest classes ]
+    text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
+
+`name_i` is the name's state, in the form that texts have. The sum is short where the classifier is unsure, as it is of
+drawings: there the trained part decides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.backend import keras
+from mural_tf.encoders.layers import Dropout, seed_of_pass
+
+LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3
+
+
+class Adapter(keras.layers.Layer):
+    """The head of a frozen tower: float [B, hidden] -> float32 [B, size], not normalised (our choice).
+
+        s = (x - mean) / deviation,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
+
+    A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
+    learns from what tells them apart. Both are numbers of all states that a run trains on, taken by `standardize`.
+    In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
+
+    Args:
+      hidden_size: of the layer between.
+      size: of the embedding.
+      dropout: share of the layer between, in training.
+      noise: deviation of the noise, in units of the states' own.
+    """
+
+    def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, noise: float = 0.0, **options):
+        super().__init__(**{"dtype": "float32", **options})
+        self.noise = noise
+        self.dense = keras.layers.Dense(hidden_size, activation="gelu", name="dense")
+        self.dropout = Dropout(dropout, name="dropout")
+        self.output_dense = keras.layers.Dense(size, name="output")
+        self.skip = keras.layers.Dense(size, use_bias=False, name="skip")
+
+    def build(self, shape):
+        fixed = dict(shape=(shape[-1],), trainable=False)
+        self.mean = self.add_weight("mean", initializer="zeros", **fixed)
+        self.deviation = self.add_weight("deviation", initializer="ones", **fixed)
+        super().build(shape)
+
+    def standardize(self, states: np.ndarray) -> None:
+        """Takes mean and deviation of states, float [N, hidden]; numbers that never change stay as they are."""
+        states = np.asarray(states, np.float64)
+        deviation = states.std(axis=0)
+        self.mean.assign(states.mean(axis=0).astype(np.float32))
+        self.deviation.assign(np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32))
+
+    def call(self, x, training=None):
+        x = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+        if training and self.noise:
+            x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
+        return self.output_dense(self.dropout(self.dense(x), training=training)) + self.skip(x)
+
+
+class TextAdapter(Adapter):
+    """An adapter of texts beside ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
+
+    def call(self, x, training=None):
+        trained = super().call(x, training=training)
+        return tf.concat([tf.math.l2_normalize(trained, axis=-1), self.centred(x)], axis=-1)
+
+    def centred(self, x) -> tf.Tensor:
+        """Returns states, [B, hidden], less the mean of all that were standardised with, as float32 of length 1."""
+        return tf.math.l2_normalize(tf.cast(x, tf.float32) - self.mean, axis=-1)
+
+
+class ClassesAdapter(Adapter):
+    """An adapter of pictures beside ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
+
+    The last `classes` numbers of a state are a classifier's probabilities. `names`, float32 [classes, width], is given
+    by `name_classes` once; the other arguments are as of `Adapter`.
+    """
+
+    def __init__(self, hidden_size: int, size: int, *settings, classes: int, width: int, **options):
+        super().__init__(hidden_size, size, *settings, **options)
+        self.classes, self.name_width = classes, width
+
+    def build(self, shape):
+        self.names = self.add_weight("names", (self.classes, self.name_width), initializer="zeros", trainable=False)
+        super().build((*shape[:-1], shape[-1] - self.classes))
+
+    def name_classes(self, vectors: np.ndarray) -> None:
+        """Takes the names' vectors, float [classes, width], as `TextAdapter.centred` gives them."""
+        self.names.assign(vectors)
+
+    def standardize(self, states: np.ndarray) -> None:
+        super().standardize(states[:, : -self.classes])
+
+    def call(self, x, training=None):
+        x = tf.cast(x, tf.float32)
+        trained = super().call(x[:, : -self.classes], training=training)
+        return tf.concat([tf.math.l2_normalize(trained, axis=-1), self.mean_name(x[:, -self.classes :])], axis=-1)
+
+    def mean_name(self, probabilities: tf.Tensor) -> tf.Tensor:
+        """Maps probabilities, float32 [B, classes], to the sum of the likeliest names, each times its probability."""
+        count = min(LIKELIEST, self.classes)
+        least = tf.math.top_k(probabilities, count).values[:, -1:]  # [B, 1]
+        likely = tf.where(probabilities >= least, probabilities, 0.0)  # more than ten where some are equal
+        return tf.matmul(likely, self.names)
