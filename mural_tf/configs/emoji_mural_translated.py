@@ -3,7 +3,7 @@
     python run_finetune.py --config=configs/emoji_mural_translated.py --from=WORKDIR_OF_EMOJI_MURAL --workdir=…
 
 A long model takes a longer stage: --config.train.steps=3000. Steps are larger with the texts that
-python -m mural_tf word_by_word wrote: --config=configs/emoji_mural_translated.py:words=FOLDER.
+python -m benchmarks.word_by_word wrote: --config=configs/emoji_mural_translated.py:words=FOLDER.
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,9 @@
 
     python run_finetune.py --config=configs/translated.py --from=MODEL --workdir=… --config.data.directory=DATA
 
---config=configs/translated.py:words=FOLDER also learns the texts that python -m mural_tf word_by_word wrote.
+--config=configs/translated.py:words=FOLDER also learns the texts that python -m benchmarks.word_by_word wrote.
 
-MODEL is a workdir, an export, its `hub` folder or an imported model, of ALIGN, MURAL, ETCL, SigLIP or Globetrotter;
+MODEL is a workdir, an export or an imported model, of ALIGN, MURAL, ETCL, SigLIP or Globetrotter;
 towers and vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros stand
 for what follows from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are our
 choice.

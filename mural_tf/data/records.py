@@ -127,7 +127,7 @@ def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}.
 
-    What `python -m mural_tf count` adds to a description makes no other data of it.
+    Counts by file, `shards`, which a description may have or lack, make no other data of it.
     """
     sizes = {name[len(str(directory)) :].lstrip("/"): size for name, size in file_sizes(files).items()}
     description = f"{directory}/dataset.json"

@@ -37,8 +37,8 @@ def _without_a_file(build: Callable) -> Callable:
 
     def refuse(path, *_, **__):
         raise UserError(
-            f"{path}: a tower alone has no file of Keras': save the whole model, model.save('….keras'), with both towers, "
-            "or the tower's weights, save_weights, or SavedModels, run_export.py."
+            f"{path}: a tower alone has no file of Keras': save the whole model, model.save('….keras'), or "
+            "the tower's weights, save_weights, or SavedModels, run_export.py."
         )
 
     @functools.wraps(build)

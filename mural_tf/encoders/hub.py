@@ -98,7 +98,7 @@ def settle_vocabulary(config: ConfigDict) -> None:
         )
     pieces = read_lines(found[0])
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-    config.vocabulary.update(dict(file=str(found[0]), size=len(pieces), builder="tensorflow_text"))
+    config.vocabulary.update(dict(file=str(found[0]), size=len(pieces), builder="tokenizers"))
     config.vocabulary.update(dict(lower_case=not cased, strip_accents=not cased))
 
 

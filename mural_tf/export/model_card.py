@@ -82,6 +82,7 @@ def describe_model(
         "embedding_size": int(config.embedding_size),
         "image": {
             "input": "JPEG or PNG bytes, or float32 RGB in [0, 1]",
+            "classes": int(config.image_tower.classes),  # that a classifier in the tower knows by name
             **preparation(config.image_tower),
         },
         "text": {

@@ -3,66 +3,64 @@
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
 The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted
-exactly, by language: every worker counts its units, and words come together by their hashes.
+exactly, by language: every worker counts its units, and DuckDB adds up.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import heapq
 import json
 import math
 import os
 import pathlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, remove_tree, write_whole
-from mural_tf.hashes import text_hash
+from mural_tf.ingest import rows
 from mural_tf.ingest.convert import in_order
 from mural_tf.ingest.source import PAIR, Reading, Settings, Source
 from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
-from mural_tf.work import Stage, Step
+from mural_tf.work import Step
 
 MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
-BYTES_IN_A_PARTITION = 1 << 26  # of texts, about
-_TALLY = -1  # in place of a partition
+COUNTS, FACTORS = dict(language="string", word="string", count="int64"), dict(language="string", factor="double")
 
 
 class CountUnit:
     """Counts the words of a unit's texts; made once in every worker, which needs TensorFlow, as the tokenizer does."""
 
-    def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool, partitions: int):
+    def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool, folder: pathlib.Path):
         from mural_tf.quiet import quiet_imports
 
         quiet_imports()
         from mural_tf.text.words import WordSplitter
 
-        self.sources, self.partitions = sources, partitions
+        self.sources, self.folder = sources, folder
         self.splitter = WordSplitter(lower_case, strip_accents)
 
-    def __call__(self, job: tuple[int, int, Unit]) -> Iterator[tuple[int, str]]:
-        """Yields (partition, lines of counts), and the tally as (-1, [number, tally])."""
+    def __call__(self, job: tuple[int, int, Unit]) -> None:
+        """Writes rows of counts, and the tally, which comes last."""
         from mural_tf.text.words import count_by_language
 
         number, index, unit = job
         reading, counts, held = Reading(), collections.defaultdict(collections.Counter), 0
-        for language, words in count_by_language(self._texts(self.sources[index], unit, reading), self.splitter):
-            held -= len(counts[language])
-            counts[language].update(words)
-            held += len(counts[language])
-            if held > WORDS_AT_A_TIME:
-                yield from self._blocks(counts)
-                counts, held = collections.defaultdict(collections.Counter), 0
-        yield from self._blocks(counts)
+        with rows.write(self.folder, "counts", number, COUNTS) as add:
+            for language, words in count_by_language(self._texts(self.sources[index], unit, reading), self.splitter):
+                held -= len(counts[language])
+                counts[language].update(words)
+                held += len(counts[language])
+                if held > WORDS_AT_A_TIME:
+                    _add_all(counts, add)
+                    held = 0
+            _add_all(counts, add)
         reading.tally.places.clear()
-        yield _TALLY, json.dumps([number, dataclasses.asdict(reading.tally)])
+        write_whole(self.folder / f"tally-{number:06d}.json", json.dumps(dataclasses.asdict(reading.tally)))
 
     def _texts(self, source: Source, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
         for item in source.read(unit, reading):
@@ -76,36 +74,12 @@ class CountUnit:
                     reading.tally.written += 1
                     yield text.language, text.text
 
-    def _blocks(self, counts: dict[str, collections.Counter]) -> Iterator[tuple[int, str]]:
-        lines: dict[int, list[str]] = collections.defaultdict(list)
-        for language, words in counts.items():
-            for word, count in words.items():
-                lines[text_hash(word) % self.partitions].append(f"{language}\t{word}\t{count}")
-        for partition, some in lines.items():
-            yield partition, "\n".join(some)
 
-
-class AddUp:
-    """Writes the sums of a partition's counts, or all tallies, to a file."""
-
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
-
-    def __call__(self, element: tuple[int, Iterable[str]]) -> Iterator[str]:
-        """Yields the file's name."""
-        partition, blocks = element
-        if partition == _TALLY:
-            path = self.folder / "tallies.json"
-            write_whole(path, json.dumps(sorted(json.loads(block) for block in blocks)))
-        else:
-            path = self.folder / f"counts-{partition:05d}.tsv"
-            sums: collections.Counter[str] = collections.Counter()
-            for block in blocks:
-                for line in block.split("\n"):
-                    name, _, count = line.rpartition("\t")
-                    sums[name] += int(count)
-            write_whole(path, "\n".join(f"{name}\t{count}" for name, count in sorted(sums.items())))
-        yield path.name
+def _add_all(counts: dict[str, collections.Counter], add: Callable) -> None:
+    for language, words in counts.items():
+        for word, count in words.items():
+            add((language, word, count))
+    counts.clear()
 
 
 class WordCounts:
@@ -116,14 +90,9 @@ class WordCounts:
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder = folder
-        self.totals: collections.Counter[str] = collections.Counter()
-        for path in self._files():
-            for language, _, count in _rows_of(path):
-                self.totals[language] += count
-
-    def _files(self) -> list[pathlib.Path]:
-        return sorted(self._folder.glob("counts-*.tsv"))
+        self._folder, self._counts = folder, rows.files(folder, "counts")
+        query = f"SELECT language, sum(count)::BIGINT FROM {self._counts} GROUP BY language ORDER BY language"
+        self.totals: collections.Counter[str] = collections.Counter(dict(rows.ask(folder, query).fetchall()))
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
         """Returns the counts of the most frequent words over all languages, and how many words there are beside them.
@@ -136,25 +105,18 @@ class WordCounts:
           temperature: at least 1; 1 leaves the counts as they are, infinity gives every language the same share.
           most: words that are returned; equal counts are decided by the alphabet.
         """
-        factors = temperature_factors(self.totals, temperature)
-        kept: list[tuple[int, Any, str]] = []
-        words = 0
-        for path in self._files():  # a word's counts are in one file
-            sums: collections.Counter[str] = collections.Counter()
-            for language, word, count in _rows_of(path):
-                sums[word] += round(count * factors[language])
-            words += len(sums)
-            kept += [(-count, word) for word, count in sums.items()]
-            if len(kept) > most:
-                kept = heapq.nsmallest(most, kept)
-        return collections.Counter({word: -count for count, word in sorted(kept)}), max(0, words - most)
-
-
-def _rows_of(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            language, word, count = line.rstrip("\n").split("\t")
-            yield language, word, int(count)
+        with rows.write(self._folder, "factors", 0, FACTORS) as add:
+            for factor in temperature_factors(self.totals, temperature).items():
+                add(factor)
+        sums = f"SELECT language, word, sum(count)::DOUBLE AS count FROM {self._counts} GROUP BY ALL"
+        words = f"""SELECT word, sum(round_even(count * factor, 0))::BIGINT AS count FROM ({sums})
+            JOIN {rows.files(self._folder, "factors")} USING (language) GROUP BY word"""
+        ((distinct,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
+        answer = rows.ask(self._folder, f"{words} ORDER BY count DESC, word LIMIT {most}")
+        kept: collections.Counter[str] = collections.Counter()
+        while block := answer.fetchmany(100_000):
+            kept.update(dict(block))
+        return kept, distinct - len(kept)
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
@@ -189,18 +151,14 @@ def count_sources(
     """
     sources = in_order(sources)
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
-    partitions = max(1, min(1024, sum(unit.weight for _, unit in units) // BYTES_IN_A_PARTITION))
-    steps = [
-        Step("Count words", CountUnit, (sources, lower_case, strip_accents, partitions)),
-        Step("Add up", AddUp, (folder,)),
-    ]
+    step = Step("Count words", CountUnit, (sources, lower_case, strip_accents, folder))
     jobs = [(number, index, unit) for number, (index, unit) in enumerate(units)]
-    with tqdm(desc="Counting words", unit=" files", disable=not progress) as bar:
-        watch = lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n)  # noqa: E731
-        settings.engine().run([Stage(jobs, steps)], folder, watch)
+    with tqdm(desc="Counting words", unit=" units", total=len(jobs), disable=not progress) as bar:
+        watch = lambda: bar.update(len(list(folder.glob("tally-*"))) - bar.n)  # noqa: E731
+        settings.engine().map(step, jobs, folder, watch)
     tally = Tally()
-    for _, of_unit in json.loads((folder / "tallies.json").read_text(encoding="utf-8")):
-        tally.add(Tally(**of_unit))
+    for path in sorted(folder.glob("tally-*")):
+        tally.add(Tally(**json.loads(path.read_text(encoding="utf-8"))))
     tally.check(settings.max_skipped_fraction)
     return WordCounts(folder), tally
 
@@ -210,7 +168,6 @@ def build_vocabulary(
     output: str | os.PathLike,
     settings: Settings,
     size: int = 250_000,
-    builder: str = "tensorflow_text",
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
@@ -221,7 +178,6 @@ def build_vocabulary(
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
       size: word pieces with the reserved ones, at most.
-      builder: "tensorflow_text" or "tokenizers".
       max_words_in_memory: distinct words that are learned from, the most frequent ones.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
@@ -248,6 +204,6 @@ def build_vocabulary(
     print(f"{sum(totals.values())} words, {len(combined) + rare} distinct ones, in {len(totals)} languages")
     if rare:
         print(f"{rare} of the rarest are not learned from. See --max_words_in_memory.")
-    pieces = learn_vocabulary(combined, size, builder)
+    pieces = learn_vocabulary(combined, size)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

@@ -1,7 +1,7 @@
 """Converts sources to a data set: planned, decided, written and finished.
 
 1. *Plan*: files are cut into units, and units grouped into shards; the same files and settings give the same plan.
-2. *Decide*, only where something depends on all data: see decisions.py.
+2. *Decide*, only where something depends on all data: see decide.py.
 3. *Write*: a worker makes the records of a shard's units and, last, its manifest: counts, what was skipped, checksums.
 4. *Finish*: shards get their names, `dataset.json` the sums of the manifests, and the folder its name.
 
@@ -32,25 +32,24 @@ from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, whole, write_whole
 from mural_tf.hashes import bytes_hash, text_hash
-from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, Ask, Decide, Keep, Request
+from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
 from mural_tf.ingest.sources.img2dataset import Img2dataset
 from mural_tf.ingest.sources.own_records import OwnRecords
-from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
-from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
+from mural_tf.ingest.sources.translations import Lines, Opus, Pairs, Tatoeba
+from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Uc2
 from mural_tf.ingest.sources.wit import Wit
 from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
-from mural_tf.work import Stage, Step
+from mural_tf.work import Step
 
 FORMAT = 3  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
 _KINDS = (
-    *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Coyo, Laion, Wit),
-    *(Coco, Karpathy, CocoCn, Multi30k),
-    *(Opus, Opus100, Lines, Tatoeba, PairsTsv, Tmx, GoogleTranslations, OwnRecords),
+    *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Wit, Coco, Karpathy, CocoCn, Multi30k),
+    *(Opus, Lines, Tatoeba, Pairs, OwnRecords),
 )
 KINDS: dict[str, type[Source]] = {cls.KIND: cls for cls in _KINDS}  # by the name that the command line knows
 
@@ -152,9 +151,7 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     are enough; with `settings.shuffle` a hash deals them out.
     """
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
-    rows = sum(unit.weight for _, unit in units) // 100
-    partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
-    request = Request(sources, units, settings, folder / "decided", partitions)
+    request = Request(sources, units, settings, folder / "decided")
     groups: list[list[int]] = []
     for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
         numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
@@ -197,29 +194,22 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 # The work.
 
 
-def stages_of(plan: Plan, missing: Sequence[int]) -> list[Stage]:
-    """Returns the work: what is not decided yet, stage by stage, then the shards that are missing."""
-    request, stages = plan.request, []
-    for number, kinds in enumerate(request.stages()):
-        name = f"{number + 1} {', '.join(kinds)}"
-        steps = [
-            Step(f"Ask {name}", Ask, (request, kinds)),
-            Step(f"Decide {name}", Decide, (request,)),
-            Step(f"Keep {name}", Keep, (request.folder,)),
-        ]
-        stages.append(Stage(request.jobs(kinds), steps, request.folder / f"stage-{number}.done"))
-    return [*stages, Stage(missing, [Step("Write", WriteShard, (plan,))])]
-
-
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
-    """Writes all shards that are missing, with a bar."""
+    """Decides what is not decided yet, and writes all shards that are missing, with a bar."""
     missing = shards.missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
+    engine = settings.engine()
+    for stage in plan.request.stages():
+        jobs = plan.request.jobs(stage)
+        with tqdm(total=len(jobs), unit=" units", desc=f"Deciding {', '.join(stage)}", disable=not progress) as bar:
+            watch = lambda: bar.update(len(jobs) - len(plan.request.jobs(stage)) - bar.n)  # noqa: B023, E731
+            engine.map(Step("Look", Look, (plan.request, stage)), jobs, plan.folder, watch)
+        decide(plan.request, stage)
     sizes = [sum(plan.request.units[number][1].size for number in shard) for shard in plan.shards]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
         watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
-        settings.engine().run(stages_of(plan, missing), plan.folder, watch)
+        engine.map(Step("Write", WriteShard, (plan,)), missing, plan.folder, watch)
 
 
 # Writing a shard.
@@ -233,8 +223,8 @@ class WriteShard:
         self.screen, self.names = Screen(self.settings, plan.request.folder), plan.request.names()
         self.kinds = plan.request.duplicates()
 
-    def __call__(self, number: int) -> Iterator[int]:
-        """Writes the parts and, last, the manifest; yields the shard's number."""
+    def __call__(self, number: int) -> None:
+        """Writes the parts and, last, the manifest."""
         tally, parts = Tally(), []
         with contextlib.ExitStack() as stack:
             writers: dict[tuple[str, str], PartWriter] = {}
@@ -249,7 +239,6 @@ class WriteShard:
         units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
         shards.write_manifest(self.plan.folder, number, manifest)
-        yield number
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
         """Yields (kind, split, serialised record, texts, texts by language)."""
@@ -393,11 +382,11 @@ def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings
     for source in sources:
         source.check()
     plan = make_plan(sources, settings, work_folder(as_path(output)))
-    stages = stages_of(plan, range(len(plan.shards)))
+    steps = [step for stage in plan.request.stages() for step in ("Look", f"Decide {', '.join(stage)}")]
     lines = [
         f"{len(plan.request.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
         *(f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources),
-        f"Steps: {' | '.join(step.name for stage in stages for step in stage.steps)}",
+        f"Steps: {' | '.join([*steps, 'Write'])}",
         *settings.engine().describe(),
     ]
     return "\n".join([*lines, f"Output: {output}"])

@@ -118,7 +118,7 @@ class Source:
         """Raises `UserError` for options that cannot be meant, before anything is read."""
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
-            if code is not None and column_number(code) is None:
+            if code is not None and column_of(code) is None:
                 language_tag(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
@@ -180,10 +180,10 @@ def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, 
             yield line, f"{path}:{number}"
 
 
-def column_number(option: str) -> int | None:
-    """Returns the number in "column 2", `None` for anything else, which is a language's code."""
-    name, _, number = option.partition(" ")
-    return int(number) if name == "column" and number.isdigit() else None
+def column_of(option: str) -> str | None:
+    """Returns the column in "column 2" or "column lang", `None` for anything else, which is a language's code."""
+    word, _, column = option.partition(" ")
+    return column if word == "column" and column else None
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:

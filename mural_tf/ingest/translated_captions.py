@@ -15,19 +15,54 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.record_format import TEXT_PAIRS, parse_record
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, copy_file, open_path, read_json
-from mural_tf.ingest.source import Text, find_files
+from mural_tf.ingest.source import Text, find_files, known_language
 from mural_tf.ingest.sources.own_records import OwnRecords
-from mural_tf.ingest.sources.translations import parse_google_line
-from mural_tf.text_files import canonical_language, clean, read_lines
+from mural_tf.text_files import canonical_language, clean, is_text, parse_object, read_lines
 
 _NO_LETTER = re.compile(r"[^\w#]|_")
 _DIGITS = re.compile(r"[0-9#]+")
+
+
+class Translation(NamedTuple):
+    """A caption and its translation, by Google; `identity` names caption and image."""
+
+    source: str
+    source_language: str
+    target: str
+    target_language: str
+    identity: str
+
+
+def parse_google_line(line: str) -> Translation:
+    """Returns what a line of Google's translations holds; raises `ValueError` with what is wrong with it.
+
+    A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
+    from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
+    "#".
+    """
+    try:
+        entry = parse_object(line)
+        source, target = entry["caption_tokenized"], entry["translation_tokenized"]
+        source_language, target_language = entry["src_lang"], entry["trg_lang"]
+    except (ValueError, KeyError):
+        raise ValueError("line that is not a JSON object with a caption and its translation") from None
+    identity = entry.get("image_id", entry.get("rec_num", ""))
+    if not is_text(source) or not is_text(target) or not (isinstance(identity, int) or is_text(identity)):
+        raise ValueError("caption, translation or id that is not text")
+    source, target = clean(source), clean(target)
+    if not source or not target:
+        raise ValueError("empty text")
+    languages = known_language(source_language), known_language(target_language)
+    if not all(languages):
+        raise ValueError("unknown language")
+    return Translation(source, languages[0], target, languages[1], str(identity))
 
 
 def translation_key(text: str) -> str:

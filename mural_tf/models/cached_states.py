@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.data.streams import states
 from mural_tf.data.streams.targets import TargetTable
-from mural_tf.encoders.adapters import Adapter
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter
 from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
@@ -54,7 +54,8 @@ def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
 def standardize_adapters(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
     """Gives new adapters the mean and deviation of the states that they will see; called once, before `compile`.
 
-    Raises `UserError` for an adapter over states that are not cached.
+    An adapter of pictures that has classes gets their names' states, too.
+    Raises `UserError` for an adapter over states that are not cached, and for a list of names that cannot be read.
     """
     heads = {"image_tower": [model.image_head_and_width()[0]] if model.image_parts else []}
     heads["text_tower"] = [model.text_head(name) for name in model.head_names]
@@ -73,12 +74,8 @@ def standardize_adapters(model, config: ConfigDict, tokenizer, workdir: pathlib.
             )
         for layer in layers if parts else ():
             layer.standardize(tables[parts[0]].sample())
-    if model.names_classes and model.image_parts:
-        _name_classes(model, config, tokenizer)
-
-
-def _name_classes(model, config: ConfigDict, tokenizer) -> None:
-    names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
-    encode = states.of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
-    head, _ = model.image_head_and_width()
-    head.name_classes(model.text_head(model.head_names[0]).centred(encode(names)))
+    for head in adapters["image_tower"]:
+        if isinstance(head, ClassesAdapter):
+            embed = states.of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
+            names = embed([name.encode() for name in read_class_names(config.image_tower.class_names)])
+            head.name_classes(model.text_head(model.head_names[0]).centred(names))

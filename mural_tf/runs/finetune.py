@@ -1,9 +1,9 @@
 """Fine-tuning: a trained model's towers, heads, temperature and vocabulary on new data with new settings.
 
 [MURAL] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
-(`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, an export's `hub` folder
-(its modules alone, as they are passed on), any of these by its name on the Hugging Face Hub (`hf://ORG/NAME`), or, for
-the text tower alone, a TF-Hub handle or folder.
+(`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir or an export, also by its name on
+the Hugging Face Hub (`hf://ORG/NAME`), or, for the text tower alone, a TF-Hub handle or folder. An export's `hub/` is
+for other people's programs; the export beside it holds more.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ import os
 import pathlib
 from collections.abc import Callable, Collection
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
-from mural_tf.export.hub_modules import stored_preparation
 from mural_tf.export.saved_model import variables_of
 from mural_tf.export.versions import newest_description
-from mural_tf.files import as_path, json_field, read_json
+from mural_tf.files import as_path
 from mural_tf.hugging_face import suggestion
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
@@ -33,7 +30,6 @@ from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
-from mural_tf.text.vocabulary_file import digest, read_lines
 from mural_tf.training.checkpoints import load_trained, restore_for_inference
 from mural_tf.trust import check_class, check_handles, check_stored
 
@@ -57,7 +53,7 @@ def finetune(
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
-      source: a workdir, an export, its `hub` folder, a TF-Hub handle or folder of a text encoder, or a checkpoint of
+      source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a checkpoint of
         elsewhere with both towers (`importers.kind_of`), which becomes a workdir beside the new one.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
@@ -120,10 +116,10 @@ def starting_point(
             f"method.student needs a workdir or an export with the pictures' tower; --from={source} is none."
         )
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
-        config = _with_hub_towers(config, folder)
-        _check_given(asked, config, given)
-        config = settings_by_data(config, base_config(), given)
-        restore = _restore_hub
+        raise UserError(
+            f"{source} holds an export's Hub modules, which TF-Hub's own layers train: give --from the export or the "
+            "workdir that they are of."
+        )
     else:
         _check_hub_handle(source, folder)
         config.text_tower.update(dict(name="hub", handle=source))
@@ -237,69 +233,9 @@ def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
     return False
 
 
-def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
-    """Both towers, the vocabulary and the method from an export's Hub modules."""
-    config = config.copy_and_resolve_references()
-    image, path = _settings(folder, "image_encoder")
-    config.embedding_size = json_field(image, "embedding_size", int, path)
-    pixels = stored_preparation(folder / "image_encoder")
-    config.image_tower.update(dict(name="hub", handle=lasting_name(folder / "image_encoder"), projection=0, **pixels))
-    model = json_field(image, "model", str, path)
-    if _goes_on_as(model, config, path) and _has_plain_heads(model):
-        mount(config, model)
-    if not _has_plain_heads(config.method.get("heads_of", config.model)):
-        raise UserError(
-            f"{config.model} has heads of its own, which the modules in {folder} do not hold: give the workdir or the "
-            "export that they are of."
-        )
-    if config.text_tower.head_hidden_size:
-        raise UserError(
-            f"text_tower.head_hidden_size is {config.text_tower.head_hidden_size}, and heads behind the modules in "
-            f"{folder} start as the identity, which an MLP is not: leave it at 0, or give the workdir or the export."
-        )
-    text, path = _settings(folder, "text_preprocessor")
-    config.text_tower.update(dict(name="hub", handle=lasting_name(folder / "text_encoder")))
-    config.text_tower.max_length = json_field(text, "max_length", int, path)
-    for name in ("lower_case", "strip_accents"):
-        config.vocabulary[name] = json_field(text, name, bool, path)
-    for name in ("builder", "layout", "size"):  # older modules do not say
-        config.vocabulary[name] = json_field(text, name, type(config.vocabulary[name]), path, config.vocabulary[name])
-    for name in ("cleaning", "prompts"):
-        config.vocabulary[name] = tuple(json_field(text, name, list[str], path, []))
-    config.vocabulary.prompt = json_field(text, "prompt", str, path, "")
-    config.vocabulary.file = lasting_name(path.parent / "vocabulary.txt")
-    check_graph(folder / "text_preprocessor")
-    config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))
-    return config
-
-
 def _has_plain_heads(model: str) -> bool:
-    """Tells whether a method's heads can start as the identity, behind a module that has its own heads already."""
+    """Tells whether a method's heads are those of every method, one dense layer."""
     return method_class(model).build_head is DualEncoder.build_head
-
-
-def _settings(folder: pathlib.Path, module: str) -> tuple[dict, pathlib.Path]:
-    """What one of an export's modules was made with, and the file that says so."""
-    path = folder / module / "assets/settings.json"
-    if not path.exists():
-        raise UserError(
-            f"{folder} holds modules but not what they were made with ({path} is missing); give the whole folder hub/ "
-            "of an export, or set image_tower.handle and text_tower.handle in a configuration of your own."
-        )
-    return read_json(path), path
-
-
-def _restore_hub(model: DualEncoder, folder: pathlib.Path) -> None:
-    """The modules bring their weights; the new heads start as the identity, so that nothing of the model is lost."""
-    from mural_tf.export.hub_modules import assign_numbers
-
-    settings, path = _settings(folder, "image_encoder")
-    assign_numbers(model, json_field(settings, "learned_numbers", dict[str, float], path))
-    for name in model.head_names:
-        kernel, bias = model.text_head(name).variables
-        kernel.assign(tf.eye(*kernel.shape))
-        bias.assign(tf.zeros_like(bias))
-    print(f"Starts from the modules in {shown(folder)}.")
 
 
 def _check_hub_handle(source: str, folder: pathlib.Path) -> None:

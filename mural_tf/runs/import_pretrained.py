@@ -40,7 +40,7 @@ from mural_tf.training.prepare import check_places, find_vocabulary, prepare_dat
 from mural_tf.training.workdir import lock_workdir, open_workdir
 from mural_tf.trust import settle_handles
 
-SAVED_AS = {"align": "AlignModel", "bert": "BertModel, or of Google's BERT", "labse": "LaBSE"}
+SAVED_AS = {"align": "AlignModel", "bert": "BertModel", "labse": "LaBSE"}
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
 
@@ -136,7 +136,7 @@ def _build(
     """
     if source != WORKDIR:
         weights = local_model(weights)
-        if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
+        if source in SAVED_AS and not (weights / "config.json").is_file():
             raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
         if source == "bert" and (weights / MODULES).is_file():
             raise UserError(

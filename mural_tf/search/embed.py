@@ -49,7 +49,7 @@ from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
 from mural_tf.search.items import IMAGES, Item, read_image, to_json
 from mural_tf.search.ranking import CAPTIONS, prompt_of
 from mural_tf.trust import is_trusting
-from mural_tf.work import Engine, Stage, Step
+from mural_tf.work import Engine, Step
 
 MODEL = "model.json"
 FORMAT = 1  # raised when the same input would give other bytes than before
@@ -174,7 +174,7 @@ def _run(
     step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
-        engine.run([Stage(jobs, [step])], folder, watch)
+        engine.map(step, jobs, folder, watch)
 
 
 # What a worker does.
@@ -191,9 +191,8 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     keep_model(folder, fingerprint, f"The unfinished work in {folder}")
     width = fingerprint.probes.shape[1]
 
-    def work(element: tuple[int, Sequence[Piece]]) -> Iterator[int]:
+    def work(element: tuple[int, Sequence[Piece]]) -> None:
         make_shard(embedder, folder, *element, settings, width, Seen(settings.kind))
-        yield element[0]
 
     return work
 

@@ -1,11 +1,8 @@
-"""Vocabularies learned from texts or from counts of words: word pieces and byte pairs.
+"""Vocabularies learned from texts or from counts of words, by Hugging Face's package: word pieces and byte pairs.
 
-MURAL builds its 250k word pieces with the `tensorflow_text` word-piece tool from its training texts ([MURAL] §3.2);
-that tool is the default builder. It is pure Python: it lists every substring of every distinct word, once for every
-frequency threshold it tries, until the vocabulary has about the size asked for. Its own defaults need ten to twenty
-thresholds; `learn_vocabulary` narrows the search and bounds the words. The builders `tokenizers`, WordPiece by merging
-pairs, and `byte_pair` are trained by Hugging Face's package, which is much faster and needs `pip install tokenizers`.
-docs/results/vocabulary_builders.csv has what the builders cost.
+MURAL builds its 250k word pieces with the word-piece tool of `tensorflow_text` ([MURAL] §3.2), which is pure Python and
+tries every substring of every word again for each threshold. Here WordPiece merges pairs: for 100,000 pieces of a
+million words in a seventh of the time, with 8% fewer pieces per word (docs/results/vocabulary_builders.csv).
 """
 
 from __future__ import annotations
@@ -13,27 +10,19 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
-import tensorflow as tf
-
-from mural_tf.backend import tf_text  # noqa: F401 - imports the package that has the learner
 from mural_tf.errors import UserError
 from mural_tf.text.byte_pair import byte_characters, written_in_bytes
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
-from mural_tf.text.words import count_words, split_words
+from mural_tf.text.words import count_words
 
-BUILDERS = ("tensorflow_text", "tokenizers", "byte_pair")
-MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
-ITERATIONS = 3  # of tensorflow_text's tool at every threshold
-# Characters in a piece of tensorflow_text's tool. Its time for a word grows with the third power of its length, so
-# longer words are cut into parts of this length before it sees them (its own default of 50 drops words that are longer
-# still). Texts in scripts without spaces are the ones concerned.
-LONGEST_PIECE = 12
+BUILDERS = ("tokenizers", "byte_pair")
+MOST_OCCURRENCES = 100_000_000  # words that the learner is given
 
 
 def build_vocabulary(
     texts: Iterable[str],
     size: int,
-    builder: str = "tensorflow_text",
+    builder: str = "tokenizers",
     lower_case: bool = False,
     strip_accents: bool = False,
 ) -> list[str]:
@@ -48,18 +37,17 @@ def build_vocabulary(
     return learn_vocabulary(count_words(texts, lower_case, strip_accents), size, builder)
 
 
-def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tensorflow_text") -> list[str]:
+def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tokenizers") -> list[str]:
     """Learns pieces from words and how often they occur; the same counts give the same list.
 
-    The alphabet has a sixth of `size`, in small vocabularies up to 1,000 characters (the tool's own default) but no
-    more than a third of `size`: a character can cost two pieces, with and without "##". Rarer ones become [UNK], mostly
-    Chinese ones. tensorflow_text's tool sees the larger of 30,000 and 4 * `size` distinct words, the most frequent
-    ones; its time and memory grow with them.
+    The alphabet of word pieces has a sixth of `size`, in small vocabularies up to 1,000 characters but no more than a
+    third of `size`: a character can cost two pieces, with and without "##". Rarer ones become [UNK], mostly Chinese
+    ones.
 
     Args:
       counts: {word: count}, as words.py gives them.
       size: most pieces the list may hold, with `RESERVED_TOKENS`, which come first, so that [PAD] is 0.
-      builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
+      builder: "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
 
     Raises:
       UserError: unknown builder, a size without room for characters, no words in the texts, or the
@@ -71,10 +59,7 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tenso
     if builder == "byte_pair":
         return _learn_byte_pairs(counts, size)
     max_characters = max(size // 6, min(1000, (size - len(RESERVED_TOKENS)) // 3))
-    if builder == "tokenizers":
-        return _learn_with_tokenizers(counts, size, max_characters)
-    words = _most_frequent(_cut_words(counts, LONGEST_PIECE), max(30_000, 4 * size))
-    return _learn_with_tensorflow_text(words, size, max_characters)
+    return _learn_word_pieces(counts, size, max_characters)
 
 
 def _check_request(size: int, builder: str) -> None:
@@ -93,82 +78,13 @@ def _check_request(size: int, builder: str) -> None:
         )
 
 
-def _cut_words(counts: dict[str, int], length: int) -> collections.Counter:
-    """Cuts words longer than `length` characters into parts of that length.
-
-    Each part starts in the middle of the one before, so that what begins a part also continues another.
-    """
-    parts = collections.Counter()
-    step = max(1, length // 2)
-    for word, count in counts.items():
-        for start in range(0, max(1, len(word) - length + step), step):
-            parts[word[start : start + length]] += count
-    return parts
-
-
 def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
     """The `limit` most frequent words, most frequent first, ties in alphabetical order (so it is deterministic)."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def _learn_with_tensorflow_text(counts: list[tuple[str, int]], size: int, max_characters: int) -> list[str]:
-    """Runs tensorflow_text's learner with a short search for the threshold, then keeps the `size` best pieces.
-
-    A piece enters the vocabulary when its count reaches a threshold; the search halves an interval of thresholds.
-    Every part of a word can count for one piece only, so a vocabulary of `size` pieces has a threshold near or below
-    (all words) / `size`, where the search starts (the tool's own: at the largest count). It ends as soon as there
-    are enough pieces, and at most a quarter too many; the rarest of them are then dropped.
-    """
-    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
-
-    unused = {SUFFIX_INDICATOR + c for c in _characters_that_stand_alone({c for word, _ in counts for c in word})}
-    low = counts[-1][1]
-    high = max(low, min(counts[0][1], sum(count for _, count in counts) // size))
-    best = []
-    while low <= high and not size <= len(best) <= 1.25 * size:
-        threshold = (low + high) // 2
-        pieces = learner.learn(
-            counts,
-            vocab_size=size,  # without effect: the interval of thresholds has one value
-            reserved_tokens=list(RESERVED_TOKENS),
-            lower_thresh=threshold,
-            upper_thresh=threshold,
-            num_iterations=ITERATIONS,
-            max_input_tokens=-1,
-            max_token_length=LONGEST_PIECE,
-            max_unique_chars=max_characters,
-            joiner=SUFFIX_INDICATOR,
-        )
-        pieces = [piece for piece in pieces if piece not in unused]
-        if len(pieces) < size:
-            high = threshold - 1
-            best = max(best, pieces, key=len)
-        else:
-            low = threshold + 1
-            best = pieces
-    return _trim(best, size)
-
-
-def _characters_that_stand_alone(characters: set[str]) -> set[str]:
-    """Punctuation and Chinese characters, which are words of their own: a piece like "##字" would never be used."""
-    characters = sorted(characters)
-    words = split_words(tf.constant(["a" + c for c in characters], tf.string))
-    return {c for c, length in zip(characters, words.row_lengths().numpy()) if length > 1}
-
-
-def _trim(pieces: list[str], size: int) -> list[str]:
-    """Drops the last pieces of several characters until `size` are left: the learner lists them by falling count."""
-    surplus = len(pieces) - size
-    if surplus <= 0:
-        return pieces
-    bodies = [piece.removeprefix(SUFFIX_INDICATOR) for piece in pieces]  # without the mark of one that continues a word
-    droppable = [i for i, body in enumerate(bodies) if len(body) > 1 and pieces[i] not in RESERVED_TOKENS]
-    dropped = set(droppable[-surplus:])
-    return [piece for i, piece in enumerate(pieces) if i not in dropped][:size]
-
-
-def _learn_with_tokenizers(counts: dict[str, int], size: int, max_characters: int) -> list[str]:
-    tokenizers = _tokenizers_package("tokenizers")
+def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -> list[str]:
+    tokenizers = _tokenizers_package()
     occurrences = collections.Counter()
     for word, count in counts.items():
         for character in word:
@@ -194,20 +110,17 @@ def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
         raise UserError(
             f"A byte-pair vocabulary of {size} pieces has no room for the {len(special)} special pieces and bytes."
         )
-    tokenizers = _tokenizers_package("byte_pair")
+    tokenizers = _tokenizers_package()
     words = [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)]
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     return _train(tokenizers, tokenizers.models.BPE(), trainer, words)
 
 
-def _tokenizers_package(builder: str):
+def _tokenizers_package():
     try:
         import tokenizers
     except ImportError:
-        raise UserError(
-            f"The vocabulary builder {builder!r} needs a package that is not installed: pip install tokenizers "
-            "(for word pieces, the builder 'tensorflow_text' does without)."
-        ) from None
+        raise UserError("Learning a vocabulary needs a package that is missing: pip install tokenizers.") from None
     return tokenizers
 
 

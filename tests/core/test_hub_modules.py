@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,13 +20,10 @@ from mural_tf.configs import mural_labse
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.encoders import hub as hub_towers
 from mural_tf.encoders.hub import settle_vocabulary
-from mural_tf.encoders.saved_models import DIGESTS, seal_graph
 from mural_tf.errors import UserError
-from mural_tf.export.hub_modules import image_encoder_module, image_settings, stored_preparation, text_settings
-from mural_tf.models import build_model, mount
+from mural_tf.export.hub_modules import image_encoder_module, stored_preparation
 from mural_tf.runs import finetune
-from mural_tf.text import build_tokenizer
-from mural_tf.text.vocabulary_file import digest, load_vocabulary, save_vocabulary
+from mural_tf.text.vocabulary_file import load_vocabulary
 
 hub = tensorflow_hub()
 TOLERANCE = 1e-5
@@ -228,95 +224,21 @@ def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, 
         build_image_encoder(tower)
 
 
-def test_a_model_starts_from_its_modules_where_it_stood(export, model, config, eager):
-    """From its export too: test_export::test_weights_come_back_out_of_an_export."""
-    given = base_config()
-    given.loss.temperature = 1.0  # the model has learned another
-    given.image_tower.precision = given.text_tower.precision = "float32"
-    tuned = finetune._with_hub_towers(given, export / "hub")
-    assert (tuned.model, tuned.vocabulary.sha256) == ("mural", digest(toy_tokenizer().vocabulary))
-    assert build_tokenizer(tuned, tuned.vocabulary.file).vocabulary == toy_tokenizer().vocabulary
-    from_modules = build_model(tuned, toy_tokenizer().vocabulary_size)
-    finetune._restore_hub(from_modules, export / "hub")
-    tokens, images = toy_tokenizer(lower_case=True)(tf.constant(TEXTS)), pixels(config)[:2]
-    assert difference(from_modules.embed_images(images), model.embed_images(images)) < TOLERANCE
-    assert difference(from_modules.embed_texts(tokens), model.embed_texts(tokens)) < TOLERANCE
-    assert abs(float(from_modules.temperature) - np.exp(-2.0)) < 1e-6
+def test_fine_tuning_from_modules_names_their_export(export):
+    with pytest.raises(UserError, match="holds an export's Hub modules, .* give --from the export or the workdir"):
+        finetune.starting_point(base_config(), str(export / "hub"))
 
 
-@pytest.fixture(scope="module")
-def made_folder(tmp_path_factory):
-    """What fine-tuning reads of modules before it loads them: those of a SigLIP on pieces of bytes."""
-    folder = tmp_path_factory.mktemp("hub")
-    config = contract.toy_config("siglip", method__bias=-3.0, loss__temperature=0.2)
-    config.vocabulary.builder = "byte_pair"
-    model, tokenizer = build_model(config, 40), toy_tokenizer(lower_case=True)
-    settings = {"image_encoder": image_settings(model, config), "text_preprocessor": text_settings(tokenizer, config)}
-    for name, values in settings.items():
-        (folder / name / "assets").mkdir(parents=True)
-        (folder / name / "assets/settings.json").write_text(json.dumps(values))
-    save_vocabulary(tokenizer.vocabulary, folder / "text_preprocessor/assets/vocabulary.txt")
-    seal_graph(folder / "text_preprocessor")
-    return folder
-
-
-@pytest.fixture
-def hub_folder(made_folder, tmp_path):
-    return pathlib.Path(shutil.copytree(made_folder, tmp_path / "hub"))
-
-
-def change_settings(folder, module, **values):
-    path = folder / module / "assets/settings.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def test_modules_say_their_method_and_every_number_it_has_learned(hub_folder):
-    config = finetune._with_hub_towers(base_config(), hub_folder)
-    assert (config.model, config.vocabulary.builder, config.vocabulary.lower_case) == ("siglip", "byte_pair", True)
-    small = contract.toy_config("siglip")
-    small.embedding_size = small.image_tower.projection = 16  # as wide as the text tower: the head is the identity
-    model = build_model(small, 40)
-    finetune._restore_hub(model, hub_folder)
-    assert float(model.bias) == -3.0 and abs(float(model.temperature) - 0.2) < 1e-6
-    given = base_config()
-    given.other_method = True
-    assert finetune._with_hub_towers(given, hub_folder).model == "mural"
-    with pytest.raises(UserError, match="etcl starts from mural"):
-        finetune._with_hub_towers(mount(base_config(), "etcl"), hub_folder)
-    change_settings(hub_folder, "image_encoder", model="globetrotter")  # whose heads no module has
-    assert finetune._with_hub_towers(base_config(), hub_folder).model == "mural"
-    with pytest.raises(UserError, match="globetrotter has heads of its own"):
-        finetune._with_hub_towers(mount(base_config(), "globetrotter"), hub_folder)
-
-
-def test_modules_say_how_their_pixels_are_made(hub_folder, tmp_path):
+def test_modules_say_how_their_pixels_are_made(export, tmp_path):
     ways = dict(resize_mode="shorter_side", interpolation="bicubic", jpeg="accurate")
-    change_settings(hub_folder, "image_encoder", **ways)
-    tower = finetune._with_hub_towers(base_config(), hub_folder).image_tower
-    assert {name: tower[name] for name in ways} == ways
+    folder = pathlib.Path(shutil.copytree(export / "hub/image_encoder", tmp_path / "image_encoder"))
+    path = folder / "assets/settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **ways}))
+    assert {name: stored_preparation(folder)[name] for name in ways} == ways
     assert stored_preparation(tmp_path) == {}  # a module from elsewhere
-
-
-@pytest.mark.parametrize("module, values, message", [
-    ("image_encoder", {"jpeg": 1}, "settings.json: jpeg is 1, expected a text"),
-    ("image_encoder", {"embedding_size": "80"}, "settings.json: embedding_size is '80', expected a whole number"),
-    ("image_encoder", {"resize": None}, "settings.json: resize is None, expected a whole number"),
-    ("image_encoder", {"model": "nobody_s.method:Own"}, "settings.json names model='nobody_s.method:Own'.*--trust"),
-    ("text_preprocessor", {"lower_case": 1}, "settings.json: lower_case is 1, expected true or false"),
-])  # fmt: skip
-def test_damaged_settings_of_modules_are_one_line(hub_folder, module, values, message):
-    change_settings(hub_folder, module, **values)
-    with pytest.raises(UserError, match=message):
-        finetune._with_hub_towers(base_config(), hub_folder)
-
-
-def test_another_vocabulary_of_modules_is_refused(export, hub_folder):
-    for folder in ("hub/text_preprocessor", "text_encoder/1"):
-        assert "  assets/vocabulary.txt\n" in (export / folder / DIGESTS).read_text()
-    path = hub_folder / "text_preprocessor/assets/vocabulary.txt"
-    save_vocabulary([*load_vocabulary(path)[:-2], "last", "but one"], path)
-    with pytest.raises(UserError, match="assets/vocabulary.txt is not what was exported"):
-        finetune._with_hub_towers(base_config(), hub_folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "jpeg": 1}))
+    with pytest.raises(UserError, match="settings.json: jpeg is 1, expected a text"):
+        stored_preparation(folder)
 
 
 SHAPES = ["--config.data.source=shapes", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
@@ -328,22 +250,6 @@ def run_script(name, *flags):
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout
-
-
-@pytest.mark.slow
-def test_fine_tuning_starts_from_a_hub_folder_where_the_model_stood(tmp_path):
-    data = f"--config.data.directory={tmp_path / 'shapes'}"
-    workdir, tuned = tmp_path / "workdir", tmp_path / "tuned"
-    train = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=60"]
-    run_script("run_pretrain.py", *train, f"--workdir={workdir}")
-    hub_folder = (workdir / "export/hub").rename(tmp_path / "hub")  # nothing else is needed
-    tune = ["--config=configs/finetune.py", *SHAPES, data, "--config.train.steps=2"]
-    rate = "--config.optimizer.learning_rate=1e-9"
-    printed = run_script("run_finetune.py", *tune, rate, f"--from={hub_folder}", f"--workdir={tuned}")
-    assert "Starts from the modules in" in printed
-    before, after = (json.loads((folder / "summary.json").read_text())["metrics"] for folder in (workdir, tuned))
-    key = next(key for key in before if key.endswith("all/mean_recall"))
-    assert before[key] == pytest.approx(after[key], abs=1.0)  # nothing was learned and nothing lost
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ import tensorflow as tf
 COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
            "--config.train.checkpoint_every=10", "--config.train.evaluate_every=20",
            "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-           "--config.text_tower.dropout=0.1",
-           "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+           "--config.text_tower.dropout=0.1"]  # fmt: skip
 
 
 def send_at(moment, number, workdir, delay=0.0):

@@ -41,7 +41,6 @@ WORKS = {
     "vocabulary": {"output"},
     "features": {"data_dir", "output", "encoder"},
     "translate": {"data_dir", "translations", "output"},
-    "word_by_word": {"data_dir", "output"},
     "emoji": {"output"},
     "shapes": {"output"},
     "count": set(),

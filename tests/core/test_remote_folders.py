@@ -162,7 +162,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(PROGRAM)
     flags = ["--config.train.steps=30", "--config.train.checkpoint_every=10", "--config.train.log_every=10",
              "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-             "--config.train.evaluate_every=0", "--config.vocabulary.builder=tokenizers",
+             "--config.train.evaluate_every=0",
              "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625",
              "--config.image_tower.depth=0.5"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -22,7 +22,6 @@ from mural_tf.runs.finish import describe
 # A ResNet of four blocks: traced in half of the time, and the path is the same.
 SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
          "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2000",
-         "--config.vocabulary.builder=tokenizers",
          "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625", "--config.image_tower.depth=0.5",
          "--config.text_tower.dropout=0.1", "--config.train.fused=off"]  # fmt: skip
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]

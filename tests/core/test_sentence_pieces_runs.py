@@ -88,7 +88,7 @@ def test_exports_embed_as_the_model_does_without_this_package(made, tmp_path):
 
 def test_modules_and_fine_tuning_take_the_same_tokenizer(made):
     folder, config, _, tokenizer = made
-    config = finetune._with_hub_towers(base_config(), folder / "export/hub")
+    config, _ = finetune.starting_point(base_config(), str(folder / "export"))
     assert (config.vocabulary.builder, config.vocabulary.layout) == ("sentence_pieces", "siglip2")
     assert tuple(config.vocabulary.cleaning) == ("lower_unicode",) and config.vocabulary.size == len(PIECES)
     assert read_lines(config.vocabulary.file) == tokenizer.vocabulary

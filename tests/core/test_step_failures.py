@@ -81,7 +81,7 @@ def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, mo
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12), "align")
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=80))
     config.train.micro_batches = 2
-    config.vocabulary.update(dict(size=100, builder="tokenizers"))
+    config.vocabulary.update(dict(size=100))
     if where == "build":
         config.model = "test_step_failures:Full"
     elif where == "step":

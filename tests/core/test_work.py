@@ -1,4 +1,4 @@
-"""Work in a pool of processes: steps and groups, marks, failures, and no process that is left behind."""
+"""Work in a pool of processes: every element once, failures, and no process that is left behind."""
 
 import collections
 import os
@@ -11,17 +11,19 @@ import time
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.work import Engine, Stage, Step
+from mural_tf.work import Engine, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KILLED = "A worker was killed, most likely for want of memory: run the same command again with fewer --workers"
 
 
-class Split:
-    """Numbers by their rest, with what is to go wrong at 13."""
+class Note:
+    """Writes a file per number, and what process wrote it; with what is to go wrong at 13."""
 
-    def __init__(self, failure=""):
-        self.failure = failure
+    def __init__(self, folder, failure=""):
+        self.folder, self.failure = pathlib.Path(folder), failure
+        with open(self.folder / "made", "a") as file:
+            file.write(f"{os.getpid()}\n")
 
     def __call__(self, number):
         if number == 13:
@@ -34,51 +36,22 @@ class Split:
             if self.failure == "sleep":
                 print("asleep", flush=True)
                 time.sleep(100)
-        yield ("rest", number % 3), number
+        (self.folder / f"{number:02d}").write_text(str(os.getpid()))
 
 
-class AddUp:
-    """Writes a group's sum, and what the group before it had."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __call__(self, group):
-        (kind, rest), numbers = group
-        yield (kind, rest % 2), sum(numbers)
-        pathlib.Path(self.folder, f"{kind}-{rest}").write_text(str(sum(numbers)))
-
-
-class Note:
-    def __init__(self, folder):
-        self.path = pathlib.Path(folder, "notes")
-        self.found = sorted(path.name for path in pathlib.Path(folder).glob("rest-*"))  # of the stage before
-
-    def __call__(self, element):
-        with open(self.path, "a") as file:
-            file.write(f"{element} {self.found}\n")
-        yield element
-
-
-def stages(folder, failure=""):
-    steps = [Step("Split", Split, (failure,)), Step("Add up", AddUp, (folder,)), Step("Note", Note, (folder,))]
-    return [Stage(range(50), steps, folder / "done"), Stage(["end"], [Step("Note", Note, (folder,))])]
+def step(folder, failure=""):
+    return Step("Note", Note, (folder, failure))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_groups_stages_and_marks(tmp_path, workers):
+def test_every_element_once_by_functions_made_once_per_process(tmp_path, workers):
     looks = []
-    Engine(workers).run(stages(tmp_path), tmp_path, lambda: looks.append(time.monotonic()))
-    sums = [sum(n for n in range(50) if n % 3 == rest) for rest in range(3)]
-    assert [(tmp_path / f"rest-{rest}").read_text() for rest in range(3)] == list(map(str, sums)) and looks
-    *grouped, last = (tmp_path / "notes").read_text().splitlines()
-    files = ["rest-0", "rest-1", "rest-2"]
-    expected = {f"{(('rest', 0), [sums[0], sums[2]])}", f"{(('rest', 0), [sums[2], sums[0]])}"}
-    assert len(grouped) == 2 and all(line.endswith(f" {files}") for line in grouped) and last == f"end {files}"
-    assert any(line.removesuffix(f" {files}") in expected for line in grouped)
-    assert not (tmp_path / "shuffle").exists() and (tmp_path / "done").exists()
-    Engine(0).run(stages(tmp_path, "mistake"), tmp_path)  # only the stage that has no mark
-    assert (tmp_path / "notes").read_text().splitlines() == [*grouped, last, last]
+    Engine(workers).map(step(tmp_path), range(50), tmp_path, lambda: looks.append(time.monotonic()))
+    made = (tmp_path / "made").read_text().split()
+    wrote = [path.read_text() for path in sorted(tmp_path.glob("[0-9]*"))]
+    assert len(wrote) == 50 and set(wrote) <= set(made) and looks
+    assert made == [str(os.getpid())] if not workers else len(made) == len(set(made)) <= 2
+    Engine(workers).map(step(tmp_path / "nowhere"), [], tmp_path)  # nothing is made for nothing
 
 
 @pytest.mark.parametrize("workers, failure, message", [
@@ -88,9 +61,8 @@ def test_groups_stages_and_marks(tmp_path, workers):
 def test_failures_are_one_sentence(tmp_path, workers, failure, message):
     start = time.monotonic()
     with pytest.raises(UserError, match=message) as error:
-        Engine(workers).run(stages(tmp_path, failure), tmp_path)
+        Engine(workers).map(step(tmp_path, failure), range(50), tmp_path)
     assert "\n" not in str(error.value) and time.monotonic() - start < 60
-    assert not (tmp_path / "done").exists() and not (tmp_path / "shuffle").exists()
 
 
 def test_what_is_watched_ends_the_work(tmp_path):
@@ -98,7 +70,7 @@ def test_what_is_watched_ends_the_work(tmp_path):
         raise UserError("enough")
 
     with pytest.raises(UserError, match="enough"):
-        Engine(2).run(stages(tmp_path, "sleep"), tmp_path, stop)
+        Engine(2).map(step(tmp_path, "sleep"), range(50), tmp_path, stop)
 
 
 def test_engines_that_cannot_be_meant():
@@ -109,29 +81,6 @@ def test_engines_that_cannot_be_meant():
             Engine(beam=flags)
 
 
-def test_memory_is_that_of_a_group(tmp_path):
-    """64 MB go through a shuffle of 64 groups."""
-    program = f"""
-import pathlib, resource, sys
-sys.path[:0] = ["tests/core", "."]
-from mural_tf.work import Engine, Stage, Step
-class Give:
-    def __call__(self, number):
-        yield from ((("group", key), bytes(16_000)) for key in range(64))
-class Take:
-    def __call__(self, group):
-        assert len(group[1]) == 64
-        yield 1
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-steps = [Step("Give", Give), Step("Take", Take)]
-Engine(0).run([Stage(range(64), steps)], pathlib.Path({str(tmp_path)!r}))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 16_000  # KiB
-
-
 PROGRAM = """
 import pathlib, sys
 sys.path[:0] = ["tests/core", "."]
@@ -139,7 +88,7 @@ import test_work
 from mural_tf.work import Engine
 if __name__ == "__main__":
     try:
-        Engine(2).run(test_work.stages(pathlib.Path(sys.argv[1]), "sleep"), pathlib.Path(sys.argv[1]))
+        Engine(2).map(test_work.step(sys.argv[1], "sleep"), range(50), pathlib.Path(sys.argv[1]))
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
 """

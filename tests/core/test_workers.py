@@ -213,7 +213,7 @@ def test_the_script_with_two_workers(tmp_path):
     command = [sys.executable, os.path.join(root, "run_pretrain.py"), "--config=configs/shapes_smoke.py",
                "--config.train.steps=20", "--config.train.log_every=5", "--config.train.evaluate_every=10",
                "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-               "--config.vocabulary.builder=tokenizers", "--config.data.read=all",  # the shapes are one file
+               "--config.data.read=all",  # the shapes are one file
                f"--config.data.directory={tmp_path / 'shapes'}",
                f"--workdir={tmp_path / 'run'}"]  # fmt: skip
     ports = free_ports(2)
@@ -228,9 +228,8 @@ def test_the_script_with_two_workers(tmp_path):
 
 
 SMALL = ["--config=configs/shapes_smoke.py", "--config.data.read=all", "--config.train.log_every=5",
-         "--config.train.checkpoint_every=10",
-         "--config.train.image_text_batch=16", "--config.train.text_text_batch=16", "--config.train.export=False",
-         "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+         "--config.train.checkpoint_every=10", "--config.train.image_text_batch=16",
+         "--config.train.text_text_batch=16", "--config.train.export=False"]  # fmt: skip
 
 
 def small_run(data, workdir, steps):

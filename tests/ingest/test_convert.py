@@ -21,19 +21,19 @@ import google_crc32c
 import pytest
 from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
 from test_commands import run_here
-from test_work import alive, children
+from test_work import Note, alive, children
 
 from mural_tf.commands import COMMANDS
 from mural_tf.data import shards
-from mural_tf.data.records import describe_files, list_files, parse_image_text, parse_text_pair
+from mural_tf.data.records import list_files, parse_image_text, parse_text_pair
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.tfrecord import read_all
 from mural_tf.errors import UserError
-from mural_tf.ingest import convert, count
+from mural_tf.ingest import convert
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
 from mural_tf.ingest.tables.catalogue import TableRequest
-from mural_tf.work import Engine
+from mural_tf.work import Engine, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -197,8 +197,8 @@ def test_two_attempts_at_one_shard_at_once(tmp_path):
     plan = convert.make_plan(parsed, Settings(unit_bytes=10_000, max_skipped_fraction=1.0), tmp_path / "work")
     (tmp_path / "work" / "parts").mkdir(parents=True)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        attempts = [pool.submit(lambda: list(WriteShard(plan)(0))) for _ in range(4)]
-        assert [attempt.result() for attempt in attempts] == [[0]] * 4
+        attempts = [pool.submit(lambda: WriteShard(plan)(0)) for _ in range(4)]
+        assert [attempt.result() for attempt in attempts] == [None] * 4
     names = sorted(path.name for path in (tmp_path / "work" / "parts").iterdir())
     assert all(name.startswith("000000.") for name in names) and "000000.json" in names
     manifest = shards.read_manifest(tmp_path / "work", 0)
@@ -348,7 +348,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path, monkeypatch):
             if number in (600, 2_999):
                 peaks.append(tracemalloc.get_traced_memory()[1])
                 tracemalloc.reset_peak()
-            yield f"a sentence with the number {number}\teine Zahl {number}", f"line {number}"
+            yield {"0": f"a sentence with the number {number}", "1": f"eine Zahl {number}"}, f"line {number}"
 
     monkeypatch.setattr(KINDS["pairs"], "read", long)
     plan = convert.make_plan([parse_source(f"pairs:{tmp_path}/any.tsv,language_b=de", KINDS)], Settings(), tmp_path)
@@ -356,7 +356,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path, monkeypatch):
     write = WriteShard(plan)
     tracemalloc.start()
     try:
-        assert list(write(0)) == [0]
+        write(0)
     finally:
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
@@ -407,7 +407,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
     flags = "--runner=FlinkRunner --flink_master=h:1 --sdk_container_image=me/mural:1"
     text = convert.describe_plan(sources, tmp_path / "out", Settings(drop_duplicates="pair", beam=flags))
     assert sorted(tmp_path.rglob("*")) == before
-    assert "3 sources" in text and "Ask 1 duplicate pair" in text and "Write" in text
+    assert "3 sources" in text and "Decide duplicate pair" in text and "Write" in text
     assert "FlinkRunner with --runner=FlinkRunner --flink_master=h:1" in text and "Container: me/mural:1" in text
 
 
@@ -513,37 +513,9 @@ def test_engines_that_are_none_are_one_line(tmp_path):
     flags = "--runner=PortableRunner --job_endpoint=localhost:1 --job_server_timeout=1"
     for beam, message in ((flags, "Timeout"), ("--runner=Nonsense", "Unexpected pipeline runner: Nonsense")):
         with pytest.raises(UserError, match=f"The engine failed: .*{message}.*what is finished is kept") as error:
-            Engine(beam=beam).run([], tmp_path)
+            Engine(beam=beam).map(Step("Note", Note, (tmp_path,)), [1], tmp_path)
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_of_others_is_counted(tmp_path, workers, monkeypatch):
-    output = run(write_sources(tmp_path), tmp_path / "out")
-    written = json.loads((output / "dataset.json").read_text())
-    made = {name: value for name, value in written.items() if name != "shards"}
-    (output / "dataset.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    before = describe_files(output, list_files(output, "image_text", "train"))
-    if not workers:  # interrupted: what is counted is not counted again
-        checksum, first = count._checksum, []
-        with monkeypatch.context() as patch:
-            patch.setattr(count, "_checksum", lambda path: fail() if first else first.append(path) or checksum(path))
-            with pytest.raises(KeyboardInterrupt):
-                count.count_folder(output, workers, progress=False)
-        assert len(list((output / ".counting").glob("[0-9]*.json"))) == 1 < len(written["shards"])
-        monkeypatch.setattr(count, "_checksum", lambda path: fail() if path in first else checksum(path))
-    lines = count.count_folder(output, workers, progress=False)
-    assert lines == [f"{sum(s['records'] for s in written['shards'].values())} records in "
-                     f"{len(written['shards'])} files of {output}"]  # fmt: skip
-    counted = json.loads((output / "dataset.json").read_text())
-    assert counted == written and not (output / ".counting").exists()
-    assert describe_files(output, list_files(output, "image_text", "train")) == before
 
 
 def fail():
     raise KeyboardInterrupt
-
-
-def test_counting_what_is_no_data_set(tmp_path):
-    with pytest.raises(UserError, match="No records in .*: expected image_text/"):
-        count.count_folder(tmp_path, 0)

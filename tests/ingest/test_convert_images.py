@@ -139,45 +139,6 @@ def test_images_have_to_be_named(tmp_path):
         run([f"cc12m:{tmp_path}/cc12m.tsv,images={tmp_path}/nowhere"], tmp_path / "out")
 
 
-def test_coyo(tmp_path):
-    folder = write_img2dataset(tmp_path / "downloads", "webdataset")
-    rows = [
-        {"id": 1, "url": "http://x/0.jpg", "text": "The Gate by Pete2453", "clip_similarity_vitb32": 0.31,
-         "watermark_score": 0.1, "nsfw_score_opennsfw2": 0.0},
-        {"id": 2, "url": "http://x/1.jpg", "text": "low", "clip_similarity_vitb32": 0.1, "watermark_score": 0.1},
-        {"id": 3, "url": "http://x/1.jpg", "text": "marked", "clip_similarity_vitb32": 0.4, "watermark_score": 0.9},
-        {"id": 4, "url": "http://x/1.jpg", "text": None, "clip_similarity_vitb32": 0.4, "watermark_score": None},
-    ]  # fmt: skip
-    path = tmp_path / "part-00000-17da4908-939c-46e5-91d0-15f256041956-c000.snappy.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    source = f"coyo:{tmp_path}/part-*.parquet,images={folder},min_clip_similarity=0.2,max_watermark_score=0.5"
-    output = run([source], tmp_path / "out")
-    assert [r.captions for r in images_in(output)] == [["The Gate by Pete2453"]]
-    assert reported(output, value="first") == {"row without address or text": f"{path}, row 3"}
-    assert reported(output, "left_out", "first") == {
-        "CLIP similarity below min_clip_similarity": f"{path}, row 1",
-        "watermark_score above max_watermark_score": f"{path}, row 2",
-    }
-
-
-def test_laion(tmp_path):
-    folder = write_img2dataset(tmp_path / "downloads", "webdataset")
-    table = pyarrow.table({
-        "SAMPLE_ID": [1, 2, 3, 4], "URL": ["http://x/0.jpg", "http://x/1.jpg", "http://x/1.jpg", "http://x/1.jpg"],
-        "TEXT": ["ein Ballon", "犬", "bad", "?"], "HEIGHT": pyarrow.array([40.0, None, 1.0, 1.0], pyarrow.float64()),
-        "LANGUAGE": ["de", "ja", "en", "nolang"], "NSFW": ["UNLIKELY", None, "NSFW", "UNLIKELY"],
-        "similarity": [0.3, None, 0.3, 0.3],
-    })  # fmt: skip
-    path = tmp_path / "laion.parquet"
-    pyarrow.parquet.write_table(table, path)
-    output = run([f"laion:{path},images={folder},min_clip_similarity=0.2"], tmp_path / "out")
-    assert [(r.captions, r.languages) for r in images_in(output)] == [(["ein Ballon"], ["de"]), (["犬"], ["ja"])]
-    assert reported(output, value="first") == {"unknown language": f"{path}, row 3"}
-    assert reported(output, "left_out", "first") == {"NSFW is not UNLIKELY": f"{path}, row 2"}
-    with pytest.raises(UserError, match="lacks the column"):
-        run([f"coyo:{path},images={folder}"], tmp_path / "no")
-
-
 def write_wit(path, rows):
     """Rows are (language, url, caption); written as WIT does, with Python's csv."""
     with gzip.open(path, "wt", encoding="utf-8", newline="") as file:

@@ -21,6 +21,7 @@ from mural_tf.errors import UserError
 from mural_tf.ingest.source import find_files, language_tag
 from mural_tf.ingest.sources import wit
 from mural_tf.ingest.sources.img2dataset import read_samples
+from mural_tf.ingest.translated_captions import parse_google_line
 
 DEEP = b"[" * 200_000
 HALF = json.dumps({"caption": "half of a pair \ud800"}).encode()
@@ -182,33 +183,6 @@ def test_damage_in_a_parquet_file_costs_its_row_group(tmp_path):
     assert [place for _, place in problems] == [f"{path}, row 2", f"{path}, row 3"]
 
 
-def test_rows_of_metadata_of_other_types(tmp_path):
-    images = tmp_path / "images"
-    images.mkdir()
-    (images / "0.jpg").write_bytes(image_bytes(0))
-    good = {"URL": "0.jpg", "TEXT": "good", "similarity": "0.5"}
-    tables = {
-        "a": [{**good, "similarity": 0.5}],
-        "b": [good],  # text where a number is compared
-        "c": [{"URL": 5, "TEXT": "number"}],
-        "d": [{"URL": "0.jpg", "TEXT": 5}],
-        "e": [{"URL": "0.jpg", "TEXT": "a", "NSFW": 5}],
-        "f": [{"URL": "0.jpg", "TEXT": "a", "LANGUAGE": ["en"]}],
-    }
-    for name, rows in tables.items():
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
-    (tmp_path / "g.parquet").write_bytes(b"broken")
-    source = f"laion:{tmp_path}/*.parquet,images={images},min_clip_similarity=0.1"
-    output = run([source], tmp_path / "out")
-    assert captions(output) == [["good"]]
-    assert reported(output) == {
-        "score of another type": 2,
-        "address or text that is not text": 2,
-        "unknown language": 1,
-        "Parquet file that cannot be read": 1,
-    }
-
-
 def test_tables_do_not_reach_outside_the_images(tmp_path):
     images = tmp_path / "images"
     images.mkdir()
@@ -293,25 +267,17 @@ def test_odd_entries_of_karpathy(tmp_path):
     ]  # fmt: skip
 
 
-def test_odd_lines_of_translations(tmp_path):
-    line = {
-        "image_id": "1_1",
-        "src_lang": "en",
-        "trg_lang": "de",
-        "caption_tokenized": "a",
-        "translation_tokenized": "b",
-    }
-    changes = [{}, {"caption_tokenized": 5}, {"translation_tokenized": ["b"]}, {"src_lang": 5}, {"trg_lang": ["de"]},
-               {"image_id": {"a": 1}}, {"caption_tokenized": "\ud800"}]  # fmt: skip
-    lines = [json.dumps({**line, **change}).encode() for change in changes] + [DEEP, b"[1]", b"null"]
-    (tmp_path / "mt.jsonl").write_bytes(b"\n".join(lines))
-    output = run([f"google_mt:{tmp_path}/mt.jsonl"], tmp_path / "out")
-    assert len(pairs_in(output)) == 1
-    assert reported(output) == {
-        "caption, translation or id that is not text": 4,
-        "unknown language": 2,
-        "line that is not a JSON object with a caption and its translation": 3,
-    }
+@pytest.mark.parametrize("change, words", [
+    ({"caption_tokenized": 5}, "not text"), ({"translation_tokenized": ["b"]}, "not text"),
+    ({"image_id": {"a": 1}}, "not text"), ({"caption_tokenized": "\ud800"}, "not text"), ({"src_lang": 5}, "language"),
+    ({"trg_lang": ["de"]}, "language"), ({"translation_tokenized": " "}, "empty text"),
+    (DEEP, "JSON object"), (b"[1]", "JSON object"), (b"null", "JSON object"),
+])  # fmt: skip
+def test_odd_lines_of_googles_translations(change, words):
+    line = dict(image_id="1_1", src_lang="en", trg_lang="iw", caption_tokenized="a", translation_tokenized="b")
+    assert parse_google_line(json.dumps(line)) == ("a", "en", "b", "he", "1_1")
+    with pytest.raises(ValueError, match=words):
+        parse_google_line(json.dumps({**line, **change}) if isinstance(change, dict) else change)
 
 
 def test_odd_records_of_our_own(tmp_path):
@@ -401,17 +367,6 @@ def test_rows_of_wit_that_never_end(tmp_path, monkeypatch):
         list(wit.read_wit(tmp_path / "h.tsv"))
 
 
-def test_translation_memories_are_bounded(tmp_path, monkeypatch):
-    unit = "<tu><tuv lang='{}'><seg>{}</seg></tuv><tuv lang='de'><seg>b</seg></tuv></tu>"
-    body = unit.format("en", "first") + unit.format("en", "x" * 200_000) + unit.format("en", "last")
-    (tmp_path / "a.tmx").write_text(f"<tmx><body>{body}</body></tmx>")
-    (tmp_path / "b.tmx").write_text(f"<tmx><body>{unit.format('en', '<b>' * 200_000 + '</b>' * 200_000)}</body></tmx>")
-    monkeypatch.setattr("mural_tf.ingest.sources.translations.LONGEST_LINE", 100_000)
-    output = run([f"tmx:{tmp_path}/*.tmx"], tmp_path / "out")
-    assert [pair.text_a for pair in pairs_in(output)] == ["first"]
-    assert reported(output) == {"XML that is damaged or cut off: what follows is lost": 2}
-
-
 def test_zips_that_cannot_be_unpacked(tmp_path):
     members = {"X.de-en.de": b"eins\n", "X.de-en.en": b"one\n"}
     content = write_moses(tmp_path / "good.zip", members).read_bytes()
@@ -453,18 +408,13 @@ def test_places_fit_into_a_report():
 
 
 def test_sources_whose_names_are_no_utf8_are_used(tmp_path):
-    unit = (
-        "<tu><tuv lang='en'><seg>a</seg></tuv><tuv lang='de'><seg>b</seg></tuv><tuv lang='fr'><seg>c</seg></tuv></tu>"
-    )
-    (tmp_path / "a\udcff.tmx").write_text(f"<tmx><body>{unit}</body></tmx>")
+    (tmp_path / "a\udcff.tsv").write_text("a\tb\n")
     (tmp_path / "b\udcff").mkdir()
     write_tar(tmp_path / "b\udcff/00000.tar")
+    sources = [f"pairs:{tmp_path}/a\udcff.tsv,language_b=de", f"img2dataset:{tmp_path}/b\udcff"]
     for _ in range(2):
-        output = run([f"tmx:{tmp_path}/a\udcff.tmx", f"img2dataset:{tmp_path}/b\udcff"], tmp_path / "out", shuffle=True)
-    assert len(pairs_in(output)) == 3 and {record.image_id for record in images_in(output)} == {
-        "b\\udcff/0",
-        "b\\udcff/9",
-    }
+        output = run(sources, tmp_path / "out", shuffle=True)
+    assert len(pairs_in(output)) == 1 and {r.image_id for r in images_in(output)} == {"b\\udcff/0", "b\\udcff/9"}
     assert reported(output) == expected_counts()
 
 

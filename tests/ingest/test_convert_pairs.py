@@ -1,9 +1,10 @@
 """Translation pairs from every published format, with its traps."""
 
-import bz2
 import gzip
-import json
+import lzma
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from convert_data import pairs_in, reported, run, write_moses
 
@@ -80,34 +81,6 @@ def test_aligned_names(names, expected):
     assert aligned_names(names) == expected
 
 
-def test_opus_100(tmp_path):
-    def write(name, text):
-        path = tmp_path / "v1.0" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    write("supervised/de-en/opus.de-en-train.de", "eins\nzwei\n")
-    write("supervised/de-en/opus.de-en-train.en", "one\ntwo\n")
-    write("supervised/de-en/opus.de-en-dev.de", "drei\n")
-    write("supervised/de-en/opus.de-en-dev.en", "three\n")
-    write("supervised/de-en/opus.de-en-test.de", "neun\n")  # not asked for below, though zero-shot has test sets too
-    write("supervised/de-en/opus.de-en-test.en", "nine\n")
-    write("supervised/en-yi/opus.en-yi-train.en", "four\n")  # English first, and no dev or test
-    write("supervised/en-yi/opus.en-yi-train.yi", "פיר\n")
-    write("supervised/en-zu/opus.en-zu-train.en", "five\n")  # without its partner
-    write("zero-shot/de-fr/opus.de-fr-test.de", "sechs\n")
-    write("zero-shot/de-fr/opus.de-fr-test.fr", "six\n")
-    output = run([f"opus100:{tmp_path}/v1.0,splits=train+dev+zero-shot"], tmp_path / "out")
-    assert {pair.text_a for pair in pairs_in(output)} == {"eins", "zwei", "four"}
-    assert pairs_in(output, "dev") == [TextPair("drei", "de", "three", "en")]
-    assert pairs_in(output, "test") == [TextPair("sechs", "de", "six", "fr")]
-    assert list(reported(output)) == ["aligned file without its partner"]
-    output = run([f"opus100:{tmp_path}/v1.0,languages=en+yi"], tmp_path / "yi")
-    assert pairs_in(output) == [TextPair("four", "en", "פיר", "yi")]
-    with pytest.raises(UserError, match="no split validation"):
-        run([f"opus100:{tmp_path}/v1.0,splits=validation"], tmp_path / "no")
-
-
 def test_tatoeba_test_and_its_exclusion(tmp_path):
     (tmp_path / "tatoeba.deu-eng.deu").write_text("Wie lange soll ich bleiben?\nHallo!\nSTRASSE\n", encoding="utf-8")
     (tmp_path / "tatoeba.deu-eng.eng").write_text("How long should I stay?\nHello!\nstreet\n", encoding="utf-8")
@@ -133,8 +106,6 @@ def test_any_two_files(tmp_path):
 
 def test_pairs_tsv(tmp_path):
     path = tmp_path / "pairs.tsv.xz"
-    import lzma
-
     path.write_bytes(
         lzma.compress('score\tl\ta\tb\n0.5\tjp\ta "dog"\t犬\n0.4\tjp\tcat\n0.4\t??\tcat\t猫\n0.1\tja\t\tx\n'.encode())
     )
@@ -146,62 +117,32 @@ def test_pairs_tsv(tmp_path):
         "unknown language": f"{path}:4",
         "empty text": f"{path}:5",
     }
+    named = source.replace("text_a=2,text_b=3,language_b=column 1", "text_a=a,text_b=b,language_b=column l")
+    assert pairs_in(run([named], tmp_path / "named")) == pairs_in(output)
+    with pytest.raises(UserError, match="lacks the column 'c': expected a number from 0, or .* \\(score, l, a, b\\)"):
+        run([named.replace("text_b=b", "text_b=c")], tmp_path / "no")
 
 
-TMX = """<?xml version="1.0" encoding="utf-8"?>
-<!DOCTYPE tmx SYSTEM "tmx14.dtd">
-<tmx version="1.4"><header srclang="en" segtype="sentence"/><body>
- <tu><tuv xml:lang="de"><seg>Ein <bpt i="1">Hund</bpt>
- bellt &amp; rennt.</seg></tuv><tuv xml:lang="EN-us"><seg>A dog barks.</seg></tuv></tu>
- <tu><tuv xml:lang="en"><seg>Only one</seg></tuv></tu>
- <tu><tuv lang="en"><seg>three</seg></tuv><tuv xml:lang="fr"><seg>trois</seg></tuv>
- <tuv xml:lang="iw"><seg>שלוש</seg></tuv></tu>
- <tu><tuv xml:lang="en"><seg>x</seg></tuv><tuv xml:lang="??"><seg>y</seg></tuv></tu>
-"""
-
-
-def test_tmx(tmp_path):
-    path = tmp_path / "memory.tmx.gz"
-    path.write_bytes(gzip.compress((TMX + "</body></tmx>").encode()))
-    output = run([f"tmx:{path}"], tmp_path / "out")
-    place = f"{path}, unit 3"
-    assert pairs_in(output) == [
-        TextPair("Ein Hund bellt & rennt.", "de", "A dog barks.", "en-US"),
-        TextPair("three", "en", "trois", "fr", place),
-        TextPair("three", "en", "שלוש", "he", place),
-        TextPair("trois", "fr", "שלוש", "he", place),
-    ]
-    assert reported(output, value="first") == {
-        "unit with fewer than two languages": f"{path}, unit 2",
-        "unknown language": f"{path}, unit 4: '??'",
-    }
-    path.write_bytes(gzip.compress(TMX.encode()))  # cut off
-    output = run([f"tmx:{path},languages=en+fr"], tmp_path / "cut")
-    assert pairs_in(output) == [TextPair("three", "en", "trois", "fr")]
-    assert any(kind.startswith("XML that is damaged") for kind in reported(output))
-
-
-def google_line(**changes):
-    entry = {
-        "image_id": "391895_1", "src_lang": "en", "trg_lang": "de", "caption_tokenized": "a man on a bike .",
-        "translation_tokenized": "ein Mann auf einem Fahrrad .", "backtranslation_tokenized": "a man on a bicycle .",
+def test_pairs_in_parquet(tmp_path):
+    """As data sets have them today: texts in columns or in fields of one, languages and groups in columns."""
+    path, odd = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    rows = [{"translation": {"de": f"Satz {n}", "en": f"text {n}"}, "to": "jp", "id": n // 2} for n in range(5)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    source = f"pairs:{path},text_a=translation.en,text_b=translation.de,language_b=de,group=id"
+    output = run([source], tmp_path / "out", unit_bytes=1)
+    assert pairs_in(output) == [TextPair(f"text {n}", "en", f"Satz {n}", "de", str(n // 2)) for n in range(5)]
+    by_number = run([f"pairs:{path},text_a=translation.en,text_b=1,language_b=column 1"], tmp_path / "number")
+    assert pairs_in(by_number)[0] == TextPair("text 0", "en", "jp", "ja")
+    rows = [{"x": "a", "y": 5, "to": "de"}, {"x": "b", "y": None, "to": "de"}, {"x": " ", "y": 1, "to": "de"}]
+    texts = [{"x": "a", "y": "b", "to": "??"}, {"x": "a", "y": "b", "to": None}, {"x": "a", "y": "", "to": "de"}]
+    for name, table in {"b": rows, "c": [*texts, {"x": "fine", "y": "gut", "to": "de"}]}.items():
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), tmp_path / f"{name}.parquet")
+    (tmp_path / "d.parquet").write_bytes(b"broken")
+    output = run([f"pairs:{tmp_path}/[bcd].parquet,text_a=x,text_b=y,language_b=column to"], tmp_path / "odd")
+    assert pairs_in(output) == [TextPair("fine", "en", "gut", "de")]
+    assert reported(output) == {
+        "text or group that is not text": 3, "unknown language": 2, "empty text": 1,
+        "Parquet file that cannot be read": 1,
     }  # fmt: skip
-    return json.dumps({**entry, **changes}, ensure_ascii=False)
-
-
-def test_google_translations(tmp_path):
-    path = tmp_path / "coco_mt_train.jsonl.bz2"
-    lines = [
-        google_line(),
-        google_line(trg_lang="iw", translation_tokenized="גבר"),
-        "{broken",
-        google_line(trg_lang="fr"),
-    ]
-    path.write_bytes(bz2.compress("\n".join([*lines, google_line(translation_tokenized="")]).encode()))
-    output = run([f"google_mt:{path},languages=de+he"], tmp_path / "out")
-    assert pairs_in(output) == [
-        TextPair("a man on a bike .", "en", "ein Mann auf einem Fahrrad .", "de", "391895_1"),
-        TextPair("a man on a bike .", "en", "גבר", "he", "391895_1"),
-    ]
-    assert reported(output)["empty text"] == 1 and reported(output, value="first")["empty text"] == f"{path}:5"
-    assert reported(output, "left_out")["language not asked for"] == 1
+    with pytest.raises(UserError, match="b.parquet lacks the column 'z'; it has x, y, to"):
+        run([f"pairs:{odd},text_a=z,language_b=de"], tmp_path / "no")

@@ -10,7 +10,8 @@ from test_commands import run_here
 
 from mural_tf.commands import COMMANDS
 from mural_tf.errors import UserError
-from mural_tf.ingest.build_vocabulary import WordCounts, count_sources
+from mural_tf.ingest import rows
+from mural_tf.ingest.build_vocabulary import COUNTS, WordCounts, count_sources
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.text import learning
@@ -20,8 +21,10 @@ from mural_tf.text.words import BoundedCounts, count_words
 
 
 def test_temperature_by_hand(tmp_path):
-    (tmp_path / "counts-00000.tsv").write_text("en\ta\t60\nen\tx\t10\nsw\tx\t1\n")
-    (tmp_path / "counts-00001.tsv").write_text("en\tthe\t30\nsw\tya\t3\n")
+    blocks = [("en", "a", 60), ("en", "x", 4), ("sw", "x", 1)], [("en", "the", 30), ("en", "x", 6), ("sw", "ya", 3)]
+    for number, block in enumerate(blocks):
+        with rows.write(tmp_path, "counts", number, COUNTS) as add:
+            list(map(add, block))
     counts = WordCounts(tmp_path)
     assert counts.totals == {"en": 100, "sw": 4}
     assert counts.combined() == ({"a": 60, "the": 30, "x": 11, "ya": 3}, 0)
@@ -101,7 +104,7 @@ def test_the_trainer_is_given_bounded_text(monkeypatch):
 
 def test_command(tmp_path, capsys):
     sources = sources_of_every_kind(tmp_path)
-    flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
+    flags = ["--size=80", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
     assert run_here(COMMANDS, "vocabulary", *sources, *flags) == 0
     assert "323 captions and pairs read, 322 written, 1 skipped" in capsys.readouterr().out
     tokenizer = WordPieceTokenizer(load_vocabulary(tmp_path / "v.txt"))

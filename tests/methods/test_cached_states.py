@@ -13,7 +13,7 @@ from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.adapters import Adapter
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter, read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
@@ -79,6 +79,51 @@ def test_the_noise_has_its_deviation():
     layer.output_dense.kernel.assign(np.zeros([1, 4000]))
     noise = layer(states, training=True).numpy()
     assert abs(noise.std() - 0.25) < 0.02 and abs(noise.mean()) < 0.02
+
+
+# ConSE.
+
+
+def test_the_mean_of_the_likeliest_names_by_hand():
+    # Twelve classes of probability 1/16, the last two of 3/16: the ten likeliest end in a tie, so that all count.
+    layer = ClassesAdapter(2, 3, classes=12, width=2)
+    states = np.concatenate([np.ones([1, 4]), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
+    states[0, -2:] = 3 / 16
+    layer(states)
+    layer.name_classes(np.stack([np.arange(12), np.ones(12)], axis=1))
+    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1.
+    np.testing.assert_allclose(layer(states)[0, 3:], [6.75, 1.0], rtol=1e-6)
+
+
+def test_only_ten_classes_count():
+    layer, generator = ClassesAdapter(2, 3, classes=30, width=5), np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.ones(30), size=4).astype(np.float32)
+    states = np.concatenate([generator.normal(size=(4, 6)), probabilities], axis=1).astype(np.float32)
+    layer(states)
+    names = generator.normal(size=(30, 5)).astype(np.float32)
+    layer.name_classes(names)
+    for row, vector in zip(probabilities, layer(states).numpy()):
+        likeliest = np.argsort(-row)[:10]
+        assert difference(vector[3:], row[likeliest] @ names[likeliest]) < 1e-6
+        assert abs(np.linalg.norm(vector[:3]) - 1) < 1e-6  # the trained part
+
+
+def test_a_text_beside_conse():
+    layer = TextAdapter(2, 3)
+    states = np.array([[3.0, 0.0], [1.0, 4.0]], np.float32)
+    layer(states)
+    layer.standardize(states)
+    # Means 2 and 2: (1, -2) and (-1, 2), each divided by the root of 5.
+    np.testing.assert_allclose(layer(states)[:, 3:], np.array([[1, -2], [-1, 2]]) / np.sqrt(5), rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(layer(states)[:, :3], axis=1), [1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '["a", 3]', "[", '["a", " "]'])
+def test_a_list_of_class_names_that_is_none(content, tmp_path):
+    path = tmp_path / "names.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"image_tower.class_names={path}"):
+        read_class_names(str(path))
 
 
 # States.

@@ -9,7 +9,14 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
-from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
+from mural_tf.encoders.efficientnet import (
+    IMAGENET_MEAN,
+    IMAGENET_STANDARD_DEVIATION,
+    output_width,
+    scaled_depth,
+    scaled_width,
+    swish,
+)
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
 from mural_tf.encoders.layers import Dropout
 from mural_tf.errors import UserError
@@ -120,6 +127,24 @@ def test_embedding_size_projection_and_any_image_size():
     assert model.embedding_size == 24 and model.output_shape == (None, 24)
     for pixels in (32, 33, 7):
         assert model(random_images(2, pixels)).shape == (2, 24)
+
+
+@pytest.mark.parametrize("name", ["efficientnet", "efficientnet_lite"])
+def test_pooled_stages_are_means_of_what_stages_give(name):
+    config = tower_config(name=name, pooled_stages=True)
+    model, images = build_image_encoder(config), random_images(2, 40)
+    assert model.embedding_size == model.output_shape[-1] == output_width(config)
+    # The last layer of a stage is the last of its last block: the stage's first pooling layer reads it.
+    pools = [layer for layer in model.layers if layer.name.endswith("_pool")]
+    inside = keras.Model(model.input, [pool.input for pool in pools])(images)
+    expected = np.concatenate([tf.reduce_mean(x, axis=(1, 2)) for x in inside], axis=1)
+    np.testing.assert_allclose(model(images), expected, atol=1e-5)
+    assert len(pools) == (8 if name == "efficientnet_lite" else 7)
+
+
+def test_classes_are_of_lite_alone():
+    with pytest.raises(UserError, match="class_names: only 'efficientnet_lite'"):
+        build_image_encoder(tower_config(classes=10))
 
 
 def test_images_are_expected_between_0_and_1():

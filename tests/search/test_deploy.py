@@ -32,13 +32,36 @@ def test_manifests_fit_the_schema_of_kubernetes(resource):
         validator.validate(wrong, "1.30", strict=True)
 
 
+def filled(**environment):
+    """compose.yaml with its variables in place, as Compose does it: ${A:?message}, ${A:-default}, ${A:+instead}."""
+    text, pattern = (DEPLOY / "compose.yaml").read_text("utf-8"), re.compile(r"\$\{(\w+)(?::([?+-])([^${}]*))?\}")
+
+    def value(match):
+        given = environment.get(match[1], "")
+        assert given or match[2] != "?", match[3]
+        return {"+": match[3] if given else "", "-": given or match[3]}.get(match[2], given)
+
+    while pattern.search(text):
+        text = pattern.sub(value, text)
+    return text
+
+
 def test_compose_fits_its_schema():
     specification = pytest.importorskip("compose_spec", reason="its checker needs Python 3.10")
-    text = re.sub(r"\$\{EXPORT:\?[^}]*\}", "/exports/mine", (DEPLOY / "compose.yaml").read_text("utf-8"))
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)  # the checker knows no defaults
+    text = filled(EXPORT="/exports/mine")
     assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"rest", "tensorflow_serving"}
     with pytest.raises(Exception, match="comand"):
         specification.PyCompose.from_yaml(text.replace("    command:", "    comand:", 1))
+
+
+def test_the_page_has_its_index_and_pictures():
+    text = filled(EXPORT="/shop/export", INDEX="/shop/index", PICTURES="/shop/data")
+    server = yaml.safe_load(text)["services"]["rest"]
+    mounts = {mount["source"]: mount["target"] for mount in server["volumes"]}
+    assert mounts == {"/shop/export": "/models", "/shop/index": "/index", "/shop/data": "/shop/data"}
+    assert all(mount["read_only"] for mount in server["volumes"]) and "--index=/index" in server["command"]
+    alone = yaml.safe_load(filled(EXPORT="/shop/export"))["services"]["rest"]
+    assert "--index=" in alone["command"] and {mount["source"] for mount in alone["volumes"]} == {"/shop/export"}
 
 
 def test_both_start_the_same_tensorflow_serving_and_take_another():
@@ -51,7 +74,7 @@ def test_services_disruption_budgets_and_volumes_fit_the_pods():
     pods = {one["metadata"]["name"]: one["spec"] for one in kind("Deployment")}
     claims = {one["metadata"]["name"] for one in kind("PersistentVolumeClaim")}
     maps = {one["metadata"]["name"]: one["data"] for one in kind("ConfigMap")}
-    assert len(pods) == 2 and {one["metadata"]["name"] for one in kind("Service")} == set(pods)
+    assert pods and {one["metadata"]["name"] for one in kind("Service")} == set(pods)
     for name, pod in pods.items():
         labels = pod["template"]["metadata"]["labels"]
         assert pod["selector"]["matchLabels"].items() <= labels.items()
@@ -93,12 +116,10 @@ def test_tensorflow_serving_is_configured_as_by_the_export():
 
 
 def test_the_flags_of_the_server_are_the_commands():
-    rest = next(one for one in kind("Deployment") if one["metadata"]["name"] == "mural-rest")
-    arguments = [rest["spec"]["template"]["spec"]["containers"][0]["args"], COMPOSE["services"]["rest"]["command"]]
     command = [sys.executable, "-m", "mural_tf", "serve", "--help"]
     described = subprocess.run(command, cwd=DEPLOY.parent, capture_output=True, text=True).stdout
-    for flag in (flag.partition("=")[0] for flags in arguments for flag in flags):
-        assert f"  {flag}:" in described, flag
+    for flag in COMPOSE["services"]["rest"]["command"]:
+        assert f"  {flag.partition('=')[0]}:" in described, flag
 
 
 def test_the_health_check_of_compose_asks_the_server():

@@ -458,7 +458,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     """Counts items by their languages, one or two, in one pass over the files."""
     folder = files[0].rsplit("/", 2)[0]
     print(
-        f"Reading {len(files)} files to count their languages; python -m mural_tf count {folder} does it once for all.",
+        f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.",
         flush=True,
     )
     table: collections.Counter[str] = collections.Counter()

@@ -1,28 +1,24 @@
-"""Translation pairs in the formats of published corpora.
-
-Line-aligned files: OPUS's Moses zips (CCMatrix, Tatoeba, …), OPUS-100, LASER's Tatoeba test, any two files. Others:
-Google's machine translations of captions, translation memories (TMX), tables.
-"""
+"""Translation pairs: line-aligned files (OPUS's Moses zips, LASER's Tatoeba test, any two files), and tables."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
+import operator
 import pathlib
-import xml.etree.ElementTree as ElementTree
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, known_language, lines_of
+from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows, row_group_units
+from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, known_language, lines_of
 from mural_tf.text_files import (
     DAMAGED,
-    LONGEST_LINE,
     TOO_LONG,
     Part,
     Unit,
@@ -33,14 +29,14 @@ from mural_tf.text_files import (
     decode,
     is_text,
     open_binary,
-    parse_object,
-    printable,
+    read_lines,
     skip_lines,
     skip_to,
     unpacked_size,
 )
 
 _NOTHING = object()
+PARQUET = ".parquet"
 
 
 class LinePair(NamedTuple):
@@ -257,41 +253,6 @@ def _splits(pair: str) -> Iterator[tuple[str, str]]:
 
 
 @dataclasses.dataclass
-class Opus100(AlignedSource):
-    """OPUS-100: `opus100:opus-100-corpus/v1.0` with `supervised/de-en/opus.de-en-train.de` and so on.
-
-    Attributes:
-      languages: pairs of these only, joined by "+"; default all. English is on either side of a pair.
-      splits: of train, dev, test and zero-shot (which are test sets too), joined by "+"; a pair may lack dev and test.
-    """
-
-    KIND: ClassVar[str] = "opus100"
-    languages: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ("train",)
-
-    def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the files of the splits."""
-        groups = {**dict.fromkeys(("train", "dev", "test"), "supervised"), "zero-shot": "zero-shot"}
-        unknown = set(self.splits) - set(groups)
-        if unknown:
-            raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has {', '.join(groups)}.")
-        folders = [(folder, name) for name in self.splits for folder in as_path(self.path).glob(f"{groups[name]}/*-*")]
-        found = False
-        for folder, name in sorted(folders, key=lambda entry: entry[0]):
-            split = "test" if name == "zero-shot" else name
-            codes = tuple(folder.name.split("-")[:2])
-            path_a, path_b = (folder / f"opus.{folder.name}-{split}.{code}" for code in codes)
-            if path_a.exists():
-                found = True
-                yield AlignedFiles(path_a, path_b, codes, split)
-        if not found:
-            raise UserError(
-                f"No file like {self.path}/supervised/de-en/opus.de-en-{self.splits[0]}.de: name the folder v1.0 of "
-                "OPUS-100."
-            )
-
-
-@dataclasses.dataclass
 class Lines(AlignedSource):
     """Any two aligned files: `lines:corpus.en,partner=corpus.de,language_a=en,language_b=de`; .gz, .bz2, .xz too.
 
@@ -341,215 +302,98 @@ class Tatoeba(AlignedSource):
             yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), self.split)
 
 
-class LineSource(Source):
-    """Text files with a pair on each line; a family gives `records`."""
-
-    header = False
-
-    def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yields (line, place)."""
-        return lines_of(unit, reading, self.header)
-
-
-class Translation(NamedTuple):
-    """A caption and its translation, by Google; `identity` names caption and image."""
-
-    source: str
-    source_language: str
-    target: str
-    target_language: str
-    identity: str
-
-
-def parse_google_line(line: str) -> Translation:
-    """Returns what a line of Google's translations holds; raises `ValueError` with what is wrong with it.
-
-    A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
-    from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
-    "#".
-    """
-    try:
-        entry = parse_object(line)
-        source, target = entry["caption_tokenized"], entry["translation_tokenized"]
-        source_language, target_language = entry["src_lang"], entry["trg_lang"]
-    except (ValueError, KeyError):
-        raise ValueError("line that is not a JSON object with a caption and its translation") from None
-    identity = entry.get("image_id", entry.get("rec_num", ""))
-    if not is_text(source) or not is_text(target) or not (isinstance(identity, int) or is_text(identity)):
-        raise ValueError("caption, translation or id that is not text")
-    source, target = clean(source), clean(target)
-    if not source or not target:
-        raise ValueError("empty text")
-    languages = known_language(source_language), known_language(target_language)
-    if not all(languages):
-        raise ValueError("unknown language")
-    return Translation(source, languages[0], target, languages[1], str(identity))
-
-
 @dataclasses.dataclass
-class GoogleTranslations(LineSource):
-    """Google's translations of CC3M and COCO as text pairs: `google_mt:cc3m_mt_train.jsonl.bz2,languages=de+fr+cs+ja`.
+class Pairs(Source):
+    """A table with a pair in each row, TSV or Parquet: `pairs:mined.tsv.gz,language_b=de`.
 
-    Crossmodal-3600's training data: `{cc3m,coco}_mt_{train,dev}.jsonl.bz2`. All translations of a caption share a
-    group. As captions of the images themselves: --translations.
+    Parquet by its ending; all other files are TSV, .gz, .bz2 and .xz too, in which quotation marks mean nothing. See
+    docs/data.md for OPUS-100, translation memories and translations of captions.
 
     Attributes:
-      languages: target languages, joined by "+"; default all 34.
-      split: which the pairs go to.
-    """
-
-    KIND: ClassVar[str] = "google_mt"
-    languages: tuple[str, ...] = ()
-    split: str = "train"
-
-    def records(self, item: tuple[str, str], reading: Reading) -> Iterable[Pair]:
-        """Yields the line's pair."""
-        (line, place), tally = item, reading.tally
-        if not line:
-            return
-        try:
-            found = parse_google_line(line)
-        except ValueError as error:
-            tally.skip(str(error), place)
-            return
-        if not self.wants(found.target_language):
-            tally.leave_out("language not asked for", place)
-            return
-        languages = found.source_language, found.target_language
-        yield Pair(found.source, languages[0], found.target, languages[1], found.identity, place, self.split)
-
-
-_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-
-
-@dataclasses.dataclass
-class Tmx(Source):
-    """TMX files, plain or .gz: `tmx:de-en.tmx.gz`. A unit with more than two languages gives every pair of them.
-
-    Attributes:
-      languages: pairs of these only, joined by "+"; default all.
-      split: which the pairs go to.
-    """
-
-    KIND: ClassVar[str] = "tmx"
-    languages: tuple[str, ...] = ()
-    split: str = "train"
-
-    def units(self, unit_bytes: int) -> list[Unit]:
-        """XML is read from its beginning."""
-        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
-
-    def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[list[tuple[str, str]], str]]:
-        """Yields ([(language, text)], place) of every unit, in constant memory."""
-        path, number = as_path(unit.path), 0
-        with open_binary(path) as (content, _):
-            try:
-                parents: list[ElementTree.Element] = []
-                units = _BoundedUnits(content)
-                for event, element in ElementTree.iterparse(units, ("start", "end")):
-                    if event == "start":
-                        parents.append(element)
-                        continue
-                    parents.pop()
-                    if element.tag == "tu":
-                        number += 1
-                        units.begin_unit()
-                        yield _variants(element), printable(f"{path}, unit {number}")  # their group
-                        if parents:
-                            parents[-1].clear()  # units that are done would stay in memory
-            except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
-                kind = "XML that is damaged or cut off: what follows is lost"
-                reading.tally.skip(kind, f"{path}, after unit {number} ({error})")
-
-    def records(self, item: tuple[list[tuple[str, str]], str], reading: Reading) -> Iterable[Pair]:
-        """Yields the pairs of a unit; they share a group if there are several."""
-        (variants, place), tally = item, reading.tally
-        texts = []
-        for code, text in variants:
-            language = known_language(code)
-            if not language:
-                tally.skip("unknown language", f"{place}: {code!r}")
-            elif self.wants(language) and not text:
-                tally.skip("empty text", place)
-            elif self.wants(language):
-                texts.append((language, text))
-        if len(texts) < 2:
-            if len(variants) < 2:
-                tally.skip("unit with fewer than two languages", place)
-            return
-        group = place if len(texts) > 2 else ""
-        for (language_a, text_a), (language_b, text_b) in itertools.combinations(texts, 2):
-            yield Pair(text_a, language_a, text_b, language_b, group, place, self.split)
-
-
-class _BoundedUnits:
-    """A file of XML in which no unit has more than `LONGEST_LINE` bytes: the parser holds each in memory."""
-
-    def __init__(self, content: IO[bytes]):
-        self._content, self._size = content, 0
-
-    def begin_unit(self) -> None:
-        """Counts from here."""
-        self._size = 0
-
-    def read(self, size: int) -> bytes:
-        """Raises `ValueError` in a unit that is too long."""
-        self._size += size
-        if self._size > LONGEST_LINE + 2**16:  # the parser reads ahead
-            raise ValueError(f"a unit of more than {LONGEST_LINE:,} bytes")
-        return self._content.read(size)
-
-
-def _variants(unit: ElementTree.Element) -> list[tuple[str, str]]:
-    found = []
-    for variant in unit.iter("tuv"):
-        segment = variant.find("seg")
-        text = "" if segment is None else clean("".join(segment.itertext()))
-        found.append((variant.get(_LANG) or variant.get("lang") or "", text))
-    return found
-
-
-@dataclasses.dataclass
-class PairsTsv(LineSource):
-    """A table, one pair on each line, columns set apart by tabs: `pairs:mined.tsv.gz,language_b=de`.
-
-    .gz, .bz2 and .xz too. Quotation marks mean nothing.
-
-    Attributes:
-      text_a, text_b: numbers of the columns of the texts, from 0.
-      language_a, language_b: of the texts; or the columns that hold it, as "column 2".
-      header: whether the first line names the columns.
+      text_a, text_b: columns of the texts, by number from 0 or by name; "translation.de" is the field de of a column.
+      language_a, language_b: of the texts; or the column that holds it, as "column 2" or "column lang".
+      group: column of what pairs that mean the same share; "" for none.
+      header: whether the first line of a TSV names the columns.
       split: which the pairs go to.
     """
 
     KIND: ClassVar[str] = "pairs"
-    text_a: int = 0
-    text_b: int = 1
+    text_a: str = "0"
+    text_b: str = "1"
     language_a: str = "en"
     language_b: str = ""
+    group: str = ""
     header: bool = False
     split: str = "train"
 
-    def records(self, item: tuple[str, str], reading: Reading) -> Iterable[Pair]:
-        """Yields the line's pair."""
-        (line, place), tally = item, reading.tally
-        fields = line.split("\t")
-        try:
-            text_a, text_b = clean(fields[self.text_a]), clean(fields[self.text_b])
-            codes = [_code(language, fields) for language in (self.language_a, self.language_b)]
-        except IndexError:
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Parquet files are cut between row groups, others between lines."""
+        units = []
+        for path in self.files():
+            is_parquet = path.suffix == PARQUET
+            units += row_group_units(path, 1.0, unit_bytes) if is_parquet else cut(path, self.weight(path), unit_bytes)
+        return units
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
+        """Yields ({column that an option names: value}, place) of each row, `None` for a row that lacks one."""
+        codes = column_of(self.language_a), column_of(self.language_b)
+        columns = [column for column in (self.text_a, self.text_b, self.group, *codes) if column]
+        path = as_path(unit.path)
+        if path.suffix == PARQUET:
+            yield from _rows_of_parquet(path, columns, unit, reading)
+            return
+        header = next(read_lines(path, lambda *problem: None), (1, ""))[1] if self.header else ""
+        numbers = {column: _number_of(column, (header or "").split("\t"), path) for column in columns}
+        least = 1 + max(numbers.values())
+        for line, place in lines_of(unit, reading, self.header):
+            fields = line.split("\t")
+            yield ({c: fields[n] for c, n in numbers.items()} if len(fields) >= least else None), place
+
+    def records(self, item: tuple[dict[str, Any] | None, str], reading: Reading) -> Iterable[Pair]:
+        """Yields the row's pair."""
+        (row, place), tally = item, reading.tally
+        if row is None:
             tally.skip("row with the wrong number of columns", place)
             return
+        texts, group = (row[self.text_a], row[self.text_b]), row[self.group] if self.group else ""
+        if not all(map(is_text, texts)) or not (isinstance(group, int) or is_text(group)):
+            tally.skip("text or group that is not text", place)
+            return
+        text_a, text_b = map(clean, texts)
+        codes = (row.get(column_of(option), option) for option in (self.language_a, self.language_b))
         language_a, language_b = map(known_language, codes)
         if not text_a or not text_b:
             tally.skip("empty text", place)
         elif not language_a or not language_b:
             tally.skip("unknown language", place)
         else:
-            yield Pair(text_a, language_a, text_b, language_b, "", place, self.split)
+            yield Pair(text_a, language_a, text_b, language_b, str(group), place, self.split)
 
 
-def _code(language: str, fields: list[str]) -> str:
-    """Returns a language's code, or what stands in the column that "column 2" names."""
-    column = column_number(language)
-    return language if column is None else fields[column]
+def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:
+    """Returns the number of a column that is named by it or by its name; raises `UserError` for other names."""
+    if column in names or column.isdigit():
+        return names.index(column) if column in names else int(column)
+    raise UserError(f"{path} lacks the column {column!r}: expected a number from 0, or with header=true a name of its "
+                    f"first line ({', '.join(names)}).")  # fmt: skip
+
+
+def _rows_of_parquet(path: pathlib.Path, columns: Sequence[str], unit: Unit, reading: Reading) -> Iterator[tuple]:
+    try:
+        file = open_parquet(path)
+    except UnreadableParquet as error:
+        reading.tally.skip("Parquet file that cannot be read", str(error))
+        return
+    names, fields = file.schema_arrow.names, {}
+    for column in columns:
+        number = column.isdigit() and column not in names and int(column) < len(names)
+        fields[column] = [names[int(column)]] if number else [column] if column in names else column.split(".")
+        if fields[column][0] not in names:
+            raise UserError(f"{path} lacks the column {column!r}; it has {', '.join(names)}.")
+    roots = sorted({name for name, *_ in fields.values()})
+    for number, row in read_rows(path, roots, reading.tally.skip, unit.share(file.num_row_groups)):
+        try:
+            values = {column: functools.reduce(operator.getitem, names, row) for column, names in fields.items()}
+        except (LookupError, TypeError):  # a field that this row does not have
+            values = None
+        yield values, f"{path}, row {number}"

@@ -28,16 +28,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import google_crc32c
 from PIL import Image
 
+from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
-from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, parse_record
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, json_field, read_json, write_whole
+from mural_tf.files import as_path, json_field, open_path, read_json, write_whole
 from mural_tf.hashes import text_hash
-from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.source import known_language, language_tag
 from mural_tf.ingest.sources.img2dataset import DownloadedImages, is_download
@@ -55,7 +56,7 @@ from mural_tf.ingest.tables.own_tables import (
 from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, Guess, find_columns, language_named, parse_choices
 from mural_tf.progress import tell, tqdm
 from mural_tf.sqlite import sqlite3
-from mural_tf.text_files import Problem, clean
+from mural_tf.text_files import Problem, clean, refuse
 
 FORMAT = 2  # raised when the same table would give other records than before
 NAME = "catalogue"
@@ -817,13 +818,26 @@ def make_data_set(
             write_whole(folder / SKIPPED, lines)
         if not (folder / FIELDS).stat().st_size:
             (folder / FIELDS).unlink()
-        shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
+        files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
+        shards = {f"{path.parent.name}/{path.name}": _counted(path) for path in files}
         rows = {"read": tally.read, "used": tally.written, "skipped": tally.skipped.total}
         rows["left_out"] = tally.left_out.total
         described = {"product": product, "rows": rows, "captions": languages, "shards": shards}
         return {**counts_of(shards), **tally.described(), **described}
 
     return build_folder(output, understood.identity(), write, follows=True)
+
+
+def _counted(path: pathlib.Path) -> dict:
+    """Returns what a description says of a file of records."""
+    languages, records = collections.Counter(), 0
+    for records, (_, serialized) in enumerate(tfrecord.read_all(path, refuse, open_path), start=1):
+        record = parse_record(serialized, str(path), records - 1)
+        is_image = isinstance(record, ImageTextRecord)
+        languages.update(record.languages if is_image else [f"{record.language_a} {record.language_b}"])
+    data = path.read_bytes()
+    checksum = f"{google_crc32c.value(data):08x}"
+    return {"bytes": len(data), "crc32c": checksum, "records": records, "languages": dict(sorted(languages.items()))}
 
 
 def _languages(store: Store, examine: Examine | None) -> dict[str, dict[str, int]]:

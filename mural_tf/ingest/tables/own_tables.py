@@ -27,13 +27,9 @@ from typing import Any, NamedTuple
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
+from mural_tf.ingest.parquet import read_rows
 from mural_tf.ingest.source import find_files, known_language
-from mural_tf.ingest.sources.img2dataset import (
-    find_shards,
-    is_download,
-    read_rows,
-    read_samples,
-)
+from mural_tf.ingest.sources.img2dataset import find_shards, is_download, read_samples
 from mural_tf.text_files import (
     DAMAGED,
     LONGEST_LINE,

@@ -2,16 +2,13 @@
 
 import collections
 import json
-import sys
 
 import numpy as np
 import pytest
 import toy_data
 from ml_collections import ConfigDict
 
-from mural_tf.data import records
-from mural_tf.errors import UserError
-from mural_tf.ingest.word_by_word import (
+from benchmarks.word_by_word import (
     Sample,
     build_word_by_word,
     describe_word_by_word,
@@ -19,6 +16,8 @@ from mural_tf.ingest.word_by_word import (
     translate_words,
     words_of,
 )
+from mural_tf.data import records
+from mural_tf.errors import UserError
 
 from mural_tf.configs import emoji_mural_translated, translated  # isort: skip
 
@@ -130,35 +129,6 @@ def test_names_without_a_translation_get_one(data, tmp_path):
         build_word_by_word(data, tmp_path / "words", ["de"])
     again = build_word_by_word(data, tmp_path / "again", ["sw"], copies=16)
     assert found == list(records.read_records(again, records.TEXT_PAIRS, "train"))
-
-
-def test_all_languages_a_sample_and_another_pivot(data, tmp_path):
-    folder = build_word_by_word(data, tmp_path / "all", max_pairs=10, max_texts=12)
-    found = list(records.read_records(folder, records.TEXT_PAIRS, "train"))
-    assert {pair.language_b for pair in found} == {"de", "sw"} and len({pair.text_a for pair in found}) <= 12
-    text = describe_word_by_word(folder)
-    assert "learnt from 10 of about" in text and "12 of about" in text and "--max_texts" in text
-    folder = build_word_by_word(data, tmp_path / "from_sw", pivot="sw")
-    found = list(records.read_records(folder, records.TEXT_PAIRS, "train"))
-    assert {(pair.language_a, pair.language_b) for pair in found} == {("sw", "en")}
-
-
-def test_what_cannot_be_translated_is_reported(data, tmp_path, monkeypatch):
-    output = tmp_path / "words"
-    with pytest.raises(UserError, match="No text pairs of en and am, xh in .*; there are de, sw"):
-        build_word_by_word(data, output, ["sw", "am", "xh"])
-    with pytest.raises(UserError, match="has a side in 'fr': name another language with --pivot"):
-        build_word_by_word(data, output, pivot="fr")
-    with pytest.raises(UserError, match="No text_pairs records of split 'train'"):
-        (tmp_path / "empty").mkdir()
-        build_word_by_word(tmp_path / "empty", output)
-    odd = toy_data.write_toy_data(tmp_path / "odd", pairs=[records.TextPair("a cat", "en", "!", "sw", "g")])
-    with pytest.raises(UserError, match="hold no dictionary"):
-        build_word_by_word(odd, output)
-    monkeypatch.setitem(sys.modules, "nltk.translate", None)
-    with pytest.raises(UserError, match=r"needs NLTK, which is not installed: pip install -e '.\[words\]'"):
-        build_word_by_word(data, output)
-    assert not output.exists()
 
 
 @pytest.mark.parametrize("module", [translated, emoji_mural_translated])

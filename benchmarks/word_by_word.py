@@ -1,6 +1,9 @@
 """Texts translated word by word, with a dictionary that the text pairs themselves hold.
 
-    python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
+    pip install nltk
+    python -m benchmarks.word_by_word data/mine data/mine_words sw,am      # or of every language with pairs
+
+It helped nobody yet: `docs/results/word_by_word.csv`. `configs/translated.py:words=FOLDER` trains on such texts.
 
 A translation pair teaches a text tower its phrase, and hardly the words: of names whose words were all translated in
 other names it finds few. Here every text of the pivot language is written in another one, word for word, however odd
@@ -19,11 +22,12 @@ import hashlib
 import heapq
 import pathlib
 import random
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
-from mural_tf.errors import UserError, install_extra
+from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.text_files import canonical_language
 
@@ -55,7 +59,7 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     try:
         from nltk.translate import AlignedSent, IBMModel1
     except ImportError:
-        raise UserError(f"The dictionary needs NLTK, which is not installed: {install_extra('words')}.") from None
+        raise UserError("The dictionary needs NLTK, which is not installed: pip install nltk.") from None
     sides = [(words_of(a), words_of(b)) for a, b in pairs]
     sides = [(a, b) for a, b in sides if a and b]
     if not sides:
@@ -163,7 +167,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
         texts.add((text, group))
         pairs[language].add((text, other))
     if not pairs:
-        raise UserError(f"No text pair of {data_dir} has a side in {pivot!r}: name another language with --pivot.")
+        raise UserError(f"No text pair of {data_dir} has a side in {pivot!r}: name another language as `pivot`.")
     languages = settings["languages"] or sorted(pairs)
     missing = [language for language in languages if language not in pairs]
     if missing:
@@ -209,7 +213,7 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
         lines.append(f"{language}: {words:,} words learnt from {of} pairs, {made:,} texts written")
     taken, found = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
     if found > taken:
-        lines.append(f"{taken:,} of about {found:,} texts were translated: --max_texts")
+        lines.append(f"{taken:,} of about {found:,} texts were translated: `max_texts`")
     total = json_field(description, "counts.text_pairs.train", int, path)
     return "\n".join([*lines, f"{total:,} text pairs in {folder}"])
 
@@ -226,3 +230,8 @@ def _oriented(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str, str]
 def _listed(languages: Iterable[str]) -> str:
     names = sorted(languages)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+if __name__ == "__main__":
+    wanted = [code for codes in sys.argv[3:] for code in codes.split(",")]
+    print(describe_word_by_word(build_word_by_word(*sys.argv[1:3], wanted)))

@@ -1,0 +1,103 @@
+"""Rows that many workers write, as Parquet, and that DuckDB groups and joins in bounded memory.
+
+A worker writes a file per table and job, which appears when it is whole: a job that is done is known by its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import fsspec
+
+from mural_tf.errors import UserError, install_extra
+from mural_tf.files import whole
+from mural_tf.paths import RemotePath
+
+MEMORY = "1GB"  # that DuckDB takes before it goes on in files
+AT_ONCE = 50_000  # rows that are held until they are written
+
+
+@functools.cache
+def _packages() -> tuple:
+    try:
+        import duckdb
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f"What depends on all data is decided by DuckDB ({error}): {install_extra('convert')}."
+        ) from None
+    return duckdb, pyarrow
+
+
+def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
+    """Returns the file of a table that a job writes."""
+    return folder / f"{table}-{job}.parquet"
+
+
+@contextlib.contextmanager
+def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, str]) -> Iterator[Callable]:
+    """Gives what adds a row, a tuple, to a table; `columns`: {name: type as pyarrow calls it}."""
+    _, pyarrow = _packages()
+    types = {name: pyarrow.type_for_alias(kind) for name, kind in columns.items()}
+    rows: list[tuple] = []
+    with whole(path_of(folder, table, job)) as partial:
+        with pyarrow.parquet.ParquetWriter(partial, pyarrow.schema(types.items())) as file:
+
+            def flush() -> None:
+                arrays = [pyarrow.array(column, kind) for column, kind in zip(zip(*rows), types.values())]
+                file.write_table(pyarrow.table(arrays, list(types)))
+                rows.clear()
+
+            def add(row: tuple) -> None:
+                rows.append(row)
+                if len(rows) == AT_ONCE:
+                    flush()
+
+            yield add
+            if rows:
+                flush()
+
+
+def files(folder: pathlib.Path, table: str) -> str:
+    """Returns what SQL calls the rows of a table that all jobs have written."""
+    return f"'{_quoted(folder)}/{table}-*.parquet'"
+
+
+def file(path: pathlib.Path) -> str:
+    """Returns what SQL calls a file."""
+    return f"'{_quoted(path)}'"
+
+
+def _quoted(path: pathlib.Path) -> str:
+    return glob.escape(str(path)).replace("'", "''")
+
+
+def ask(folder: pathlib.Path, query: str, parameters: Sequence[Any] = ()) -> Any:
+    """Returns DuckDB's answer to a query about files in `folder`, which is also where it spills."""
+    return _database(folder, os.getpid()).cursor().execute(query, parameters)
+
+
+@functools.lru_cache(maxsize=1)
+def _database(folder: pathlib.Path, process: int) -> Any:
+    duckdb, _ = _packages()
+    is_remote = isinstance(folder, RemotePath)
+    spilled = os.path.join(tempfile.gettempdir() if is_remote else folder, f"spilled-{process}")
+    database = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY, "temp_directory": spilled})
+    if is_remote:
+        database.register_filesystem(fsspec.filesystem(str(folder).partition("://")[0], use_listings_cache=False))
+    return database
+
+
+def save(path: pathlib.Path, query: str) -> None:
+    """Writes the rows of a query about files beside `path` to the Parquet file `path`."""
+    with whole(path) as partial:
+        name = str(partial).replace("'", "''")
+        ask(path.parent, f"COPY ({query}) TO '{name}' (FORMAT parquet)")
