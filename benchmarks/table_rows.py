@@ -370,9 +370,9 @@ def slug(name: str) -> str:
 def load(stage: Stage):
     """Returns a stage's configuration; raises `UserError` if there is no such file."""
     file, *arguments = stage.config.split(":")
-    if importlib.util.find_spec(f"configs.{file}") is None:
+    if importlib.util.find_spec(f"mural_tf.configs.{file}") is None:
         raise UserError(f"configs/{file}.py does not exist; choose others with --methods=….")
-    return importlib.import_module(f"configs.{file}").get_config(*arguments)
+    return importlib.import_module(f"mural_tf.configs.{file}").get_config(*arguments)
 
 
 def trains_text_head(stage: Stage) -> bool:

@@ -31,7 +31,7 @@ from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import shown
 from mural_tf.trust import trusting
 
-CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
+CONFIGS = pathlib.Path(__file__).parent / "configs"
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
 SHOWN = 10  # names in a message, where there are many
 HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
@@ -295,7 +295,7 @@ class _ConfigParser(flags.ArgumentParser):
 
     def parse(self, path: str) -> ConfigDict:
         try:
-            config = _read_config(find_config(path))
+            config = read_config(find_config(path))
             name = last_value("config.model", sys.argv[1:])
             if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
                 name = config.model  # a file need not mount the method whose fields it leaves as they are
@@ -313,8 +313,8 @@ class _ConfigParser(flags.ArgumentParser):
         return self._reader.flag_type()
 
 
-def _read_config(path: str) -> ConfigDict:
-    """Returns what the `get_config` of "FILE.py[:ARGUMENTS]" returns."""
+def read_config(path: str) -> ConfigDict:
+    """Returns what the `get_config` of "FILE.py[:ARGUMENTS]" returns; `find_config` finds the file of a name."""
     file, colon, arguments = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)

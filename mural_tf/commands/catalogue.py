@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.cli import given_fields
+from mural_tf.cli import find_config, given_fields, read_config
 from mural_tf.config_file import load_config
 from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
@@ -287,12 +287,11 @@ def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
 
 def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
     """Adds the stage of translations, or goes on with it; tells whether it came to its end."""
-    from mural_tf.configs.translated import get_config
     from mural_tf.runs.finetune import finetune
     from mural_tf.runs.finish import is_finished
 
     workdir, tuned = folder / TRANSLATED, load_config(local_copy(folder / WORKDIR / "config.json"))
-    stage = get_config()
+    stage = read_config(find_config("translated"))
     data = str(folder / DATA)
     stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
     names = [data, *translations]

@@ -11,10 +11,7 @@ little-endian float32 numbers: they are read, batched and evaluated like images,
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -24,229 +21,83 @@ from mural_tf.data.pictures import MAX_PIXELS
 from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.towers import takes_features
 
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how the files begin
+
 
 def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
-    """Decodes one JPEG, PNG, BMP or (the first frame of a) GIF, a string scalar, to uint8 RGB [H, W, 3].
+    """Decodes one JPEG or PNG, a string scalar, to uint8 RGB [H, W, 3].
 
     Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say. `jpeg` is
     `image_tower.jpeg`: with "accurate" a JPEG's pixels are Pillow's. Raises `tf.errors.InvalidArgumentError` for
-    anything else, and for more than `MAX_PIXELS` before they are decoded.
+    anything else, and for more than `MAX_PIXELS` before they are decoded. `data.pictures.for_the_encoder` makes JPEG or
+    PNG of other formats.
     """
-    # The second one is a function of its own, because all operations of a branch that is not taken cost time, too.
-    image = tf.cond(_is_plain(data), lambda: _decode(data, jpeg), lambda: _any_decoder(jpeg)(data))
+    is_jpeg = _begins_with(data, JPEG)
+    # Nothing is what does not decode. An assertion would have a side effect: such graphs are run more slowly.
+    data = tf.where(claimed_pixels(data, is_jpeg) <= MAX_PIXELS, data, "")
+    image = tf.cond(is_jpeg, lambda: _decode_jpeg(data, jpeg), lambda: _decode_png(data))
     return tf.ensure_shape(image, [None, None, 3])
 
 
-def _decode(data: tf.Tensor, jpeg: str) -> tf.Tensor:
-    """Returns uint8 [H, W, 1 to 4]: grey or RGB, and then alpha."""
-
-    def others():
-        return tf.io.decode_image(data, channels=0, expand_animations=False)
-
-    if jpeg == "fast":
-        return others()
-    return tf.cond(_is_jpeg(data), lambda: tf.io.decode_jpeg(data, dct_method="INTEGER_ACCURATE"), others)
-
-
-def _is_jpeg(data: tf.Tensor) -> tf.Tensor:
-    return tf.equal(tf.strings.substr(data, 0, 2), b"\xff\xd8")
-
-
-@functools.cache
-def _any_decoder(jpeg: str) -> Callable:
-    def decode(data: tf.Tensor) -> tf.Tensor:
-        pixels, orientation = _described(data)
-        # Nothing is what does not decode. An assertion would have a side effect: such graphs are run more slowly.
-        image = _decode(tf.where(pixels <= MAX_PIXELS, data, ""), jpeg)
-        image.set_shape([None, None, None])
-        is_rgb = tf.equal(tf.shape(image)[2], 3)
-        image = tf.ensure_shape(tf.cond(is_rgb, lambda: image, lambda: _as_rgb(image)), [None, None, 3])
-        return turned_upright(image, orientation)
-
-    signature, attributes = [tf.TensorSpec([], tf.string)], {"_noinline": True}
-    return tf.function(decode, signature, autograph=False, experimental_attributes=attributes)
-
-
-# Most files begin in one of a few ways that say at once that they hold few enough pixels, in RGB and upright. Looking
-# for these, instead of reading every header, halves the time: 192 for 421 microseconds a JPEG of 64 pixels a side,
-# 1,038 for 1,697 at 346.
-
-_SMALL = 2 ** (MAX_PIXELS.bit_length() // 2)  # two sides below this have at most `MAX_PIXELS`
-
-
-def _any(size: int) -> list:
-    return [(0, 0)] * size
-
-
-def _these(content: bytes) -> list:
-    return [(0xFF, value) for value in content]
-
-
-def _small(size: int) -> list:
-    """A big-endian number of `size` bytes below `_SMALL`."""
-    return [(bit, 0) for bit in (256**size - _SMALL).to_bytes(size, "big")]
-
-
-def _plain_headers() -> np.ndarray:
-    """Returns the masks and the masked bytes of all such headers, uint8 [2, N, L]."""
-    # PNG's chunks: length (4 bytes), name (4), content, checksum (4). Transparency would stand before the data.
-    description = _these(b"\0\0\0\x0dIHDR") + _small(4) + _small(4) + _these(b"\x08\x02") + _any(3 + 4)
-    headers = [_these(b"\x89PNG\r\n\x1a\n") + description + _any(4) + _these(b"IDAT")]
-    # JPEG's segments: marker (2 bytes), length of what follows (2), content. EXIF data would stand before the tables.
-    jfif = _these(b"\xff\xe0\0\x10") + _any(14)
-    table, two_tables = _these(b"\xff\xdb\0\x43") + _any(65), _these(b"\xff\xdb\0\x84") + _any(130)
-    for before, tables, marker in itertools.product(
-        ([], jfif), (table, table + table, two_tables), (b"\xff\xc0", b"\xff\xc2")
-    ):
-        frame = _these(marker + b"\0\x11\x08") + _small(2) + _small(2) + _these(b"\x03")  # three colours of 8 bits
-        headers.append(_these(b"\xff\xd8") + before + tables + frame)
-    length = max(map(len, headers))
-    return np.array([header + _any(length - len(header)) for header in headers], np.uint8).transpose(2, 0, 1)
-
-
-_MASKS, _PLAIN = _plain_headers()
-
-
-def _is_plain(data: tf.Tensor) -> tf.Tensor:
-    """Tells, a bool scalar, of an image, a string scalar, whether there is nothing to look at.
-
-    They are PNG or JPEG, RGB, of small sides and without EXIF data.
-    """
-    length = _MASKS.shape[1]
-    header = tf.io.decode_raw(tf.strings.substr(data, 0, length), tf.uint8, fixed_length=length)  # [L]
-    fits = tf.equal(tf.bitwise.bitwise_and(header, _MASKS), _PLAIN)
-    return tf.reduce_any(tf.reduce_all(fits, axis=-1))
-
-
-# What the header of any other file says.
-
-
-def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
-    """Returns height times width as the header of a JPEG, PNG, GIF or BMP (string scalar) has them, int64; else 0.
+def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
+    """Returns height times width as the header of a JPEG or PNG has them, int64; for other files `MAX_PIXELS` + 1.
 
     Raises `tf.errors.InvalidArgumentError` if a JPEG's header is cut off.
     """
-    return _described(data)[0]
+
+    def of_png():
+        sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False, fixed_length=8)
+        return tf.where(_begins_with(data, PNG), tf.reduce_prod(tf.cast(sides, tf.int64)), MAX_PIXELS + 1)
+
+    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), of_png)
 
 
-def _described(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `claimed_pixels`, and how a JPEG is to be turned by its EXIF data: int32, 1 (it is upright) to 8.
+def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
+    return tf.equal(tf.strings.substr(data, 0, len(start)), start)
 
-    Cameras write this tag instead of turning the pixels (Exif 2.3, §4.6.4). 1 for all other formats, and for EXIF data
-    that are damaged: viewers show these as they are.
+
+def _decode_png(data: tf.Tensor) -> tf.Tensor:
+    image = tf.io.decode_png(data)  # [H, W, 1 to 4]: grey or RGB, and then alpha
+    shape = tf.shape(image)
+
+    def as_rgb():
+        colors = tf.cond(tf.equal(shape[2] % 2, 0), lambda: _on_white(image), lambda: image)
+        return tf.broadcast_to(colors, [shape[0], shape[1], 3])
+
+    return tf.cond(tf.equal(shape[2], 3), lambda: image, as_rgb)
+
+
+def _on_white(image: tf.Tensor) -> tf.Tensor:
+    colors, alpha = tf.cast(image[..., :-1], tf.float32), unit_range(image[..., -1:])
+    return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
+
+
+def _decode_jpeg(data: tf.Tensor, jpeg: str) -> tf.Tensor:
+    image = tf.io.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE" if jpeg == "accurate" else "")
+    orientation = _orientation(data)
+    return tf.cond(tf.equal(orientation, 1), lambda: image, lambda: turned_upright(image, orientation))
+
+
+# EXIF data say how a JPEG is to be turned: cameras write a tag instead of turning the pixels (Exif 2.3, §4.6.4). They
+# are a TIFF file, II or MM by the order of its bytes, in which the tag 0x0112 stands with its type, SHORT or LONG, the
+# count 1 and its value, 1 to 8.
+_EXIF_WITHIN = 4096  # bytes of a file in which the tag is looked for; it stands in the first hundreds
+_EXIF = rb"\C*Exif\x00\x00(?:II\*\x00|MM\x00\*)\C*"
+_LITTLE = rb"II\*\x00\C*?\x12\x01[\x03\x04]\x00\x01\x00\x00\x00([\x01-\x08])"
+_BIG = rb"MM\x00\*\C*?\x01\x12\x00(?:\x03\x00\x00\x00\x01\x00|\x04\x00\x00\x00\x01\x00\x00\x00)([\x01-\x08])"
+_TAG = rb"\C*?Exif\x00\x00(?:" + _LITTLE + b"|" + _BIG + rb")\C*"
+
+
+def _orientation(data: tf.Tensor) -> tf.Tensor:
+    """Returns how a JPEG is to be turned by its EXIF data: int32, 1 (it is upright) to 8.
+
+    1 also for EXIF data that are damaged: viewers show these as they are.
     """
-    return tf.cond(_is_jpeg(data), lambda: _described_jpeg(data), lambda: (_claimed_by_others(data), tf.constant(1)))
-
-
-_NUMBERS = {  # how a file begins, where width and height stand (or the reverse), their bytes
-    b"\x89PNG": (16, 4, "big"),
-    b"GIF8": (6, 2, "little"),
-    b"BM": (18, 4, "little"),
-}
-
-
-def _claimed_by_others(data: tf.Tensor) -> tf.Tensor:
-    header = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 26), tf.uint8, fixed_length=26), tf.int64)
-    pixels = tf.constant(0, tf.int64)
-    for magic, (position, size, order) in _NUMBERS.items():
-        weights = 256 ** np.arange(size, dtype=np.int64)
-        sides = tf.reshape(header[position : position + 2 * size], [2, size])
-        sides = tf.reduce_sum(sides * (weights[::-1] if order == "big" else weights), axis=1)
-        sides = tf.minimum(sides, 2**32 - sides)  # a BMP's negative height says that its rows stand from the top
-        found = tf.reduce_all(tf.equal(header[: len(magic)], [*magic]))
-        pixels = tf.where(found, tf.reduce_prod(sides), pixels)
-    is_gif = tf.reduce_all(tf.equal(header[:4], [*b"GIF8"]))
-    return tf.cond(is_gif, lambda: tf.maximum(pixels, _pixels_of_gif(data)), lambda: pixels)
-
-
-def _pixels_of_gif(data: tf.Tensor) -> tf.Tensor:
-    """Returns the pixels of all images of a GIF, int64: the decoder unpacks every one, and they may be larger than it.
-
-    The form is CompuServe's GIF89a, §18 to 27: a header of 13 bytes and its colours; then images (",", position, sides,
-    flags, colours, a byte) and extensions ("!", a byte), followed by blocks, a byte of length each, the last empty.
-    """
-    numbers = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
-    size = tf.size(numbers)
-
-    def at(place):
-        return numbers[tf.minimum(place, size - 1)]
-
-    def after_colors(place, flags):
-        return place + tf.where(flags >= 128, tf.gather([6, 12, 24, 48, 96, 192, 384, 768], flags % 8), 0)
-
-    def step(place, in_blocks, pixels):
-        first = at(place)
-        is_image = tf.logical_and(tf.logical_not(in_blocks), tf.equal(first, ord(",")))
-        width, height = (at(place + low) + 256 * at(place + low + 1) for low in (5, 7))
-        pixels += tf.where(is_image, tf.cast(width, tf.int64) * tf.cast(height, tf.int64), tf.constant(0, tf.int64))
-        of_item = tf.where(is_image, after_colors(place + 11, at(place + 9)), place + 2)
-        known = tf.logical_or(is_image, tf.equal(first, ord("!")))  # else it is the end, or garbage
-        after = tf.where(in_blocks, place + 1 + first, tf.where(known, of_item, size))
-        return after, tf.where(in_blocks, first > 0, known), pixels
-
-    start = after_colors(tf.constant(13), at(10)), tf.constant(False), tf.constant(0, tf.int64)
-    return tf.while_loop(lambda place, *_: place < size, step, start)[2]
-
-
-# The segments of a JPEG with EXIF data.
-
-_EXIF = b"Exif\0\0"
-_APP1 = 0xE1  # the marker of the segment with EXIF data; those from 0xE0 on may stand before it
-_MOST_SEGMENTS = 64  # that are passed over
-_ORIENTATION = 0x0112  # the tag
-_LONG = 4  # the type of a value of 4 bytes; otherwise it has 2
-
-
-def _described_jpeg(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    pixels = tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64))
-    return pixels, _orientation_of_exif(_exif_of_jpeg(data))
-
-
-def _exif_of_jpeg(data: tf.Tensor) -> tf.Tensor:
-    """Returns the EXIF data, or "", from among segments: 0xFF, marker, length of what follows (2 bytes), content."""
-    size, wanted = tf.strings.length(data), 4 + len(_EXIF)
-
-    def start_of(position):  # of a segment; zeros where the file ends
-        start = tf.strings.substr(data, tf.minimum(position, size), wanted)
-        return tf.cast(tf.io.decode_raw(start, tf.uint8, fixed_length=wanted), tf.int32)
-
-    def has_exif(start):
-        return tf.reduce_all(tf.equal(tf.concat([start[1:2], start[4:]], axis=0), [_APP1, *_EXIF]))
-
-    def may_be_passed(position, start):
-        return tf.logical_and(tf.reduce_all(start[:2] >= [0xFF, 0xE0]), tf.logical_not(has_exif(start)))
-
-    def pass_over(position, start):
-        position += 2 + 256 * start[2] + start[3]
-        return position, start_of(position)
-
-    first = tf.constant(2), start_of(tf.constant(2))
-    position, start = tf.while_loop(may_be_passed, pass_over, first, maximum_iterations=_MOST_SEGMENTS)
-    length = tf.where(has_exif(start), 256 * start[2] + start[3] + 2 - wanted, 0)
-    return tf.strings.substr(data, tf.minimum(position + wanted, size), tf.maximum(length, 0))
-
-
-def _orientation_of_exif(exif: tf.Tensor) -> tf.Tensor:
-    """Returns the tag's value in EXIF data, a TIFF file; 1 if there is none in [1, 8]."""
-    content = tf.cast(tf.io.decode_raw(exif, tf.uint8), tf.int64)
-    length = tf.size(content, tf.int64)
-    content = tf.concat([content, tf.zeros([8], tf.int64)], axis=0)
-    is_little = tf.reduce_all(tf.equal(content[:4], [*b"II*\0"]))
-    is_big = tf.reduce_all(tf.equal(content[:4], [*b"MM\0*"]))
-
-    def number(positions, size):  # unsigned, at each position; 0 beyond the end
-        places = tf.minimum(positions[..., tf.newaxis] + tf.range(size, dtype=tf.int64), length)
-        weights = 256 ** np.arange(size, dtype=np.int64)
-        return tf.reduce_sum(tf.gather(content, places) * tf.where(is_little, weights, weights[::-1]), axis=-1)
-
-    directory = number(tf.constant(4, tf.int64), 4)
-    count = tf.minimum(number(directory, 2), length // 12)
-    entries = directory + 2 + 12 * tf.range(count)  # tag (2 bytes), type (2), count (4), value (4)
-    found = tf.boolean_mask(entries, tf.equal(number(entries, 2), _ORIENTATION))
-    values = tf.where(tf.equal(number(found + 2, 2), _LONG), number(found + 8, 4), number(found + 8, 2))
-    value = tf.reduce_sum(values[-1:])
-    is_known = tf.reduce_all([tf.logical_or(is_little, is_big), value >= 1, value <= 8])
-    return tf.where(is_known, tf.cast(value, tf.int32), 1)
+    head = tf.strings.substr(data, 0, _EXIF_WITHIN)
+    head = tf.where(tf.strings.regex_full_match(head, _EXIF), head, "")  # looking for the tag takes longer
+    value = tf.strings.regex_replace(head, _TAG, rb"\1\2", replace_global=False)
+    number = tf.cast(tf.io.decode_raw(value, tf.uint8, fixed_length=1)[0], tf.int32)
+    return tf.where(tf.equal(tf.strings.length(value), 1), number, 1)
 
 
 # Of each orientation from 0: whether rows and columns change places, and what is then reversed: rows, columns.
@@ -259,17 +110,6 @@ def turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Returns an image [H, W, C] turned and mirrored as an EXIF orientation, int32 in [1, 8], asks for."""
     axes = tf.boolean_mask([0, 1], tf.gather(_REVERSED, orientation))
     return tf.reverse(tf.transpose(image, tf.gather(_SWAPPED, orientation)), axes)
-
-
-def _as_rgb(image: tf.Tensor) -> tf.Tensor:
-    shape = tf.shape(image)
-    colors = tf.cond(tf.equal(shape[2] % 2, 0), lambda: _on_white(image), lambda: image)
-    return tf.broadcast_to(colors, [shape[0], shape[1], 3])
-
-
-def _on_white(image: tf.Tensor) -> tf.Tensor:
-    colors, alpha = tf.cast(image[..., :-1], tf.float32), unit_range(image[..., -1:])
-    return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
 
 
 def resize_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:

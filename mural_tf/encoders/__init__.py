@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
@@ -29,6 +32,25 @@ IMAGE_TOWERS = {
 TEXT_TOWERS = ("bert", "hub", "words")
 
 
+def _without_a_file(build: Callable) -> Callable:
+    """Makes towers' `save` refuse: Keras would fail over the first layer, for these say nothing of their arguments."""
+
+    def refuse(path, *_, **__):
+        raise UserError(
+            f"{path}: a tower alone has no file of Keras': save the whole model, model.save('….keras'), or "
+            "the tower's weights, save_weights, or SavedModels, run_export.py."
+        )
+
+    @functools.wraps(build)
+    def built(*arguments):
+        tower = build(*arguments)
+        tower.save = refuse
+        return tower
+
+    return built
+
+
+@_without_a_file
 def build_image_encoder(config: ConfigDict) -> keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
@@ -84,6 +106,7 @@ def _with_head(tower: keras.Model, size: int) -> keras.Model:
     return model
 
 
+@_without_a_file
 def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the text tower that `config` (the `text_tower` part of a configuration) describes.
 

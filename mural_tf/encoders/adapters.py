@@ -14,29 +14,14 @@ drawings: there the trained part decides.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
 
 FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
 LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3
-
-
-def read_class_names(path: str) -> list[str]:
-    """Returns the names of a classifier's classes, in its order; raises `UserError` for a file without such a list."""
-    try:
-        names = json.loads(as_path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"image_tower.class_names={path} cannot be read: {error}.") from None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise UserError(f"image_tower.class_names={path}: expected a JSON list of texts, the name of each class.")
-    return names
 
 
 class Adapter(keras.layers.Layer):

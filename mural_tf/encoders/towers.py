@@ -5,12 +5,15 @@ Only `encoders` and `text` know towers by name; all others ask the functions bel
 
 from __future__ import annotations
 
+import json
+
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 
 
 def has_images(tower: ConfigDict) -> bool:
@@ -77,6 +80,17 @@ def check_ranges(tower: ConfigDict, name: str) -> None:
     for field, (least, most) in RANGES.items():
         if field in tower and not least <= tower[field] <= most:  # nor NaN
             raise UserError(f"{name}.{field}={tower[field]}: expected {least} to {most}.")
+
+
+def read_class_names(path: str) -> list[str]:
+    """Returns the names of a classifier's classes, in its order; raises `UserError` for a file without such a list."""
+    try:
+        names = json.loads(as_path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"image_tower.class_names={path} cannot be read: {error}.") from None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UserError(f"image_tower.class_names={path}: expected a JSON list of texts, the name of each class.")
+    return names
 
 
 def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:

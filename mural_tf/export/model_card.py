@@ -81,7 +81,7 @@ def describe_model(
         "parameters": trainable_parameters(model),
         "embedding_size": int(config.embedding_size),
         "image": {
-            "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",
+            "input": "JPEG or PNG bytes, or float32 RGB in [0, 1]",
             "classes": int(config.image_tower.classes),  # that a classifier in the tower knows by name
             **preparation(config.image_tower),
         },

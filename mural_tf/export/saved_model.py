@@ -11,7 +11,7 @@ An export can hold several versions of the encoders: see versions.py.
 
 | encoder | signature | input | output |
 |---|---|---|---|
-| image | `serving_default` | `image_bytes` string [B], JPEG, PNG, BMP or GIF | `embedding` float32 [B, D] |
+| image | `serving_default` | `image_bytes` string [B], JPEG or PNG | `embedding` float32 [B, D] |
 | image | `image` | `image` float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] | `embedding` |
 | text | `serving_default` | `text` string [B], UTF-8 | `embedding` float32 [B, D] |
 | text | `tokens` | `input_word_ids`, `input_mask`, `input_type_ids` int32 [B, T] | `embedding` |

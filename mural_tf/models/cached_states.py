@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.data.streams import states
 from mural_tf.data.streams.targets import TargetTable
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter, read_class_names
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter
 from mural_tf.encoders.layers import unit_range
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
 from mural_tf.models.keras_model import CONTENT_IDS
 

@@ -210,8 +210,10 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
     upstream = {name: _present(tape.gradient(loss, embeddings)) for name, loss in losses.items()}
     direct = {name: tape.gradient(loss, variables) for name, loss in losses.items()}  # of the temperature
     del tape
-    through = _backpropagate_chunks(method, examples, seed, chunks, upstream)
-    by_optimizer = {name: [_add(d, t) for d, t in zip(direct[name], through[name])] for name in losses}
+    by_optimizer = {}
+    for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
+        through = _backpropagate_chunks(method, examples, seed, chunks, upstream[name])
+        by_optimizer[name] = [_add(one, other) for one, other in zip(direct[name], through)]
     return Gradients(logs, by_optimizer, moments)
 
 
@@ -239,30 +241,26 @@ def _encode_chunks(method, examples, seed, chunks: int):
     return embeddings, dict(zip(layers, means))
 
 
-def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> dict[str, list[tf.Tensor | None]]:
-    """Second pass: returns, for each optimiser, the gradients that `upstream` {name: [B, D]} sends to the variables."""
+def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list[tf.Tensor | None]:
+    """Second pass: returns the gradients that `upstream` {name: [B, D]} sends to the variables."""
     variables = method.trainable_variables
     upstream = _split(upstream, chunks)
-    reached: dict[str, list[bool]] = {}
+    reached: list[bool] = []
 
     def add_chunk(index, sums):
-        with tf.GradientTape(persistent=len(upstream) > 1) as tape:
+        with tf.GradientTape() as tape:
             with forward_pass(chunk_seed(seed, index), repeated=True):
                 embeddings = method.encode(_chunk(examples, index), training=True)
-        added = {}
-        for name, wanted in upstream.items():
-            gradients = tape.gradient(
-                [embeddings[key] for key in wanted], variables, output_gradients=list(_chunk(wanted, index).values())
-            )
-            reached[name] = [gradient is not None for gradient in gradients]
-            added[name] = [_accumulate(total, gradient) for total, gradient in zip(sums[name], gradients)]
-        return index + 1, added
+        wanted = [embeddings[name] for name in upstream]
+        gradients = tape.gradient(wanted, variables, output_gradients=list(_chunk(upstream, index).values()))
+        reached[:] = [gradient is not None for gradient in gradients]
+        return index + 1, [_accumulate(total, gradient) for total, gradient in zip(sums, gradients)]
 
-    zeros = {name: [tf.zeros(variable.shape, variable.dtype) for variable in variables] for name in upstream}
+    zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
     _, sums = tf.while_loop(
         lambda index, sums: index < chunks, add_chunk, (0, zeros), parallel_iterations=1, maximum_iterations=chunks
     )
-    return {name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream}
+    return [total if is_reached else None for total, is_reached in zip(sums, reached)]
 
 
 def _split(values, chunks: int):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
-from mural_tf.encoders.adapters import read_class_names
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.encoders.transformer import undrawn
 from mural_tf.errors import UserError
 from mural_tf.files import read_json

@@ -123,10 +123,6 @@ def fit(
     if profile:
         callbacks.append(Profile(profile, log))
 
-    def batches():
-        skipped.begin()
-        return _distribute(strategy, model, tokenizer, config, complete)
-
     with log:
         first = train.evaluate_first and step == 0
         if first and not restored:
@@ -136,6 +132,11 @@ def fit(
             return True
         checkpoints.prepare()
         complete = chief_first(strategy, lambda: model.completer(config, tokenizer, workdir))
+
+        def batches():
+            skipped.begin()
+            return _distribute(strategy, model, tokenizer, config, complete)
+
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)

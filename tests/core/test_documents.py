@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "deploy/README.md", NOTEBOOK]
-SOURCES = [path for room in ("configs", "mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [path for room in ("mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
 OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
 FLAGS_OF_OTHERS = {"worker", "spot", "runner"}  # which stand alone in a document
 CALL = re.compile(r"(?:python3? -m mural_tf|\brun_(\w+)\.py)(?: +(.*))?$")
@@ -124,7 +124,7 @@ def test_the_table_of_configurations_names_files():
     page = (ROOT / "docs/training.md").read_text("utf-8")
     rows = re.search(r"^\| configuration \|.*?\n\n", page, re.DOTALL | re.MULTILINE)[0].splitlines()[2:]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])]
-    assert len(named) > 10 and not [name for name in named if not (ROOT / f"configs/{name}.py").is_file()]
+    assert len(named) > 10 and not [name for name in named if not (ROOT / f"mural_tf/configs/{name}.py").is_file()]
 
 
 @every_document

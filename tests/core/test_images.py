@@ -9,8 +9,7 @@ from PIL import Image, ImageOps
 
 from mural_tf.config import base_config
 from mural_tf.data.images import (
-    _described,
-    _is_plain,
+    _orientation,
     _transforms,
     augment_images,
     claimed_pixels,
@@ -187,7 +186,7 @@ def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
     lying = Image.fromarray(tf.io.decode_image(data).numpy())
     lying.getexif()[0x0112] = Image.open(io.BytesIO(data)).getexif()[0x0112]
     np.testing.assert_array_equal(decode_image(tf.constant(data)), np.array(ImageOps.exif_transpose(lying)))
-    assert int(_described(tf.constant(data))[1]) == orientation
+    assert int(_orientation(tf.constant(data))) == orientation
 
 
 @pytest.mark.parametrize("data, orientation", [
@@ -200,19 +199,15 @@ def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
     (with_segments(segment(0xE1, b"Exif\0\0")), 1),
     (with_segments(segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff")), 1),  # a directory beyond the end
     (with_segments(segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\xff\xff")), 1),  # 65,535 tags that are not there
-    (encoded("PNG"), 1),
-    (b"", 1),
 ])  # fmt: skip
 def test_exif_data_in_odd_places_and_damaged(data, orientation):
-    assert int(_described(tf.constant(data))[1]) == orientation
-    if data:
-        assert decode_image(tf.constant(data)).shape == ((13, 7, 3) if orientation >= 5 else (7, 13, 3))
+    assert int(_orientation(tf.constant(data))) == orientation
+    assert decode_image(tf.constant(data)).shape == ((13, 7, 3) if orientation >= 5 else (7, 13, 3))
 
 
 @pytest.mark.parametrize("options", [
     {}, {"mode": "L"}, {"progressive": True}, {"optimize": True}, {"subsampling": 0}, {"quality": 20},
-    {"image_format": "PNG"}, {"image_format": "PNG", "mode": "L"}, {"image_format": "GIF"}, {"image_format": "BMP"},
-    {"image_format": "PNG", "size": (1, 1)},
+    {"image_format": "PNG"}, {"image_format": "PNG", "mode": "L"}, {"image_format": "PNG", "size": (1, 1)},
 ])  # fmt: skip
 def test_pixels_without_exif_data_are_the_decoders(options):
     data = encoded(**options)
@@ -221,44 +216,25 @@ def test_pixels_without_exif_data_are_the_decoders(options):
     np.testing.assert_array_equal(decode_image(tf.constant(data)), expected)
 
 
-def test_what_has_to_be_looked_at_is_not_plain():
-    usual = [encoded(), encoded("PNG"), encoded(progressive=True), encoded(quality=20)]
-    assert all(bool(_is_plain(tf.constant(data))) for data in usual)
-    odd = [with_segments(exif_segment(6)), encoded(mode="L"), encoded("PNG", mode="RGBA"), encoded("GIF"), b"",
-           b"\xff\xd8", claiming(8193, "JPEG"), claiming(8192, "PNG")]  # fmt: skip
-    for data in odd:
-        assert not bool(_is_plain(tf.constant(data)))
-
-
 def claiming(side, image_format):
     """An image whose header says that it is `side` pixels wide and high."""
     data = bytearray(encoded(image_format))
-    places = {"PNG": (16, 4, "big"), "GIF": (6, 2, "little"), "BMP": (18, 4, "little"), "JPEG": (0, 2, "big")}
-    place, size, order = places[image_format]
-    place = place or data.index(b"\xff\xc0") + 5
-    data[place : place + 2 * size] = 2 * side.to_bytes(size, order)
+    place, size = (16, 4) if image_format == "PNG" else (data.index(b"\xff\xc0") + 5, 2)
+    data[place : place + 2 * size] = 2 * side.to_bytes(size, "big")
     return bytes(data)
 
 
-def test_every_image_of_a_gif_counts():
-    frames = [Image.fromarray(np.random.default_rng(i).integers(0, 255, (30, 40, 3), np.uint8)) for i in range(3)]
-    buffer = io.BytesIO()
-    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], comment=b"x" * 600, loop=0)
-    data = bytearray(buffer.getvalue())
-    assert int(claimed_pixels(tf.constant(bytes(data)))) == 3 * 30 * 40
-    at = data.index(b",\0\0\0\0")  # the description of the first image
-    data[at + 5 : at + 9] = 2 * (9000).to_bytes(2, "little")
-    assert int(claimed_pixels(tf.constant(bytes(data)))) == 9000**2 + 2 * 30 * 40
+@pytest.mark.parametrize("image_format", ["GIF", "BMP", "WEBP", "TIFF"])
+def test_other_formats_are_left_to_pillow(image_format):
+    """TensorFlow's decoder of PNGs would take a GIF and a BMP, too, without a look at its size or its colours."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):
-        decode_image(tf.constant(bytes(data)))
-    for size in range(4, len(data), 501):
-        claimed_pixels(tf.constant(bytes(data[:size])))  # wherever it is cut off
+        decode_image(tf.constant(encoded(image_format)))
 
 
-@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "BMP"])
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
 def test_too_many_pixels_are_not_decoded(image_format):
     data = tf.constant(claiming(8193, image_format))
-    assert int(claimed_pixels(data)) == 8193**2
+    assert int(claimed_pixels(data, tf.constant(image_format == "JPEG"))) == 8193**2
     with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):  # no decoder saw it
         decode_image(data)
     with pytest.raises(tf.errors.InvalidArgumentError):  # training leaves out and counts what raises this

@@ -5,12 +5,15 @@ import forked
 import numpy as np
 import pytest
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.keras_model import content_ids
+from mural_tf.models.mural import Mural
 from mural_tf.models.step import global_losses
+from mural_tf.text.tokens import TOKENS
 
 METHODS = ("mural", "align", "siglip", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn")
 ROWS = 12
@@ -226,3 +229,30 @@ def test_mistakes_are_one_line(tmp_path):
         with pytest.raises(UserError, match=r"a Mural is saved as ….keras; .* run_export.py"):
             model.save(tmp_path / name)
         assert not (tmp_path / name).exists()
+
+
+def test_a_tower_alone_has_no_file(tmp_path):
+    model, _ = built()
+    for tower in (model.image_encoder, model.text_encoder):
+        with pytest.raises(UserError, match=r"tower.keras: a tower alone has no file.*model.save\('….keras'\)"):
+            tower.save(tmp_path / "tower.keras")
+    assert not list(tmp_path.iterdir())
+
+
+def test_towers_of_ones_own_train():
+    """A method takes any two Keras models; `compile` makes the variables of its heads."""
+    config = complete(contract.toy_config("mural"))
+    images = keras.Input((32, 32, 3))
+    image_encoder = keras.Model(images, keras.layers.Dense(16)(keras.layers.GlobalAveragePooling2D()(images)))
+    tokens = {name: keras.Input((None,), dtype="int32", name=name) for name in TOKENS}
+    states = keras.layers.Embedding(contract.tokenizer(config).vocabulary_size, 8)(tokens["input_word_ids"])
+    text_encoder = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(states))
+    parts = dict(loss=config.loss, method=config.method, text_tower=config.text_tower)
+    model = Mural(image_encoder, text_encoder, ConfigDict({**parts, **dict(
+        embedding_size=16, shared_head=False, image_size=32)}))  # fmt: skip
+    batch = contract.batch_of(model, config, ROWS)
+    model.compile(keras.optimizers.Adam(1e-2))
+    assert {v.shape[-1] for v in model.text_text_head.trainable_variables} == {16}
+    history = model.fit(tf.data.Dataset.from_tensors(batch).repeat(20), epochs=2, verbose=0).history
+    assert history["loss"][1] < history["loss"][0]
+    assert model(batch)["text_a"].shape == (ROWS, 16)

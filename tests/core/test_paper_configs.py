@@ -15,7 +15,7 @@ from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.models import complete, method_names, mount
 
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "configs"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "mural_tf/configs"
 FILES = sorted(path.stem for path in FOLDER.glob("*.py") if "def get_config" in path.read_text(encoding="utf-8"))
 MILLION = 1e6
 

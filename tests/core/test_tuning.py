@@ -22,8 +22,8 @@ from mural_tf.runs.finetune import as_begun, finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
 
-from configs import translated  # isort: skip
-from configs.finetune import get_config  # isort: skip
+from mural_tf.configs import translated  # isort: skip
+from mural_tf.configs.finetune import get_config  # isort: skip
 
 
 @pytest.mark.parametrize(

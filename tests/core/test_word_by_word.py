@@ -19,7 +19,7 @@ from benchmarks.word_by_word import (
 from mural_tf.data import records
 from mural_tf.errors import UserError
 
-from configs import emoji_mural_translated, translated  # isort: skip
+from mural_tf.configs import emoji_mural_translated, translated  # isort: skip
 
 SWAHILI = [("red cat", "paka nyekundu"), ("red dog", "mbwa nyekundu"), ("blue cat", "paka buluu"),
            ("blue dog", "mbwa buluu"), ("cat", "paka")]  # fmt: skip

@@ -1,22 +1,22 @@
-"""Endless, deterministic streams of items and their places from record files.
+"""Endless, deterministic streams of items from record files, which go on from any place.
 
-    files of an epoch, in its order     `one_epoch`
-    a group of files, read in turn      `record_files.read_group`
-    blocks of records -> of items       `_blocks`, `_parse_block`
-    each item once, or in copies        `_placed`, which also says where each block begins
-    windows, shuffled                   `_of_window`
-    decoded, dropped or counted         `usable_items`
+    an epoch's files, in its order   a b c d e f …           16 at a time, read in turn       `read_group`
+    records, in blocks of 32         a b c d a b c d a b …   parsed to items                  `_blocks`, `_parse_block`
+    items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_placed`
+    each window shuffled             4 0 5 2 1 3 | 8 6 7 …                                    `_of_window`
+    decoded, dropped or counted      4 0   2 1 3 | 8 6 7 …   in blocks                        `usable_items`
+                                           ^ a place: epoch, offset 3, items used, the window's `Begin`
 
-The order follows from (seed, epoch). Each epoch puts the files in another order; of several input pipelines, each takes
-its share of them, a group of up to `CYCLE` at a time, whose records it takes in turn. What comes is cut into windows of
-`data.shuffle_buffer` items (0: they are not shuffled), and each window is shuffled on its own, so that it can be made
-again without what came before: a window's beginning is a byte in each file of a group (`Begin`), and with an item's
-offset in its epoch that is its *place*. A run that stopped anywhere reads one window and goes on with the next item.
-
-What cannot be used is an item like any other, with a `problem`, until the last step, `usable_items`: there it is
-dropped and counted, and if there is too much of it the pipeline fails. Nearly everything is done in blocks, because
-here a function's call costs more than its work. `scan` is `map` with a state, handed from block to block: the `Begin`
-of what comes next, and the tally of what was skipped.
+- The order follows from (seed, epoch) and nothing else: neither from time nor from the number of threads.
+- A window is shuffled by itself, so that it can be made again from its `Begin`: a byte in each of the 16 files.
+- A run that stopped anywhere reads one window again, skips what was used and goes on with the next item.
+- Several input pipelines each read every n-th file of the epoch's order, their `Share`; each has a place of its own.
+- A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
+- There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
+- An epoch ends with an empty item, `END_OF_EPOCH`; the next one begins with the files in another order.
+- Work is done in blocks, because in `tf.data` the call of a function costs more than what it does here.
+- `scan` is `map` with a state that goes from block to block: the `Begin` of what comes next, or the tally of problems.
+- Inside a pipeline epoch and offset are one number, epoch · 2^40 + offset.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import io
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ try:
 except ImportError:  # Python 3.10, to which aiohttp brings it
     from async_timeout import timeout
 
-from mural_tf.data.pictures import MAX_PIXELS, BadImage, for_the_encoder, open_image, turned
+from mural_tf.data.pictures import MAX_PIXELS, BadImage, for_the_encoder, open_image
 from mural_tf.errors import UserError
 from mural_tf.search.server.rest_json import MARKS, BadRequest
 
@@ -133,7 +132,7 @@ def _check(count: int, most: int, what: str) -> None:
 
 # Images.
 
-OF_THE_GRAPH = (b"\xff\xd8", b"\x89PNG", b"BM")  # how the files begin that the exported graph gets as they are
+OF_THE_GRAPH = (b"\xff\xd8\xff", b"\x89PNG")  # how the files begin that the exported graph gets as they are
 # Putting transparent pixels on white takes this many times the memory of the same pixels without transparency.
 TRANSPARENT = 4
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
@@ -193,21 +192,14 @@ def is_foreign(data: bytes) -> bool:
 def decodable(images: Sequence[bytes]) -> np.ndarray:
     """Returns images as the exported graph gets them, objects [B]; what does not decode becomes empty.
 
-    WebP, AVIF, TIFF and others become JPEG. Of a GIF only the first frame is left: the graph would unpack all of them.
-    This decodes; it is for a thread.
+    WebP, BMP, the first frame of a GIF and others become JPEG. This decodes; it is for a thread.
     """
     made = np.empty(len(images), object)
     for row, data in enumerate(images):
         try:
             made[row] = data
             if is_foreign(data):
-                made[row] = _first_frame(data) if data.startswith(b"GIF8") else for_the_encoder(data)
+                made[row] = for_the_encoder(data)
         except BadImage:
             made[row] = b""
     return made
-
-
-def _first_frame(gif: bytes) -> bytes:
-    buffer = io.BytesIO()
-    turned(open_image(gif)).save(buffer, "GIF")
-    return buffer.getvalue()
