@@ -19,10 +19,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 ROOMS = [
-    "errors", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work",
-    "quiet", "sqlite", "backend", "config", "config_file", "trust", "losses", "metrics", "text", "encoders",
-    "optimizers", "data", "models", "pretrained", "training", "export", "embedder", "loading", "evaluation",
-    "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
+    "errors", "printable", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages",
+    "progress", "work", "quiet", "sqlite", "backend", "config", "config_file", "trust", "losses", "metrics", "text",
+    "encoders", "optimizers", "data", "models", "pretrained", "training", "export", "embedder", "loading",
+    "evaluation", "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
 ]  # fmt: skip
 
 
