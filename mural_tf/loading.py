@@ -74,7 +74,7 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
-    from mural_tf.training.checkpoints import load_trained
+    from mural_tf.training.trained_model import load_trained
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
     return Embedder.from_model(model, tokenizer, config, shown(path), step)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import jinja2
 import markupsafe
 
-from mural_tf.text_files import visible
+from mural_tf.printable import visible
 
 TEMPLATES = pathlib.Path(__file__).with_name("templates")
 POINTS = 400  # of a line, at most

@@ -17,7 +17,6 @@ import lzma
 import os
 import pathlib
 import stat
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
@@ -103,11 +102,6 @@ def canonical_language(code: str) -> str:
 def clean(text: str | None) -> str:
     """Returns the text in one line, with single spaces; files hold line breaks inside captions."""
     return " ".join((text or "").split())
-
-
-def printable(name: object) -> str:
-    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8."""
-    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def is_text(value: Any) -> bool:
@@ -330,11 +324,3 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
     most = MOST_PARTS.get(path.suffix, MOST_PARTS[""]) if most is None else most
     parts, size = max(1, min(most, -(-weight // max(1, unit_bytes)))), path.stat().st_size if path.is_file() else 0
     return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]
-
-
-def visible(text: str) -> str:
-    """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
-    if text.isprintable():  # none of these; at once, also for a picture's address of a megabyte
-        return text
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c in "\t\n" or not unicodedata.category(c) == "Cc" else "\ufffd" for c in text)

@@ -7,3 +7,6 @@
     skipped.py      what cannot be used: counted, named, bounded
     vectors.py      vectors of texts on disk; the other files are of conversions
 """
+
+# Images of more are not decoded, neither by Pillow nor in the graph: a few kilobytes can hold gigabytes of one colour.
+MAX_PIXELS = 2**26

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.pictures import MAX_PIXELS
+from mural_tf.data import MAX_PIXELS
 from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.towers import takes_features
 

@@ -19,6 +19,7 @@ import warnings
 import numpy as np
 from PIL import Image
 
+from mural_tf.data import MAX_PIXELS
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath, failures_of
@@ -28,8 +29,6 @@ with contextlib.suppress(ImportError):  # phones' HEIC, where this is installed
 
     pillow_heif.register_heif_opener()
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound below is a stricter one
-# More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
-MAX_PIXELS = 2**26
 MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
 # Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
 ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic")

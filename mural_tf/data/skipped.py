@@ -21,7 +21,7 @@ import numpy as np
 from absl import logging
 
 from mural_tf.errors import UserError
-from mural_tf.text_files import printable
+from mural_tf.printable import printable
 
 SURELY = 1.5  # before the end, so much more than the bound must be skipped: how many there are in all is estimated
 _PLACE = 500  # characters of a place that are kept

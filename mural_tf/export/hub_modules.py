@@ -19,7 +19,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import tf_text
-from mural_tf.encoders import kernels
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
 from mural_tf.encoders.towers import CHOICES, preparation
 from mural_tf.errors import UserError
@@ -101,11 +101,11 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
     """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
-    before = kernels.set_fusion("off")
+    before = set_fusion("off")
     try:
         yield
     finally:
-        kernels.set_fusion(before)
+        set_fusion(before)
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ from mural_tf.remote_folders import local_copy, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.trained_model import load_trained
 
 PRECISIONS = ("float32", "bfloat16")
 

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.images import prepare_image, prepared_spec
-from mural_tf.data.records import untuned
 from mural_tf.encoders.layers import unit_range
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
@@ -43,8 +42,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     decoded = decoded.concatenate(tf.data.Dataset.from_tensors(last)).batch(count + 1)
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    # Tuning would cost a thread a request.
-    indices, images = untuned(decoded.with_options(options)).get_single_element()  # [K + 1], [K + 1, …]
+    options.autotune.enabled = False  # tuning would cost a thread a request
+    indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
     readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable

@@ -34,7 +34,7 @@ class KerasModel(keras.Model):
       configuration: the whole tree that `models.build_model` built this of; `None` where it was built otherwise.
       step: of a compiled model.
       optimizers: of a compiled model, {"joint": optimiser} or one for each task.
-      progress: in the data: what `note`s every batch that is trained, see training/checkpoints.py.
+      progress: in the data: what `note`s every batch that is trained, see training/data_progress.py.
     """
 
     configuration: ConfigDict | None = None

@@ -30,7 +30,8 @@ from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
-from mural_tf.training.checkpoints import load_trained, restore_for_inference
+from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.trained_model import load_trained
 from mural_tf.trust import check_class, check_handles, check_stored
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the

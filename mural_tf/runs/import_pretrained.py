@@ -35,8 +35,9 @@ from mural_tf.pretrained.sentence_transformers import MODULES
 from mural_tf.remote_folders import local_copy, local_folder, local_model, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
-from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
+from mural_tf.training.checkpoints import has_checkpoint, save_weights
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
+from mural_tf.training.trained_model import load_trained
 from mural_tf.training.workdir import lock_workdir, open_workdir
 from mural_tf.trust import settle_handles
 

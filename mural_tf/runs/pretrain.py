@@ -18,7 +18,6 @@ from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.cached_states import standardize_adapters
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
-from mural_tf.pretrained.importers import configure_towers, fill_towers
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.runs.teachers import give_teacher
@@ -76,7 +75,7 @@ def train_and_finish(
 
     `initialize` sets the weights of a run's first start; it may return the model that the images' side comes from.
     """
-    config, pieces = configure_towers(complete(config))
+    config, pieces = _with_weights_of_towers(complete(config))
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
@@ -131,7 +130,10 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
                     record_source(source, config, workdir)
                 del source
             else:
-                fill_towers(model, config)
+                if _starts_from_weights(config):
+                    from mural_tf.pretrained.importers import fill_towers  # as below
+
+                    fill_towers(model, config)
                 _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
             model.begin(tokenizer, restored=initialize is not None)
             if not takes_steps(type(model)):
@@ -157,6 +159,19 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
         finish(measured, config, workdir, evaluation_of)
     return reached
+
+
+def _starts_from_weights(config: ConfigDict) -> bool:
+    return bool(config.image_tower.weights or config.text_tower.weights or config.image_tower.class_names)
+
+
+def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
+    """Returns the configuration with what trained towers say of themselves, and the text tower's vocabulary or []."""
+    if not _starts_from_weights(config):
+        return config, []
+    from mural_tf.pretrained.importers import configure_towers  # knows every family, and other runs do without
+
+    return configure_towers(config)
 
 
 def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: Callable):

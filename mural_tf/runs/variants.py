@@ -36,7 +36,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
 from mural_tf.text.tokens import TOKENS
-from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.trained_model import load_trained
 
 KINDS = ("float32", "float16", "int8")
 FOLDER = "tflite"

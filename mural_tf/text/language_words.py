@@ -28,11 +28,6 @@ MAX_BYTES = 2**16  # of a text, from which its words and its language are taken
 TAG = r"^<([A-Za-z0-9-]+)> "
 
 
-def tag_language(texts: tf.Tensor, languages: tf.Tensor | str) -> tf.Tensor:
-    """Puts the tag before each text: string [B] and string [B] or scalar → string [B]."""
-    return tf.strings.join(["<", tf.broadcast_to(languages, tf.shape(texts)), "> ", texts])
-
-
 def build_words(
     texts: Iterable[tuple[str, str]], languages: Sequence[str], size: int, lower_case: bool, strip_accents: bool
 ) -> list[str]:

@@ -21,3 +21,8 @@ def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) ->
     else:
         rows = ids.to_tensor(pad, shape=tf.stack([-1, length]))
     return rows, tf.sequence_mask(ids.row_lengths(), tf.shape(rows)[1], tf.int32)
+
+
+def tag_language(texts: tf.Tensor, languages: tf.Tensor | str) -> tf.Tensor:
+    """Puts the tag that `language_words` reads before each text: string [B] and string [B] or scalar → string [B]."""
+    return tf.strings.join(["<", tf.broadcast_to(languages, tf.shape(texts)), "> ", texts])

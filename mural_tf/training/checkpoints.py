@@ -1,4 +1,4 @@
-"""Saving and restoring a run: weights, optimiser slots and step, temperature, and where training stands in its data.
+"""Saving and restoring a run: weights, optimiser slots, step, temperature. Its place in the data: `data_progress.py`.
 
 A folder of checkpoints holds `ckpt-<step>.index` and `.data-…` files and `checkpoint`, the list of them in TensorFlow's
 format. Files appear under their names when they are complete, and the list names only those, so a run may be killed
@@ -18,24 +18,14 @@ import pathlib
 import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
-from ml_collections import ConfigDict
 
-from mural_tf.config_file import load_config
-from mural_tf.data.skipped import KINDS
-from mural_tf.data.streams.epochs import start_of
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, publish, read_json, write_whole
-from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.models.step import bookkeeping, gather
-from mural_tf.text import build_tokenizer
-from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.trust import check_stored
 
 PARTIAL = ".saving"  # the folder of files that are not complete yet
 
@@ -230,7 +220,7 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
     paths = set(state.all_model_checkpoint_paths) | {state.model_checkpoint_path} if state else set()
     # A run that was killed just after the last file was complete had no time to list it.
     paths |= {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
-    return sorted((path for path in paths if re.search(r"-\d+$", path)), key=_step)
+    return sorted((path for path in paths if re.search(r"-\d+$", path)), key=step_of)
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
@@ -278,24 +268,8 @@ def save_weights(model: DualEncoder, folder: pathlib.Path, step: int) -> None:
     checkpoints.wait()
 
 
-def load_trained(
-    workdir: str | pathlib.Path, which: str = "result"
-) -> tuple[DualEncoder, WordPieceTokenizer, ConfigDict, int]:
-    """Returns a workdir's model with the weights of one of `FOLDERS`, its tokenizer, its configuration, and their step.
-
-    Raises `UserError` if a part is missing or damaged, or they do not fit together.
-    """
-    workdir = pathlib.Path(workdir)
-    if not workdir.is_dir():
-        raise UserError(f"The workdir {workdir} does not exist.")
-    config = load_config(workdir / "config.json")
-    check_stored(config, workdir / "config.json")
-    tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
-    model = build_model(config, tokenizer.vocabulary_size)
-    return model, tokenizer, config, _step(restore_for_inference(model, workdir, which))
-
-
-def _step(path: str) -> int:
+def step_of(path: str) -> int:
+    """Returns the step that a checkpoint's path ends in."""
     return int(path.rsplit("-", 1)[1])
 
 
@@ -335,90 +309,3 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
     raise UserError(
         f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, {path}: {reason}"
     )
-
-
-# Where training stands in its data, and what it skipped: kept beside the model, saved with every checkpoint.
-
-_KEY, _VALUE = "data_progress", "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class DataProgress:
-    """The places and tallies (`data/streams/pipeline.py`) of the last trained batch; create it in the strategy's scope.
-
-    Args:
-      sources: stream -> how many sources it draws from.
-      pipelines: how many input pipelines share the data.
-
-    Attributes:
-      places: stream -> int64 variable [pipelines, sources, PLACE].
-      tallies: stream -> int64 variable [pipelines, sources, 1 + kinds, 3], of the batches since the program asked for
-        them; not saved.
-    """
-
-    def __init__(self, sources: Mapping[str, int], pipelines: int = 1):
-        self._pipelines = pipelines
-        self.places = {
-            name: bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
-            for name, count in sources.items()
-        }
-        none = np.zeros([1 + len(KINDS), 3], np.int64)
-        tallies = {name: np.tile(none, [pipelines, count, 1, 1]) for name, count in sources.items()}
-        self.tallies = {name: bookkeeping(value, f"{name}_tally") for name, value in tallies.items()}
-
-    def note(self, batch: Mapping[str, tf.Tensor]) -> None:
-        """Takes what a replica's part of a batch says of its input pipeline; a part of the training step."""
-        for stream in self.places:
-            ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
-            ends = {name: self._by_pipeline(value) for name, value in gather(ends).items()}
-            drawn = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            self.places[stream].assign(tf.where(drawn[..., None], ends["place"], self.places[stream]))
-            self.tallies[stream].assign(tf.where(drawn[..., None, None], ends["tally"], self.tallies[stream]))
-
-    def _by_pipeline(self, of_replicas: tf.Tensor) -> tf.Tensor:
-        """Takes one row of each pipeline's replicas, which all say the same."""
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return of_replicas[:: replicas // self._pipelines]
-
-    def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
-        """Returns the places from which an input pipeline goes on: stream -> int64 [sources, PLACE]."""
-        return {stream: places.numpy()[pipeline] for stream, places in self.places.items()}
-
-    def epochs(self) -> dict[str, list[int]]:
-        """Returns stream -> the epoch of each source, the earliest where pipelines differ."""
-        return {stream: places.numpy()[..., 0].min(axis=0).tolist() for stream, places in self.places.items()}
-
-    def next_epochs(self) -> None:
-        """Goes on with a new epoch of everything: the places are those of other data, or of another division."""
-        for stream, places in self.places.items():
-            self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
-
-    def saved(self) -> tf.train.Checkpoint:
-        """Returns what a checkpoint holds under `data_progress`."""
-        return tf.train.Checkpoint(**self.places)
-
-    def restore(self, path: str) -> str:
-        """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
-
-        Returns why they are none, or "".
-        """
-        reader, reason = tf.train.load_checkpoint(path), ""
-        shapes = reader.get_variable_to_shape_map()
-        for stream, places in self.places.items():
-            key = f"{_KEY}/{stream}{_VALUE}"
-            if key in shapes and shapes[key] == places.shape:
-                places.assign(reader.get_tensor(key))
-            elif key in shapes:
-                self._begin(stream, int(reader.get_tensor(key)[..., 0].max()) + 1)
-                reason = _difference(shapes[key], places.shape)
-        return reason
-
-    def _begin(self, stream: str, epoch: int) -> None:
-        places = self.places[stream]
-        places.assign(np.tile(start_of(epoch), [*places.shape[:2], 1]))
-
-
-def _difference(saved: list[int], now: tf.TensorShape) -> str:
-    for what, before, after in zip(("input pipelines", "sources"), saved, now):
-        if before != after:
-            return f"the checkpoint is of {before} {what}, and these are {after}"
-    return "the checkpoint's places are of another form"

@@ -32,7 +32,8 @@ from mural_tf.training.callbacks import (
     StopSignals,
     TrainingLog,
 )
-from mural_tf.training.checkpoints import DataProgress, training_checkpoints
+from mural_tf.training.checkpoints import training_checkpoints
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.strategy import (
     chief_first,
     compiles_steps,

@@ -27,8 +27,8 @@ from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
-from mural_tf.training.checkpoints import DataProgress
 from mural_tf.training.cost import batch_specs, batch_values
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model
 from mural_tf.training.strategy import as_compiled
 

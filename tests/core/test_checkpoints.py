@@ -25,11 +25,11 @@ from mural_tf.training.checkpoints import (
     BestCheckpoint,
     has_checkpoint,
     list_checkpoints,
-    load_trained,
     restore_for_inference,
     training_checkpoints,
 )
 from mural_tf.training.fit import compile_model
+from mural_tf.training.trained_model import load_trained
 
 TOKENIZER = toy_data.toy_tokenizer()
 

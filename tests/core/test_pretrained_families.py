@@ -37,7 +37,7 @@ from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.text import byte_words, tokenizer_of
 from mural_tf.training.callbacks import SaveCheckpoints
-from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.trained_model import load_trained
 from mural_tf.training.workdir import lock_workdir
 
 # What transformers 5.24.0, open_clip 3.3.0 and PyTorch 2.13.0 give for the folders of `foreign_checkpoints`: first two

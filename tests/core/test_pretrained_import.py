@@ -18,7 +18,7 @@ from mural_tf.encoders import build_image_encoder
 from mural_tf.errors import UserError
 from mural_tf.runs.finetune import finetune
 from mural_tf.runs.import_pretrained import import_into_workdir
-from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.trained_model import load_trained
 
 
 def small_config(model="align"):

@@ -18,7 +18,7 @@ from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_las
 from mural_tf.data.streams.mixture import mixed, training_sources
 from mural_tf.data.streams.pipeline import stream_sources, training_batches
 from mural_tf.errors import UserError
-from mural_tf.training.checkpoints import DataProgress
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.prepare import prepare_data
 
 SIZES = (40, 3, 17, 0, 25, 9, 31)  # records in each of seven files

@@ -32,7 +32,7 @@ from mural_tf.training.callbacks import (
     duration,
     parse_profile,
 )
-from mural_tf.training.checkpoints import DataProgress
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
 

@@ -16,7 +16,7 @@ from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import fit, workdir
-from mural_tf.training.checkpoints import DataProgress
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
 
 

@@ -31,8 +31,8 @@ from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.runs.teachers import Teacher, open_teacher
 from mural_tf.text import vocabulary_file
-from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.fit import compile_model
+from mural_tf.training.trained_model import load_trained
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/languages.md"
 DIGEST = "00112233445566ff"

@@ -11,7 +11,7 @@ from mural_tf.data.skipped import KINDS
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
-from mural_tf.training.checkpoints import DataProgress
+from mural_tf.training.data_progress import DataProgress
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.language_words import MAX_BYTES, WordTokenizer, build_words, tag_language
+from mural_tf.text.language_words import MAX_BYTES, WordTokenizer, build_words
+from mural_tf.text.tokens import tag_language
 
 LANGUAGES = ("en", "de", "ja")
 TEXTS = [

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from mural_tf.data.records import parse_image_text
 from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
 from mural_tf.errors import UserError
-from mural_tf.text.language_words import tag_language
+from mural_tf.text.tokens import tag_language
 
 
 class ImageGroups(Stream):

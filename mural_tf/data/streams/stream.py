@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
 from mural_tf.data.skipped import UNREADABLE_IMAGE
-from mural_tf.text.language_words import tag_language
+from mural_tf.text.tokens import tag_language
 
 
 @dataclasses.dataclass(frozen=True)

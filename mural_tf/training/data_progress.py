@@ -1,0 +1,96 @@
+"""Where training stands in its data, and what it skipped: kept beside the model, saved with every checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.data.skipped import KINDS
+from mural_tf.data.streams.epochs import start_of
+from mural_tf.models.step import bookkeeping, gather
+
+_KEY, _VALUE = "data_progress", "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class DataProgress:
+    """The places and tallies (`data/streams/pipeline.py`) of the last trained batch; create it in the strategy's scope.
+
+    Args:
+      sources: stream -> how many sources it draws from.
+      pipelines: how many input pipelines share the data.
+
+    Attributes:
+      places: stream -> int64 variable [pipelines, sources, PLACE].
+      tallies: stream -> int64 variable [pipelines, sources, 1 + kinds, 3], of the batches since the program asked for
+        them; not saved.
+    """
+
+    def __init__(self, sources: Mapping[str, int], pipelines: int = 1):
+        self._pipelines = pipelines
+        self.places = {
+            name: bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
+            for name, count in sources.items()
+        }
+        none = np.zeros([1 + len(KINDS), 3], np.int64)
+        tallies = {name: np.tile(none, [pipelines, count, 1, 1]) for name, count in sources.items()}
+        self.tallies = {name: bookkeeping(value, f"{name}_tally") for name, value in tallies.items()}
+
+    def note(self, batch: Mapping[str, tf.Tensor]) -> None:
+        """Takes what a replica's part of a batch says of its input pipeline; a part of the training step."""
+        for stream in self.places:
+            ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
+            ends = {name: self._by_pipeline(value) for name, value in gather(ends).items()}
+            drawn = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            self.places[stream].assign(tf.where(drawn[..., None], ends["place"], self.places[stream]))
+            self.tallies[stream].assign(tf.where(drawn[..., None, None], ends["tally"], self.tallies[stream]))
+
+    def _by_pipeline(self, of_replicas: tf.Tensor) -> tf.Tensor:
+        """Takes one row of each pipeline's replicas, which all say the same."""
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        return of_replicas[:: replicas // self._pipelines]
+
+    def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
+        """Returns the places from which an input pipeline goes on: stream -> int64 [sources, PLACE]."""
+        return {stream: places.numpy()[pipeline] for stream, places in self.places.items()}
+
+    def epochs(self) -> dict[str, list[int]]:
+        """Returns stream -> the epoch of each source, the earliest where pipelines differ."""
+        return {stream: places.numpy()[..., 0].min(axis=0).tolist() for stream, places in self.places.items()}
+
+    def next_epochs(self) -> None:
+        """Goes on with a new epoch of everything: the places are those of other data, or of another division."""
+        for stream, places in self.places.items():
+            self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
+
+    def saved(self) -> tf.train.Checkpoint:
+        """Returns what a checkpoint holds under `data_progress`."""
+        return tf.train.Checkpoint(**self.places)
+
+    def restore(self, path: str) -> str:
+        """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
+
+        Returns why they are none, or "".
+        """
+        reader, reason = tf.train.load_checkpoint(path), ""
+        shapes = reader.get_variable_to_shape_map()
+        for stream, places in self.places.items():
+            key = f"{_KEY}/{stream}{_VALUE}"
+            if key in shapes and shapes[key] == places.shape:
+                places.assign(reader.get_tensor(key))
+            elif key in shapes:
+                self._begin(stream, int(reader.get_tensor(key)[..., 0].max()) + 1)
+                reason = _difference(shapes[key], places.shape)
+        return reason
+
+    def _begin(self, stream: str, epoch: int) -> None:
+        places = self.places[stream]
+        places.assign(np.tile(start_of(epoch), [*places.shape[:2], 1]))
+
+
+def _difference(saved: list[int], now: tf.TensorShape) -> str:
+    for what, before, after in zip(("input pipelines", "sources"), saved, now):
+        if before != after:
+            return f"the checkpoint is of {before} {what}, and these are {after}"
+    return "the checkpoint's places are of another form"

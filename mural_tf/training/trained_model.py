@@ -1,0 +1,33 @@
+"""The model of a workdir, as its training left it or has it so far."""
+
+from __future__ import annotations
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from mural_tf.config_file import load_config
+from mural_tf.errors import UserError
+from mural_tf.models import build_model
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.text import build_tokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.training.checkpoints import restore_for_inference, step_of
+from mural_tf.trust import check_stored
+
+
+def load_trained(
+    workdir: str | pathlib.Path, which: str = "result"
+) -> tuple[DualEncoder, WordPieceTokenizer, ConfigDict, int]:
+    """Returns a workdir's model with the weights of one of `FOLDERS`, its tokenizer, its configuration, and their step.
+
+    Raises `UserError` if a part is missing or damaged, or they do not fit together.
+    """
+    workdir = pathlib.Path(workdir)
+    if not workdir.is_dir():
+        raise UserError(f"The workdir {workdir} does not exist.")
+    config = load_config(workdir / "config.json")
+    check_stored(config, workdir / "config.json")
+    tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
+    model = build_model(config, tokenizer.vocabulary_size)
+    return model, tokenizer, config, step_of(restore_for_inference(model, workdir, which))
