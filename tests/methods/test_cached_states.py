@@ -13,7 +13,8 @@ from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter, read_class_names
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
@@ -105,7 +106,14 @@ def test_only_ten_classes_count():
     for row, vector in zip(probabilities, layer(states).numpy()):
         likeliest = np.argsort(-row)[:10]
         assert difference(vector[3:], row[likeliest] @ names[likeliest]) < 1e-6
-        assert abs(np.linalg.norm(vector[:3]) - 1) < 1e-6  # the trained part
+
+
+def test_the_trained_part_is_short_far_from_the_training_pictures():
+    layer = ClassesAdapter(2, 3, classes=2, width=2)
+    states = np.array([[1, 1], [2, 0], [2, 2], [9, 0]], np.float32)  # mean 0 and deviation 1 at first
+    lengths = np.linalg.norm(layer(np.concatenate([states, np.full([4, 2], 0.5)], axis=1))[:, :3], axis=1)
+    # Mean squares 1, 2, 4 and, with 9 cut off at 4, 8: (1 / d)^2.
+    np.testing.assert_allclose(lengths, [1, 1 / 4, 1 / 16, 1 / 64], rtol=1e-5)
 
 
 def test_a_text_beside_conse():
