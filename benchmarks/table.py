@@ -372,7 +372,7 @@ def main(_) -> None:
     from benchmarks.word_by_word import build_word_by_word
     from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.files import PACKAGE, as_path
-    from mural_tf.ingest.translated_captions import build_translated
+    from mural_tf.ingest.translate import build_translated
     from mural_tf.pretrained.importers import kind_of
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint

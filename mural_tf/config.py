@@ -80,8 +80,10 @@ _TEXT_TOWER = dict(
     norm="after",  # of a layer's two halves, as in BERT; or "before", as in SigLIP
     activation="gelu",  # or "gelu_tanh" (SigLIP), "quick_gelu" (OpenAI's CLIP)
     epsilon=1e-12,  # of layer normalisation; 1e-5 in XLM-RoBERTa, 1e-6 in SigLIP
-    attention="masked",  # no token sees padding; "full": all do, as in SigLIP, whose rows all have `max_length`
-    pooling="first",  # [CLS] alone; "mean" of all tokens; "first_and_mean" for Globetrotter; "last" (SigLIP)
+    attention="masked",  # no token sees padding; "full": all do, as in SigLIP, whose rows all have `max_length`;
+    # "causal": a token sees those before it, as in CLIP
+    pooling="first",  # [CLS] alone; "mean" of all tokens; "first_and_mean" for Globetrotter; "last" (SigLIP);
+    # "end": the last token (CLIP)
     length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
     adapter_size=0,  # as the image tower's: every head of the text tower is one
     adapter_dropout=0.0,
@@ -95,9 +97,10 @@ _VOCABULARY = dict(
     size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
     builder="tokenizers",  # word pieces, by Hugging Face's package; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
-    layout="",  # of rows: "siglip", "siglip2" or "xlm_roberta", see text/sentence_pieces.py
+    layout="",  # of rows: "siglip", "siglip2", "xlm_roberta" or "clip", see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
-    # "single_spaces", "spaces_for_underscores"; of word pieces "whole_chinese": Chinese characters end no word
+    # "single_spaces", "spaces_for_underscores", "composed", "clip_words";
+    # of word pieces "whole_chinese": Chinese characters end no word
     lower_case=False,
     strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
     prompt="",  # before every text, in the graph: "query: " of multilingual-e5

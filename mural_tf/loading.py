@@ -86,10 +86,9 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
     from mural_tf.text import tokenizer_of
 
     if not SOURCES[source].method or SOURCES[source].vocabulary is None:
-        other = " --text=TEXT_TOWER" if source == "clip" else ""
         raise UserError(
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
-            f"python -m mural_tf import {source} --weights={path}{other} --workdir=…, see docs/checkpoints.md."
+            f"python -m mural_tf import {source} --weights={path} --workdir=…, see docs/checkpoints.md."
         )
     model, config, pieces = import_weights(source, path, starting_config(source))
     config.origin = str(origin_of(source, path))

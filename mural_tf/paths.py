@@ -18,7 +18,6 @@ from typing import IO, NamedTuple
 
 import fsspec
 
-from mural_tf import hugging_face
 from mural_tf.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
@@ -209,7 +208,7 @@ def failures_of(name: str) -> Iterator[None]:
     """Raises what a store's client raises as `OSError` with the name and one line of what is wrong."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - each client has classes of its own
         if isinstance(error, OSError) and error.strerror and error.filename:
@@ -228,7 +227,7 @@ def check_scheme(name: str) -> None:
 
     A client that a program has registered with fsspec and loaded is taken as well.
     """
-    if hugging_face.is_name(name):
+    if name.startswith("hf://"):  # the Hugging Face Hub's, see hugging_face.py
         raise UserError(f"{name} names a model, which flags and fields for models take; here a path is expected.")
     if name.partition("://")[0] not in (*CLIENTS, *fsspec.registry):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import io
 import json
@@ -41,6 +42,18 @@ TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
 _CHUNK = 2**16  # bytes that are read at a time
 _SKIPPED = 2**20  # the same, of what is only counted
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged file raises
+
+
+def refuse_failure(error: BaseException, path: object) -> None:
+    """Raises `UserError` for a disk, a store, permissions or descriptors that fail: another run may read the file.
+
+    What a reader says of damaged content has no number, or that of an impossible place in the file.
+    """
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EOVERFLOW):
+        reason = error.strerror or error
+        raise UserError(
+            f"Cannot read {path}: {reason}. What is finished is kept: run again when it can be read."
+        ) from None
 
 
 class Part(NamedTuple):
@@ -252,7 +265,8 @@ def read_lines(
                     kind = "text with a null character" if b"\0" in line else "text that is not UTF-8"
                     on_problem(kind, f"{path}:{number}")
                 yield number, text
-        except DAMAGED:
+        except DAMAGED as error:
+            refuse_failure(error, path)
             if content_of_part:
                 on_problem("file that is damaged or cut off: what follows is lost", f"{path}:{number + 1}")
 

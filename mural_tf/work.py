@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
-from mural_tf import beam
 from mural_tf.errors import UserError
 from mural_tf.files import storage_errors
 from mural_tf.progress import tqdm
 
 POLL = 0.2  # seconds between two looks at what is finished
+FEWER = "run the same command again with fewer --workers. What is finished is kept."
 
 
 class Step(NamedTuple):
@@ -52,11 +52,16 @@ class Engine:
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}: expected 0 or more.")
         if self.beam:
-            beam.check(self.beam)
+            self._beam().check(self.beam)
+
+    def _beam(self):
+        from mural_tf import beam  # only now: most work runs here
+
+        return beam
 
     def describe(self) -> list[str]:
         """Returns lines that say where work would run."""
-        return beam.describe(self.beam) if self.beam else [f"Runs on: {self.workers} processes here"]
+        return self._beam().describe(self.beam) if self.beam else [f"Runs on: {self.workers} processes here"]
 
     def map(
         self, step: Step, elements: Sequence, folder: pathlib.Path, watch: Callable[[], None] = lambda: None
@@ -77,7 +82,7 @@ class Engine:
         if not elements:
             return
         if self.beam:
-            beam.run(self.beam, step.name, worker, elements, watch)
+            self._beam().run(self.beam, step.name, worker, elements, watch)
         else:
             with _workers(self.workers, worker) as calls:
                 next_look = 0.0
@@ -96,9 +101,12 @@ class Worker:
 
     def __call__(self, element) -> None:
         """Takes the step with an element."""
-        with storage_errors(self._folder):
-            self._function = self._function or self._step.make(*self._step.arguments)
-            self._function(element)
+        try:
+            with storage_errors(self._folder):
+                self._function = self._function or self._step.make(*self._step.arguments)
+                self._function(element)
+        except MemoryError:
+            raise UserError(f"A worker found too little memory: {FEWER}") from None
 
 
 @contextlib.contextmanager
@@ -130,10 +138,7 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
     try:
         yield each
     except futures.process.BrokenProcessPool:
-        raise UserError(
-            "A worker was killed, most likely for want of memory: run the same command again with fewer --workers. "
-            "What is finished is kept."
-        ) from None
+        raise UserError(f"A worker was killed, most likely for want of memory: {FEWER}") from None
     finally:
         ours.close()  # which ends the workers, whatever they do
         theirs.close()

@@ -6,6 +6,7 @@ import foreign_weights as foreign
 import numpy as np
 from test_sentence_pieces import BPE, BPE_SETTINGS, SETTINGS, lines_of
 
+from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.piece_models import model_of, parse_lines
 
 WIDTH, WIDE, LAYERS, HEADS, LENGTH = 32, 64, 2, 4, 8
@@ -77,15 +78,36 @@ def siglip_shapes(rows, projection=WIDTH):
 
 
 def clip_shapes(projection=20):
-    """`CLIPModel`'s names and shapes, its text tower's aside but for one."""
+    """`CLIPModel`'s names and shapes."""
     return {
         **vision_shapes(extra=1),
         "vision_model.embeddings.class_embedding": (WIDTH,),
         **norm_shapes("vision_model.pre_layrnorm"),
         "visual_projection.weight": (projection, WIDTH),
-        "text_projection.weight": (projection, 512),
+        "text_model.embeddings.token_embedding.weight": (len(clip_pieces()[0]) + 1, WIDTH),
+        "text_model.embeddings.position_embedding.weight": (12, WIDTH),
+        **layer_shapes("text_model.encoder.layers"),
+        **norm_shapes("text_model.final_layer_norm"),
+        "text_projection.weight": (projection, WIDTH),
         "logit_scale": (),
     }
+
+
+def clip_pieces():
+    """{piece: id} and the merges of a small vocabulary as CLIP's is: bytes, bytes that end a word, what is merged."""
+    merges = ["r e", "e d</w>", "re d</w>", "b a", "l l", "ba ll", "o o", "oo n</w>", "ball oon</w>", "' s</w>"]
+    merges += ["t h", "th e</w>", "o n</w>", "Ã ©</w>", "c a", "! !</w>"]
+    letters = byte_characters()
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    pieces += ["<|startoftext|>", "<|endoftext|>"]
+    return {piece: number for number, piece in enumerate(pieces)}, merges
+
+
+def write_clip_pieces(folder):
+    """As `CLIPTokenizer` was saved before transformers 5."""
+    ids, merges = clip_pieces()
+    foreign.write_json(folder / "vocab.json", **ids)
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
 
 
 def xlm_roberta_shapes(rows, prefix=""):
@@ -175,7 +197,8 @@ def write_clip(folder, change=lambda tensors: None, projection=20, **values):
 
     foreign.write_safetensors(folder, clip_shapes(projection), change=scaled)
     vision = dict(model_type="clip_vision_model", image_size=SIDE, patch_size=PATCH, **SIZES)
-    settings = dict(model_type="clip", vision_config=vision, projection_dim=projection)
+    text = dict(model_type="clip_text_model", vocab_size=531, max_position_embeddings=12, eos_token_id=529, **SIZES)
+    settings = dict(model_type="clip", vision_config=vision, text_config=text, projection_dim=projection)
     foreign.write_json(folder / "config.json", **{**settings, **values})
     mean, deviation = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
     write_preprocessor(
@@ -187,6 +210,7 @@ def write_clip(folder, change=lambda tensors: None, projection=20, **values):
         image_mean=mean,
         image_std=deviation,
     )
+    write_clip_pieces(folder)
     return folder
 
 

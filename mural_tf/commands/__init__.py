@@ -656,7 +656,7 @@ def translate(**flag):
 
     The translations are text pairs of a data folder, one side of which is a caption word for word.
     """
-    from mural_tf.ingest.translated_captions import build_translated, describe_translated
+    from mural_tf.ingest.translate import build_translated, describe_translated
 
     print(describe_translated(build_translated(**flag)))
 

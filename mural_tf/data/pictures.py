@@ -56,6 +56,8 @@ def open_image(data: bytes) -> Image.Image:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
     try:
         image = Image.open(io.BytesIO(data))
+    except MemoryError:  # says nothing of the image
+        raise
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {MAX_PIXELS:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
@@ -100,6 +102,8 @@ def turned(image: Image.Image) -> Image.Image:
         image.load()
         turn = _TURNS.get(orientation(image))
         return image if turn is None else image.transpose(turn)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - as above
         raise BadImage("image that does not decode") from None
 
@@ -190,7 +194,8 @@ def read_file(path: str | os.PathLike) -> bytes:
     if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait
         raise BadImage("not a regular file")
     with failures_of(str(path)), path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
+        size = MAX_BYTES if isinstance(path, RemotePath) else min(os.fstat(file.fileno()).st_size, MAX_BYTES)
+        content = file.read(size + 1)  # Python allocates all that is asked for
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
     return content
@@ -208,18 +213,18 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
         return path
     try:
         path = (folder / name).resolve()
-        _refuse_circles(path)
-    except (OSError, RuntimeError, ValueError):  # links in a circle, a null character
+        _refuse_impossible(path)
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a null character, thousands of characters
         raise BadImage("file name that leads nowhere") from None
     if not path.is_relative_to(folder.resolve()):
         raise BadImage("file name that leads out of its folder")
     return path
 
 
-def _refuse_circles(path: pathlib.Path) -> None:
-    """Raises the `OSError` of links in a circle, which Python up to 3.12 finds when it resolves them."""
+def _refuse_impossible(path: pathlib.Path) -> None:
+    """Raises the `OSError` of links in a circle, which Python up to 3.12 finds by itself, and of too long a name."""
     try:
         os.stat(path)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from mural_tf.data.dataset_folder import is_built
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, publish, remove_partial, remove_tree, storage_errors, write_whole
+from mural_tf.files import exclusive_lock, publish, read_json, remove_partial, remove_tree, storage_errors, write_whole
 from mural_tf.progress import tqdm
 
 PLAN = "plan.json"
@@ -144,7 +144,11 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
     plan = folder / PLAN
     if restart:
         remove_tree(folder)
-    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
+    try:
+        is_the_same = plan.is_file() and read_json(plan) == identity
+    except UserError as error:
+        raise UserError(f"Unfinished work cannot go on: {error} Start again with --restart.") from None
+    if is_the_same:
         remove_partial(folder)
         return
     if any(True for _ in (folder / "parts").glob("*.json")):

@@ -30,6 +30,7 @@ def shard_name(kind: str, number: int, count: int) -> str:
 
 _PARTS_OF_MODELS = (  # names, with * for any
     *("config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json"),
+    *("vocab.json", "merges.txt"),
     *("*.model", "*processor_config.json", "open_clip_config.json", "modules.json", "sentence_bert_config.json"),
     *("[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
 )

@@ -20,13 +20,14 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
 
+FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
 LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3
 
 
 class Adapter(keras.layers.Layer):
     """The head of a frozen tower: float [B, hidden] -> float32 [B, size], not normalised (our choice).
 
-        s = (x - mean) / deviation,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
+        s = (x - mean) / deviation, cut off at ±4,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
 
     A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
     learns from what tells them apart. Both are numbers of all states that a run trains on, taken by `standardize`.
@@ -61,7 +62,7 @@ class Adapter(keras.layers.Layer):
         self.deviation.assign(np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32))
 
     def call(self, x, training=None):
-        x = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+        x = tf.clip_by_value((tf.cast(x, tf.float32) - self.mean) / self.deviation, -FARTHEST, FARTHEST)
         if training and self.noise:
             x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
         return self.output_dense(self.dropout(self.dense(x), training=training)) + self.skip(x)

@@ -11,7 +11,9 @@ the same numbers for nearly half the work in a tower of two layers.
 Relatives differ by fields of `config.text_tower`: XLM-RoBERTa (Conneau et al., 2020) by `epsilon`; SigLIP's text
 tower (Zhai et al., 2023) has `norm="before"` (none after the embeddings, one after the last layer), a tanh GELU,
 `attention="full"` (padding is attended to, so all rows are of one length and nothing is skipped) and the last
-position's state, whatever stands there. Token types, which it lacks, are a table of zeros.
+position's state, whatever stands there; CLIP's (Radford et al., 2021) has `norm="before"`, `attention="causal"` (a
+token sees those before it) and the state of the last token, the only one that sees the whole text. Token types, which
+both lack, are a table of zeros.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout
 from mural_tf.encoders.packing import (
     POOLINGS,
+    EndOfText,
     FirstAndMean,
     MeanOfTokens,
     OnePosition,
@@ -43,8 +46,10 @@ CHOICES = {
     "norm": ("after", "before"),
     "activation": tuple(ACTIVATIONS),
     "pooling": POOLINGS,
-    "attention": ("masked", "full"),
+    "attention": ("masked", "full", "causal"),
 }
+# Poolings that go with one kind of attention alone: padding is the last position, or only the last token sees all.
+POOLING_OF = {"full": "last", "causal": "end"}
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
@@ -62,7 +67,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
-    mask = [inputs["input_mask"]] if config.attention == "masked" else []
+    mask = [inputs["input_mask"]] if config.attention != "full" else []
     of_one = config.pooling in ("first", "last")
     x = BertEmbeddings(
         vocabulary_size,
@@ -83,6 +88,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             norm_first=config.norm == "before",
             activation=config.activation,
             epsilon=config.epsilon,
+            causal=config.attention == "causal",
             name=f"layer_{index}",
             dtype=policy,
         )([x, *mask])
@@ -92,6 +98,8 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         embeddings = OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     elif config.pooling == "mean":
         embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
+    elif config.pooling == "end":
+        embeddings = EndOfText(name="end_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
     else:
         embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
     if config.pooler:
@@ -220,10 +228,11 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
     for field, known in CHOICES.items():
         if config[field] not in known:
             raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(known)}.")
-    if (config.pooling == "last") != (config.attention == "full"):
+    if any((config.attention == attention) != (config.pooling == pooling) for attention, pooling in POOLING_OF.items()):
         raise UserError(
             f"text_tower.pooling={config.pooling} with attention={config.attention}: the last position is taken where "
-            "padding is attended to, pooling=last with attention=full, and only there."
+            "padding is attended to, pooling=last with attention=full, and only there; the last token where it alone "
+            "sees the whole text, pooling=end with attention=causal."
         )
     if config.pooler and config.pooling == "first_and_mean":
         raise UserError("text_tower.pooler takes one state of a text: set text_tower.pooling=first.")

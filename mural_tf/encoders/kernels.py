@@ -135,7 +135,9 @@ def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
 
 
 def softmax(logits: tf.Tensor, *mask: tf.Tensor, training=False) -> tf.Tensor:
-    """Attention weights: softmax over the last axis of [B, heads, Q, T], of the tokens in mask [B, T] or of all.
+    """Attention weights: softmax over the last axis of [B, heads, Q, T], of the tokens in a mask or of all.
+
+    The mask, 1 or 0, is [B, T], or [B, Q, T] where each query has its own.
 
     In float32; where nothing is compiled TensorFlow's own kernel does that inside, and a pass over memory is saved.
     """
@@ -151,7 +153,8 @@ def _softmax_in_float32(logits, *mask):
 
 def _masked(logits, *mask):
     for of_tokens in mask:
-        logits += tf.cast((1.0 - of_tokens)[:, tf.newaxis, tf.newaxis, :] * MASKED, logits.dtype)
+        for_queries = of_tokens if of_tokens.shape.rank == 3 else of_tokens[:, tf.newaxis]
+        logits += tf.cast((1.0 - for_queries)[:, tf.newaxis] * MASKED, logits.dtype)
     return logits
 
 

@@ -201,7 +201,7 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     return tf.reshape(states, [size, -1])
 
 
-POOLINGS = ("first", "mean", "first_and_mean", "last")
+POOLINGS = ("first", "mean", "first_and_mean", "last", "end")
 
 
 class OnePosition(keras.layers.Layer):
@@ -209,6 +209,15 @@ class OnePosition(keras.layers.Layer):
 
     def call(self, x):
         return x[:, 0]
+
+
+class EndOfText(keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the state of each row's last token, as CLIP takes it."""
+
+    def call(self, inputs):
+        x, mask = inputs
+        last = tf.maximum(tf.reduce_sum(mask, axis=1), 1) - 1
+        return tf.cast(tf.gather(x, last, batch_dims=1), self.compute_dtype)
 
 
 class FirstAndMean(keras.layers.Layer):

@@ -94,6 +94,7 @@ class TransformerLayer(keras.layers.Layer):
       norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
       activation: one of `kernels.ACTIVATIONS`.
       epsilon: of both norms.
+      causal: each position sees itself and those before it alone; it needs a mask.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class TransformerLayer(keras.layers.Layer):
         norm_first=False,
         activation="gelu",
         epsilon=LAYER_NORM_EPSILON,
+        causal=False,
         **options,
     ):
         super().__init__(**options)
+        self.causal = causal
         self.heads = heads
         self.feed_forward_size = feed_forward_size
         self.rate = dropout
@@ -191,6 +194,9 @@ class TransformerLayer(keras.layers.Layer):
         """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
         logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
         mask = [] if mask is None else [tf.cast(mask, tf.float32)]
+        if self.causal:
+            length = tf.shape(mask[0])[1]
+            mask = [mask[0][:, tf.newaxis] * tf.sequence_mask(tf.range(1, length + 1), length, tf.float32)]  # [B, T, T]
         weights = softmax(logits, *mask, training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 

@@ -141,7 +141,7 @@ def _body(card: Mapping) -> str:
         f"Without it: `text_encoder/1`{' and `image_encoder/1` are SavedModels' if images else ' is a SavedModel'} for "
         "TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub modules to train further.",
     ]
-    if classes := card["image"].get("classes"):
+    if classes := card["config"]["image_tower"].get("classes"):
         lines += [
             "",
             f"Of photographs it knows the {classes:,} kinds of things that its image tower's classifier tells apart, "

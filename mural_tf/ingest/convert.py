@@ -34,24 +34,20 @@ from mural_tf.files import as_path, whole, write_whole
 from mural_tf.hashes import bytes_hash, text_hash
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
-from mural_tf.ingest.source import Pair, Reading, Settings, Source
-from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
-from mural_tf.ingest.sources.img2dataset import Img2dataset
-from mural_tf.ingest.sources.own_records import OwnRecords
-from mural_tf.ingest.sources.translations import Lines, Opus, Pairs, Tatoeba
-from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Uc2
-from mural_tf.ingest.sources.wit import Wit
+from mural_tf.ingest.source import Kinds, Pair, Reading, Settings, Source
 from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
 from mural_tf.work import Step
 
-FORMAT = 3  # raised when the same input would give other bytes than before
+FORMAT = 4  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
-_KINDS = (
-    *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Wit, Coco, Karpathy, CocoCn, Multi30k),
-    *(Opus, Lines, Tatoeba, Pairs, OwnRecords),
-)
-KINDS: dict[str, type[Source]] = {cls.KIND: cls for cls in _KINDS}  # by the name that the command line knows
+KINDS = Kinds({  # by the name that the command line knows
+    "cc3m": "web_captions:Cc3m", "cc12m": "web_captions:Cc12m", "uc2": "web_captions:Uc2",
+    "captions": "web_captions:CaptionsTsv", "img2dataset": "img2dataset:Img2dataset", "wit": "wit:Wit",
+    "coco": "captioned_sets:Coco", "karpathy": "captioned_sets:Karpathy", "coco_cn": "captioned_sets:CocoCn",
+    "multi30k": "captioned_sets:Multi30k", "opus": "translations:Opus", "lines": "translations:Lines",
+    "tatoeba": "translations:Tatoeba", "pairs": "translations:Pairs", "records": "own_records:OwnRecords",
+})  # fmt: skip
 
 
 def convert(

@@ -21,8 +21,6 @@ from mural_tf.hashes import bytes_hash, contains, text_hash
 from mural_tf.ingest import rows
 from mural_tf.ingest.filters import Screen
 from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text
-from mural_tf.ingest.sources.img2dataset import CaptionedImages, DownloadedImages
-from mural_tf.ingest.sources.wit import HeldOut, Wit, image_hash
 from mural_tf.ingest.translated_captions import keys_of, read_translations
 from mural_tf.text_files import Unit
 
@@ -79,9 +77,9 @@ class Request:
         filters = self.settings.filters
         first = [TEXTS] if filters.max_images_per_text else []
         first += [IMAGES] if filters.max_texts_per_image else []
-        first += [LOCATIONS] if any(map(_is_downloaded, self.sources)) else []
+        first += [LOCATIONS] if any(source.downloads() for source in self.sources) else []
         first += [TRANSLATIONS] if self.settings.translations else []
-        first += [HELD_OUT] if any(map(_is_divided, self.sources)) else []
+        first += [HELD_OUT] if any(source.is_divided for source in self.sources) else []
         return [stage for stage in (first, self.duplicates()) if stage]
 
     def duplicates(self) -> list[str]:
@@ -103,8 +101,8 @@ class Request:
         jobs = [Job(UNIT, source, number) for number, (source, _) in enumerate(self.units)]
         if LOCATIONS in stage:
             for index, source in enumerate(self.sources):
-                if _is_downloaded(source):
-                    jobs += [Job(LOCATIONS, index, number) for number in range(len(source.store().shards))]
+                shards = downloads.shards if (downloads := source.downloads()) else ()
+                jobs += [Job(LOCATIONS, index, number) for number in range(len(shards))]
         if TRANSLATIONS in stage:
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
         return [
@@ -115,7 +113,7 @@ class Request:
 
     def marks(self, stage: Sequence[str]) -> set[str]:
         """Returns the names of the files that a stage's decisions are in."""
-        divided = [index for index, source in enumerate(self.sources) if _is_divided(source)]
+        divided = [index for index, source in enumerate(self.sources) if source.is_divided]
         names = {path_of(self.folder, kind).name for kind in stage if kind != HELD_OUT}
         return names | {path_of(self.folder, HELD_OUT, index).name for index in divided if HELD_OUT in stage}
 
@@ -130,14 +128,6 @@ class Request:
     def decided(self, number: int, names: Collection[str]) -> Decided:
         """Returns what was decided about a unit, in the stages before `names` were looked up."""
         return Decided(self.folder, number, self.units[number][0], names)
-
-
-def _is_downloaded(source: Source) -> bool:
-    return isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
-
-
-def _is_divided(source: Source) -> bool:
-    return isinstance(source, Wit) and source.is_divided
 
 
 # Looking.
@@ -163,7 +153,7 @@ class Look:
 
     def _rows(self, job: Job, tables: Collection[str]) -> Iterator[tuple[str, tuple]]:
         if job.kind == LOCATIONS:
-            for address, start, size in self.request.sources[job.source].store().addresses(job.number):
+            for address, start, size in self.request.sources[job.source].downloads().addresses(job.number):
                 yield "places", (job.source, text_hash(address), job.number, start, size)
         elif job.kind == TRANSLATIONS:
             languages = self.request.settings.translation_languages
@@ -178,7 +168,7 @@ class Look:
 
     def _captions(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
         """Yields rows of captions; their images are not read."""
-        downloaded, divided = _is_downloaded(source), _is_divided(source)
+        downloaded = source.downloads() is not None
         for item in source.read(unit, reading) if source.ITEM != PAIR else ():
             if "addresses" in tables and downloaded:
                 yield "addresses", (job.source, text_hash(item.image_file), job.number)
@@ -187,8 +177,8 @@ class Look:
                     yield "texts", (text_hash(text.text), text_hash(image))
                 if "captions" in tables:
                     yield from (("captions", (text_hash(key), job.number)) for key in keys_of(text))
-                if "divided" in tables and divided:
-                    yield "divided", (job.source, text.language, image_hash(source.salt, image))
+                if "divided" in tables and source.is_divided:
+                    yield "divided", (job.source, text.language, source.image_hash(image))
 
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
         """Yields a row for each pair, and for each caption that passes the filters of texts."""
@@ -279,7 +269,7 @@ def _hold_out(request: Request) -> None:
     divided = rows.files(request.folder, "divided")
     for index, source in enumerate(request.sources):
         path = path_of(request.folder, HELD_OUT, index)
-        if _is_divided(source) and not path.exists():
+        if source.is_divided and not path.exists():
             of_source = f"FROM {divided} WHERE source = {index}"
             languages = rows.ask(request.folder, f"SELECT DISTINCT language {of_source} ORDER BY language").fetchall()
             query = f"SELECT image {of_source} AND language = ?"
@@ -337,6 +327,8 @@ class Decided:
 
     def split(self, language: str, image_id: str) -> str:
         """Returns the split of a caption of a data set that is divided here; "" for one that another language holds."""
+        from mural_tf.ingest.sources.wit import HeldOut  # the family that asks
+
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
         return held_out.split_of(language, image_id) if held_out else "train"
 

@@ -6,7 +6,7 @@ many images and images with too many texts, and images that look like evaluation
 Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
 
-What depends on all data (frequent texts and images, duplicates) is decided before, see decisions.py.
+What depends on all data (frequent texts and images, duplicates) is decided before, see decide.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.text_files import Problem, Unit, cut
+from mural_tf.text_files import Problem, Unit, cut, refuse_failure
 
 ROWS = 1024  # that are read at a time
 
@@ -31,6 +31,7 @@ def open_parquet(path: pathlib.Path):
     try:
         return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
+        refuse_failure(error, path)
         raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
 
 
@@ -61,7 +62,8 @@ def read_rows(
                     else:
                         yield number, row
                     number += 1
-        except (pyarrow.ArrowException, OSError):
+        except (pyarrow.ArrowException, OSError) as error:
+            refuse_failure(error, path)
             for lost in range(number, end):
                 on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib
 import inspect
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ class Captioned(NamedTuple):
 
 
 class Nothing:
-    """What is known of a unit before its records are made, where nothing was asked for; `decisions.Decided` knows."""
+    """What is known of a unit before its records are made, where nothing was asked for; `decide.Decided` knows."""
 
     frequent_texts = frequent_images = np.empty(0, np.uint64)
 
@@ -109,6 +110,7 @@ class Source:
     ITEM: ClassVar[str] = PAIR
     GROWTH: ClassVar[float] = 2.0  # bytes of records for each byte of text
     languages = ()  # an option of families that hold several
+    is_divided = False  # whether images are held out here, as the family's `image_hash` and `hold_out` say
 
     def wants(self, *tags: str) -> bool:
         """Tells whether the option `languages` names all of these, or none."""
@@ -141,6 +143,10 @@ class Source:
         """Yields (image id, caption) of an item without touching the image, for filters that count over all data."""
         del item
         return ()
+
+    def downloads(self) -> Any:
+        """Returns where images are looked for by address, `None` where they are not."""
+        return None
 
     def files(self) -> list[pathlib.Path]:
         """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if there is none."""
@@ -200,7 +206,27 @@ def find_files(pattern: str) -> list[pathlib.Path]:
     return found
 
 
-def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
+class Kinds(Mapping):
+    """{kind: class of its sources}, each imported when it is asked for; given are {kind: "file of sources/:class"}."""
+
+    def __init__(self, places: dict[str, str]):
+        self._places = places
+
+    def __getitem__(self, kind: str) -> type[Source]:
+        module, _, name = self._places[kind].partition(":")
+        return getattr(importlib.import_module(f"mural_tf.ingest.sources.{module}"), name)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
     """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in kinds:
@@ -224,7 +250,7 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     return cls(path=path, **values)
 
 
-def describe_kinds(kinds: dict[str, type[Source]]) -> str:
+def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
     """Returns every kind of source with its options and what its docstring says."""
     parts = []
     for kind, cls in kinds.items():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -25,9 +26,9 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import stream_items
-from mural_tf.data.streams.states import of_texts
+from mural_tf.data.streams.states import digest_of, states_of
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import TEXTS, Embed, embed_all
+from mural_tf.data.streams.targets import TEXTS, TargetTable
 from mural_tf.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
@@ -143,11 +144,14 @@ class KnownTexts(TranslationDistillation):
         """Takes the known texts into the head; called once, in place of a run's steps."""
         texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
-        self.learn_from(embed_all(texts, self.states_by(tokenizer)), vectors)
+        states = self.states_of(texts, config, tokenizer, workdir)
+        self.learn_from(states.find(fingerprint(tf.constant(texts)).numpy()), vectors)
 
-    def states_by(self, tokenizer) -> Embed:
-        """Returns a function of texts, UTF-8, to the text tower's states, float32 [N, H]."""
-        return of_texts(lambda tokens: tf.cast(self.text_states([tokens], False)[0], tf.float32), tokenizer)
+    def states_of(self, texts: Sequence[bytes], config, tokenizer, workdir) -> TargetTable:
+        """Returns the text tower's states, in which these texts have theirs: it stays, so they are made once."""
+        encode = lambda tokens: tf.cast(self.text_states([tokens], False)[0], tf.float32)  # noqa: E731
+        tower, width = digest_of(self.text_encoder.variables), self.text_encoder.embedding_size
+        return states_of(texts, config, tokenizer, workdir, encode, tower, width)
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""

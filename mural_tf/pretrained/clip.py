@@ -1,29 +1,25 @@
 """CLIP's vision transformer (Radford et al., 2021) as image tower: Hugging Face's `CLIPModel`, or open_clip's names.
 
-Its own text tower knows English alone and is left out: texts come from `clip-ViT-B-32-multilingual-v1`, M-CLIP or any
-tower that is trained (`--text`, `--onto`). open_clip's folders with XLM-RoBERTa as text tower, LAION's, are
-`xlm_roberta_clip.py`'s.
+Its own text tower, which knows English, is `clip_texts.py`'s. open_clip's folders with XLM-RoBERTa as text tower,
+LAION's, are `multilingual_clip.py`'s.
 """
 
 from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Collection
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
-from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.keys import check_keys
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
-    assign_parts,
     convolution,
     kernel_and_bias,
     linear,
@@ -50,7 +46,6 @@ VISION_KEYS = {
     ),
     **dict.fromkeys(("scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
 }
-IGNORED = r"text_model\..*|text_projection\..*|.*position_ids"
 
 
 def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
@@ -104,8 +99,14 @@ def open_clip_table(tower: ConfigDict) -> list[Row]:
         Row("projection/kernel", ("visual.proj",), as_is),
         zeros_for("projection/bias", "visual.proj", tower.projection),
     ]
-    for i in range(tower.layers):
-        mine, other = f"block_{i}", f"visual.transformer.resblocks.{i}"
+    return [*rows, *open_clip_layers("block", "visual.transformer.resblocks", tower.layers)]
+
+
+def open_clip_layers(ours: str, theirs: str, layers: int) -> list[Row]:
+    """`layer_rows` in the names of open_clip's `Transformer`."""
+    rows = []
+    for i in range(layers):
+        mine, other = f"{ours}_{i}", f"{theirs}.{i}"
         rows += [
             Row(f"{mine}/qkv/kernel", (f"{other}.attn.in_proj_weight",), linear),
             Row(f"{mine}/qkv/bias", (f"{other}.attn.in_proj_bias",)),
@@ -232,17 +233,6 @@ def negative(value: np.ndarray) -> np.ndarray:
 
 
 TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
-
-
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the image tower and the temperature of a model built for `configure`'s settings."""
-    weights = open_weights(folder)
-    if weights.path.name == OPEN_CLIP_WEIGHTS:
-        table, ignored = open_clip_table(config.image_tower), r"(?!visual\.|logit_scale).*"
-    else:
-        table, ignored = hugging_face_table(config.image_tower), IGNORED
-    tables = {"image_encoder": table, "log_temperature": [TEMPERATURE]}
-    assign_parts(tables, model, parts, weights, ignored, "a CLIP")
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:

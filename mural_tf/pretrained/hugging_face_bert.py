@@ -154,7 +154,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
             activation="gelu",
             attention="masked",
             pooler_size=0,
-            pooling="first" if tower.pooling == "last" else tower.pooling,
+            pooling="first" if tower.pooling in ("last", "end") else tower.pooling,  # of the tower before
         )
     )
     most = positions(values, path, roberta)

@@ -18,6 +18,7 @@ from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import (
     clip,
+    clip_texts,
     efficientnet,
     hugging_face_align,
     hugging_face_bert,
@@ -89,7 +90,13 @@ SOURCES = {
         siglip.read_vocabulary,
         method="siglip",
     ),
-    "clip": Source(("image_encoder", "log_temperature"), clip.configure, clip.load, None, method="align"),
+    "clip": Source(
+        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
+        clip.configure,
+        clip_texts.load,
+        clip_texts.read_vocabulary,
+        method="align",
+    ),
     "xlm_roberta_clip": Source(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         multilingual_clip.configure_open_clip,
@@ -190,17 +197,20 @@ def configure(
                 f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
                 "float32, auto or mixed_bfloat16."
             )
-    size, parts = config.embedding_size, parts or kind.parts
+    size, parts, before = config.embedding_size, parts or kind.parts, config.copy_and_resolve_references()
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
-    _check_size(source, pathlib.Path(weights), config)
+    for tower, part in TOWERS.items():  # one that the weights hold and nobody asks for stays as it was
+        if part in kind.parts and part not in parts:
+            config[tower] = before[tower]
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
         config.embedding_size = size
     if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
         config.image_tower.projection = config.embedding_size
-    if kind.vocabulary is None or "text_encoder" not in parts:
-        return config, []
-    return config, kind.vocabulary(weights, config, **options)
+    reads = kind.vocabulary is not None and "text_encoder" in parts
+    pieces = kind.vocabulary(weights, config, **options) if reads else []
+    _check_size(source, pathlib.Path(weights), config, parts)
+    return config, pieces
 
 
 TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a configuration: parts of a model
@@ -258,10 +268,10 @@ OPENERS: dict[str, Callable] = {  # of each source, the file that holds its laye
 }
 
 
-def _check_size(source: str, weights: pathlib.Path, config: ConfigDict) -> None:
+def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
-    towers = {"text_encoder": config.text_tower, "image_encoder": config.image_tower}
-    asked = sum(_numbers(tower) for part, tower in towers.items() if part in SOURCES[source].parts)
+    taken = [tower for tower, part in TOWERS.items() if part in parts and part in SOURCES[source].parts]
+    asked = sum(_numbers(config[tower]) for tower in taken)
     if source not in OPENERS or not asked:
         return
     file = OPENERS[source](weights)

@@ -26,6 +26,7 @@ _CLASSES = {
     "WordPiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
     "xlm_roberta": ("XLMRoberta",),
     "siglip": ("Siglip", "Siglip2", "Gemma", "T5"),
+    "clip": ("CLIP",),
 }
 # Keys with the only values that are done here; a key that is missing or null is the first.
 _EXPECTED: dict[str, tuple] = {
@@ -40,6 +41,7 @@ _EXPECTED: dict[str, tuple] = {
 _NAMES = {
     "WordPiece": {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"},
     "xlm_roberta": {"unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"},
+    "clip": {"unk_token": "<|endoftext|>", "bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>"},
 }
 
 
@@ -101,7 +103,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     path = folder / TOKENIZER
     lower, strip, chinese = None, None, True
     if tokenizer:
-        _check_template(tokenizer, "[CLS]", "[SEP]", path)
+        check_template(tokenizer, "[CLS]", "[SEP]", path)
         said = _normalizer(tokenizer, path)
         lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
         _check_words(tokenizer, path)
@@ -173,7 +175,7 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
         )
 
 
-def _check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path) -> None:
+def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path) -> None:
     """Raises `UserError` unless rows are begin, text, end, as far as the file says."""
     if "post_processor" not in tokenizer:
         return
@@ -197,7 +199,7 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
     tokenizer, path = read_tokenizer(folder), folder / TOKENIZER
     if not tokenizer:
         return ()
-    _check_template(tokenizer, "<s>", "</s>", path)
+    check_template(tokenizer, "<s>", "</s>", path)
     cleaning: tuple[str, ...] = ()
     mapped = False
     for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:

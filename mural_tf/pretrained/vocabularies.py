@@ -107,11 +107,16 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
     pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
     """
     lines = piece_models.read_lines(path, fairseq)
-    pieces, settings = piece_models.parse_lines(lines, path)
+    return fit_rows(lines, rows, path), piece_models.parse_lines(lines, path)[1]["model"]
+
+
+def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
+    """Returns the lines of a SentencePiece vocabulary for a table of so many rows, 0: of as many, see above."""
+    pieces, _ = piece_models.parse_lines(lines, path)
     if rows and any(kind in ("normal", "byte", "unknown") for _, _, kind in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))
     unused = [json.dumps([unused_piece(row), 0.0, "unused"]) for row in range(len(lines), rows)]
-    return [*(lines[:rows] if rows else lines), *unused], settings["model"]
+    return [*(lines[:rows] if rows else lines), *unused]
 
 
 def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import pathlib
 import time
 from collections.abc import Iterator
 
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
@@ -69,8 +70,9 @@ class MeasuredModel:
         if self._embedder is None:
             self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
             if model.known_texts is not None:
-                head = model.head_names[0]
-                self._embedder.take_known_texts(model.known_texts, lambda states: model.project_texts(states, head))
+                head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
+                project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
+                self._embedder.take_known_texts(model.known_texts, project)
         self._embedder.step = step
         return self._embedder
 

@@ -105,7 +105,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
         source, weights, config, method, onto, text, as_trained, in_float32=bool(golden)
     )
     if golden:
-        parts = [part for part in SOURCES[source].parts if not (text and part in TEXT)]
+        parts = _parts(source, text, onto)
         print("\n".join(compare(values, model, config, pieces, parts)))
         print(f"PASS: {weights} gives here what {golden} says.")
     config.vocabulary.sha256 = digest(pieces)
@@ -153,7 +153,7 @@ def _build(
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
-    taken = [] if source == WORKDIR else _taken(source, weights, text)
+    taken = [] if source == WORKDIR else _taken(source, weights, text, onto)
     size_before = config.embedding_size
     for kind, folder, parts in taken:
         size = config.embedding_size
@@ -214,11 +214,17 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     return str(place)
 
 
-def _taken(source: str, weights, text) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
+def _parts(source: str, text, onto) -> tuple[str, ...]:
+    """Returns the parts that are taken of the weights; under a workdir's texts CLIP's, English alone, are left out."""
+    leaves_texts = text or (onto and source == "clip")
+    return tuple(part for part in SOURCES[source].parts if not (leaves_texts and part in TEXT))
+
+
+def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
     """Returns what fills the model: the source, its place, and the parts that are taken of it."""
     parts = SOURCES[source].parts
     if not text:
-        return [(source, weights, parts)]
+        return [(source, weights, _parts(source, text, onto))]
     folder = local_model(text)
     kind = kind_of(folder)
     if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
@@ -226,8 +232,8 @@ def _taken(source: str, weights, text) -> list[tuple[str, pathlib.Path, tuple[st
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) beside weights with an image tower."
         )
-    images = tuple(part for part in parts if part not in TEXT)
-    return [(source, weights, images), (kind, folder, TEXT if has_own_head(kind, folder) else ("text_encoder",))]
+    of_texts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
+    return [(source, weights, _parts(source, text, onto)), (kind, folder, of_texts)]
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

@@ -18,7 +18,6 @@ import types
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
@@ -26,7 +25,6 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
-from mural_tf.data.streams.targets import embed_all
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
@@ -319,28 +317,30 @@ def mix(
 
 
 class StandingTowers:
-    """The embedder of a model whose head alone changes: images, and the states of texts, are made once."""
+    """The embedder of a model whose head alone changes: images are encoded once, and the states of texts are known."""
 
     takes_languages = False
 
-    def __init__(self, embedder: Embedder, model: KnownTexts, tokenizer):
-        self._embedder, self._states_by = embedder, model.states_by(tokenizer)
-        self._images, self._states = None, {}
-        states = tf.TensorSpec([None, model.text_encoder.embedding_size])
-        self._project = tf.function(lambda states: model.project_texts(states, "image_text"), [states], autograph=False)
+    def __init__(self, embedder: Embedder):
+        self._embedder, self._images = embedder, None
 
     def encode_image(self, images, **options):
         if self._images is None:
             self._images = self._embedder.encode_image(images, **options)
         return self._images
 
-    def encode_text(self, texts: Sequence[str], batch_size: int, progress: bool) -> np.ndarray:
-        new = [text for text in dict.fromkeys(texts) if text not in self._states]
-        if new:
-            encoded = [text.encode("utf-8", "replace") for text in new]
-            self._states.update(zip(new, embed_all(encoded, self._states_by)))
-        batches = (texts[begin : begin + batch_size] for begin in range(0, len(texts), batch_size))
-        return np.concatenate([self._project(np.stack([self._states[t] for t in batch])).numpy() for batch in batches])
+    def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
+        return self._embedder.encode_text(texts, **options)
+
+
+def evaluated_texts(config: ConfigDict) -> list[bytes]:
+    """Returns the captions by which a model is chosen and measured, each once."""
+    data, found = config.data.directory, {}
+    for split in ("dev", config.evaluation.split):
+        if records.find_files(data, records.IMAGE_TEXT, split):
+            for captions in read_pool(data, split).texts.values():
+                found.update(dict.fromkeys(captions))
+    return [text.encode("utf-8", "replace") for text in found]
 
 
 def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -352,9 +352,12 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
     """
     of_result = measured.at(0)
     head, data = of_result.image_text_head, config.data.directory
+    texts = evaluated_texts(config)
+    print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
+    of_result.known_texts = of_result.states_of(texts, config, measured.tokenizer, workdir)
     evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
-        towers = StandingTowers(measured.embedder(0), of_result, measured.tokenizer)
+        towers = StandingTowers(measured.embedder(0))
         evaluate = SplitEvaluation(types.SimpleNamespace(embedder=lambda step: towers, at=None), config, "dev")
         for value in model.choices:
             model.choose(value, head)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.piece_models import model_of
 from mural_tf.text.sentence_pieces import PieceModel
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
@@ -29,13 +30,6 @@ SETTINGS = dict(model="bpe", charsmap="", **dict.fromkeys(
     ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces",
      "treat_whitespace_as_suffix"), False,
 ))  # fmt: skip
-
-
-def byte_characters() -> list[str]:
-    """The printable character of every byte, 0 to 255: itself if it is printable Latin-1, else from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def written_in_bytes(word: str) -> list[str]:

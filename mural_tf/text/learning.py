@@ -11,7 +11,8 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.text.byte_pair import byte_characters, written_in_bytes
+from mural_tf.text.byte_pair import written_in_bytes
+from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
 from mural_tf.text.words import count_words
 

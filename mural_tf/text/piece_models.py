@@ -16,7 +16,7 @@ import binascii
 import functools
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
@@ -217,6 +217,40 @@ def _merge_scores(model: Mapping) -> list[list]:
 
 def _merges(model: Mapping) -> list[Sequence[str]]:
     return [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+
+
+def byte_pair_lines(
+    ids: Mapping[str, int],
+    merges: Sequence,
+    special: Mapping[str, str],
+    written: Callable[[str], str],
+    path: str | pathlib.Path,
+) -> list[str]:
+    """Returns the lines of byte pairs whose texts are written in bytes before they are divided.
+
+    Args:
+      ids: of the pieces.
+      merges: "a b" or [a, b] each, in the order in which they were learned.
+      special: {piece: its type}.
+      written: how a piece stands in a text.
+      path: the file, for messages.
+
+    Raises `UserError` for ids or merges that are not such.
+    """
+    try:
+        scores = _merge_scores({"vocab": ids, "merges": merges})
+        mergeable = {left + right for left, right in _merges({"merges": merges})}
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is no pair of pieces.") from None
+    pieces = []
+    for piece, score in scores:
+        is_of_text = len(written(piece)) == 1 or piece in mergeable
+        pieces.append([written(piece), score, special.get(piece, "normal" if is_of_text else "control")])
+    settings = {"model": "bpe", "byte_fallback": False, "treat_whitespace_as_suffix": False, "charsmap": ""}
+    settings |= dict.fromkeys(("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"), False)
+    lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
+    parse_lines(lines, path)
+    return lines
 
 
 def steps_of(tokenizer: Mapping, part: str) -> list[dict]:

@@ -1,4 +1,4 @@
-"""The pieces of SentencePiece in the graph, as SigLIP, SigLIP 2, XLM-RoBERTa and MetaCLIP 2 take them.
+"""The pieces of SentencePiece in the graph, as SigLIP, SigLIP 2, XLM-RoBERTa and MetaCLIP 2 take them; CLIP's pairs.
 
 The operation is tensorflow_text's, on a model made of the vocabulary's lines (piece_models.py); it lies in the graph.
 Begin and end are added here, as the family's `Layout` says: the operation's own flags are settings of a resource that
@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from mural_tf.backend import sentencepiece_operations
+from mural_tf.backend import sentencepiece_operations, tf_text
 from mural_tf.errors import UserError
 from mural_tf.quiet import without_noise
+from mural_tf.text.byte_words import clip_words, is_end
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
@@ -31,19 +32,21 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The rows of a family: begin, pieces, end, and padding up to T; -1 is no such id."""
+    """The rows of a family: begin, pieces, end, and padding up to T. Each is an id or its piece; -1 is no such id."""
 
-    end: int
-    pad: int
-    begin: int = -1
+    end: int | str
+    pad: int | str
+    begin: int | str = -1
     is_full: bool = False  # always T ids, and padding is attended to: the mask is 1 everywhere
     fairseq: bool = False  # a model file's ids are moved, see `piece_models.read_lines`
+    marks_ends: bool = False  # the last piece of a word says that it is, see byte_words.py
 
 
 LAYOUTS = {
     "siglip": Layout(end=1, pad=1, is_full=True),
     "siglip2": Layout(end=1, pad=0, is_full=True),
     "xlm_roberta": Layout(begin=0, end=2, pad=1, fairseq=True),  # and MetaCLIP 2
+    "clip": Layout(begin="<|startoftext|>", end="<|endoftext|>", pad="<|endoftext|>", marks_ends=True),
 }
 
 
@@ -59,6 +62,8 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "spaces_for_underscores": lambda texts: tf.strings.regex_replace(texts, "_", " "),
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
     "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
+    "composed": lambda texts: tf_text.normalize_utf8(texts, "NFC"),  # a letter and its accent are one character
+    "clip_words": clip_words,  # the last step of layout "clip"
 }
 
 
@@ -128,15 +133,17 @@ class SentencePieceTokenizer(Tokenizer):
             )
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between begin and end.")
-        self.layout, self.cleaning = LAYOUTS[layout], tuple(cleaning)
+        self.cleaning = tuple(cleaning)
         pieces, settings = parse_lines(vocabulary, name)
+        self.layout = _by_ids(LAYOUTS[layout], [piece for piece, _, _ in pieces])
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces = tuple(piece for piece, _, _ in pieces)
         self._special = tuple(i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused"))
-        self._begins_word = tf.constant([piece.startswith(SPACE) for piece in self._pieces])
+        marks = is_end if self.layout.marks_ends else lambda piece: piece.startswith(SPACE)
+        self._marks_word = tf.constant([marks(piece) for piece in self._pieces])
         self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
         unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == "unknown")
         super().__init__(vocabulary, unknown=unknown, max_length=max_length, **options)
@@ -168,10 +175,15 @@ class SentencePieceTokenizer(Tokenizer):
         return self.max_length - (1 if self.layout.begin < 0 else 2)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space."""
+        """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
+
+        Of a layout that `marks_ends`, it ends with its mark.
+        """
         ids = self._ids(tf.convert_to_tensor(texts, tf.string))
         size = tf.shape(ids.flat_values, tf.int64)[:1]
-        begins = tf.gather(self._begins_word, ids.flat_values)
+        begins = tf.gather(self._marks_word, ids.flat_values)
+        if self.layout.marks_ends:
+            begins = tf.roll(begins, shift=1, axis=0)  # the next piece begins a word
         begins |= tf.scatter_nd(
             tf.boolean_mask(ids.row_starts(), ids.row_lengths() > 0)[:, None],
             tf.fill([tf.math.count_nonzero(ids.row_lengths() > 0)], True),
@@ -206,3 +218,14 @@ class SentencePieceTokenizer(Tokenizer):
         word_ids, mask = fill_rows(rows, self.layout.pad, length)
         mask = tf.ones_like(mask) if self.layout.is_full else mask
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
+
+
+def _by_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
+    """Returns a layout with ids in place of pieces; raises `UserError` if the vocabulary lacks one."""
+    named = {name: getattr(layout, name) for name in ("begin", "end", "pad")}
+    named = {name: piece for name, piece in named.items() if isinstance(piece, str)}
+    missing = sorted(set(named.values()) - set(pieces))
+    if missing:
+        raise UserError(f"The vocabulary lacks {' and '.join(missing)}, which every row of this layout holds.")
+    found = {name: pieces.index(piece) for name, piece in named.items()}
+    return dataclasses.replace(layout, **found) if found else layout

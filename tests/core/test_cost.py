@@ -116,6 +116,21 @@ def test_the_forecast_for_a_tpu(config, data):
     assert dataclasses.replace(found, memory={**found.memory, "activations": activations}).least_chunks() == 4
 
 
+def test_several_chunks_keep_two_sums_of_gradients(config):
+    """That of a chunk is added to the sum of those before; activations are those of one chunk alone."""
+    two = cost.forecast(config, "v4-8")
+    config.train.micro_batches = 1
+    one = cost.forecast(config, "v4-8")
+    gradients = 4.0 * sum(one.parameters.values())
+    assert (one.memory["gradients"], two.memory["gradients"]) == (gradients, 2 * gradients)
+    assert 0.4 < two.memory["activations"] / one.memory["activations"] < 0.6
+    room = one.machine.memory * (1 - cost.FREE) - sum(one.memory.values())
+    tight = {**one.memory, "weights": one.memory["weights"] + room + 1}  # a byte too much
+    halves = dataclasses.replace(one, memory=tight)
+    spared = one.memory["activations"] / 2 - gradients
+    assert halves.least_chunks() == (2 if spared > 0 else None)
+
+
 @pytest.mark.slow  # whole steps are traced
 @pytest.mark.parametrize("has_data", [True, False])
 def test_the_forecast_for_this_machine(config, monkeypatch, has_data):

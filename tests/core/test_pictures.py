@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -134,3 +135,14 @@ def test_names_do_not_lead_out_of_their_folder(tmp_path):
     for name in ("null\0.jpg", "circle/x"):
         with pytest.raises(BadImage, match="leads nowhere"):
             path_below(folder, name)
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "small.jpg").write_bytes(b"x" * 1000)
+    read_file(tmp_path / "small.jpg")  # what is imported or cached once
+    tracemalloc.start()
+    try:
+        assert read_file(tmp_path / "small.jpg") == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

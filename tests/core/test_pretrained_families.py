@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -22,11 +23,19 @@ from mural_tf.errors import UserError
 from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
 from mural_tf.pretrained import siglip, vocabularies, weight_files
-from mural_tf.pretrained.importers import SOURCES, configure, import_weights, kind_of, starting_config
+from mural_tf.pretrained.importers import (
+    SOURCES,
+    configure,
+    configure_towers,
+    import_weights,
+    kind_of,
+    starting_config,
+)
 from mural_tf.pretrained.tables import assign_parts
 from mural_tf.runs.finetune import finetune
 from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
-from mural_tf.text import tokenizer_of
+from mural_tf.runs.teachers import open_teacher
+from mural_tf.text import byte_words, tokenizer_of
 from mural_tf.training.callbacks import SaveCheckpoints
 from mural_tf.training.trained_model import load_trained
 from mural_tf.training.workdir import lock_workdir
@@ -121,7 +130,58 @@ def test_numbers_of_pytorch(folders, kind):
             assert np.abs(packed.packed_states(tokens, 2, False) - packed(tokens)).max() < 1e-5
     if kind == "bert":
         assert difference(model.text_encoder(tokens), XLM_ROBERTA_STATES) < 1e-5
-    assert (len(pieces) == 0) == (kind == "clip")
+    assert len(pieces) > 0
+
+
+# As `VISION`, of three texts; the ids follow from the merges by hand: 97 + 256 is "a</w>", 512 the first merge.
+CLIP_TEXTS = {
+    "a red balloon": ([353, 514, 520], [0.0583826, -0.1212983, -0.0727583, 0.0605636, 0.0178755]),
+    "The  BALLOONS!! café 12": (  # "2" is beyond the length of 12
+        [523, 517, 518, 110, 371, 527, 526, 102, 525, 305],
+        [0.3232536, 0.0520084, -0.0343586, 0.2727822, -0.1517326],
+    ),
+    "": ([], [0.0721528, -0.0050238, -0.0184129, 0.1081776, -0.137159]),
+}
+
+
+def test_clips_own_texts(folders):
+    model, config, pieces = import_weights("clip", folders["clip"], config_of("clip"))
+    tokenizer = tokenizer_of(config, pieces)
+    tokens = tokenizer(list(CLIP_TEXTS), pad="longest")
+    rows = [ids[mask == 1].tolist() for ids, mask in zip(*(tokens[name].numpy() for name in list(tokens)[:2]))]
+    assert rows == [[528, *ids, 529] for ids, _ in CLIP_TEXTS.values()]
+    words = tokenizer.tokenize(["balloons the", "é red"]).to_list()
+    assert words == [[[517, 518, 110, 371], [523]], [[525], [514]]]
+    expected = np.array([vector for _, vector in CLIP_TEXTS.values()])
+    assert np.abs(model.embed_texts(tokens).numpy()[:, :5] - expected).max() < 1e-5
+    # Padding and what follows change nothing: a text of its own, in full rows, and of a teacher.
+    full = model.embed_texts(tokenizer(["a red balloon"])).numpy()[0, :5]
+    assert np.abs(full - expected[0]).max() < 1e-5
+    taught = open_teacher(str(folders["clip"])).embed([text.encode() for text in CLIP_TEXTS])
+    assert np.abs(taught[:, :5] - expected).max() < 1e-5
+
+
+def test_each_byte_and_each_word_of_a_text():
+    """All bytes of UTF-8 have a character; an ending, one digit, and marks are words; a word's last byte is another."""
+    texts = tf.constant(["it's 12 é!?", " ", "they'll", "''s"])
+    found = [text.decode() for text in byte_words.clip_words(texts).numpy()]
+    first, others = ("it", "'s", "1", "2", "Ã©", "!?"), ("they", "'ll", "''", "s")
+    end = {word: byte_words.ended(f"{word}</w>") for word in (*first, *others)}
+    assert found[0] == "".join(end[word] for word in first)
+    assert found[1:] == ["", end["they"] + end["'ll"], end["''"] + end["s"]]
+    assert [byte_words.is_end(piece) for piece in (end["it"], "it")] == [True, False]
+
+
+def test_a_tower_that_is_not_asked_for_stays_as_it_was(folders, tmp_path):
+    config = starting_config("clip")
+    config.text_tower.update(dict(weights=str(folders["siglip"]), max_length=6))
+    mine = config.image_tower.to_dict()
+    found, pieces = configure_towers(config)
+    assert found.image_tower.to_dict() == mine and found.text_tower.norm == "before" and pieces
+    import_into_workdir("bert", folders["bert"], tmp_path / "texts")
+    import_into_workdir("clip", folders["clip"], tmp_path / "both", onto=tmp_path / "texts")
+    both = load_config(tmp_path / "both/config.json")
+    assert (both.vocabulary.layout, both.text_tower.pooling, both.image_tower.name) == ("xlm_roberta", "first", "vit")
 
 
 def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
@@ -184,14 +244,12 @@ def test_a_folder_is_another_model_once_a_file_of_it_is(folders, tmp_path, chang
 
 
 def test_each_folder_is_loaded_as_it_is(folders):
-    for name in ("siglip", "siglip2", "xlm_roberta_clip"):
+    for name in ("siglip", "siglip2", "xlm_roberta_clip", "clip"):
         embedder = mural_tf.load(folders[name])
         images = embedder.encode_image(list(foreign.random_images(2, 50)))
         texts = embedder.encode_text(["a red balloon", "", "Paris " * 40])
         assert images.shape == (2, embedder.embedding_size) and np.isfinite(texts).all()
         assert embedder.encode_text(["A RED balloon"]).shape == (1, embedder.embedding_size)
-    with pytest.raises(UserError, match=r"one tower \(clip\).*import clip --weights=.* --text=TEXT_TOWER"):
-        mural_tf.load(folders["clip"])
     with pytest.raises(UserError, match=r"one tower \(bert\)"):
         mural_tf.load(folders["bert"])
 
@@ -241,20 +299,19 @@ def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bridge_between_two_folders(folders, tmp_path):
-    """SigLIP 2 and Sentence-Transformers as they were downloaded: one workdir, and its export."""
+@pytest.mark.parametrize("pictures", ["siglip2", "clip"])
+def test_a_bridge_between_two_folders(folders, tmp_path, pictures):
+    """SigLIP 2, or a CLIP, and Sentence-Transformers as they were downloaded: one workdir, and its export."""
     data = toy_data.write_toy_data(tmp_path / "data", count=16)
     records.write_records(data, records.IMAGE_TEXT, "dev", toy_data.image_text_records(6))
     records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(6))
     config = bridge.get_config("neighbours")
     config.data.update(dict(directory=str(data), image_text_languages=("en",)))
     config.method.update(dict(student=str(foreign.write_sentences(tmp_path / "sentences")), pivot="en"))
-    finetune(config, str(folders["siglip2"]), tmp_path / "new")
+    finetune(config, str(folders[pictures]), tmp_path / "new")
     whole, exported = mural_tf.load(tmp_path / "new"), mural_tf.load(tmp_path / "new/export")
-    pictures, texts = list(foreign.random_images(2, families.SIDE)), ["thing w1", "w 3"]
-    np.testing.assert_array_equal(
-        whole.encode_image(pictures), mural_tf.load(folders["siglip2"]).encode_image(pictures)
-    )
+    images, texts = list(foreign.random_images(2, families.SIDE)), ["thing w1", "w 3"]
+    np.testing.assert_array_equal(whole.encode_image(images), mural_tf.load(folders[pictures]).encode_image(images))
     np.testing.assert_allclose(exported.encode_text(texts), whole.encode_text(texts), atol=1e-5)
     assert load_config(tmp_path / "new/config.json").method.student == str(tmp_path / "new_student")
 
@@ -287,6 +344,28 @@ def refusals():
     yield "clip", dict(vision_config={"image_size": 45, "patch_size": 8}), None, "takes 45"
     yield "clip", None, "vision_model.pre_layrnorm.weight", "1 missing .vision_model.pre_layrnorm.weight."
     yield "siglip", None, "vision_model.head.probe", "1 missing .vision_model.head.probe."
+    yield "clip", dict(text_config={"hidden_act": "relu"}), None, "text_config.hidden_act is 'relu', expected one of "
+    yield "clip", None, "text_projection.weight", "1 missing .text_projection.weight."
+
+
+@pytest.mark.parametrize("file, values, said", [
+    ("vocab.json", None, "has no vocabulary of CLIP's texts: expected tokenizer.json, or vocab.json with merges.txt"),
+    ("vocab.json", {"a": 0}, "has no piece <|startoftext|> or <|endoftext|>: it is not the vocabulary of a CLIP"),
+    ("vocab.json", {"<|startoftext|>": 0, "<|endoftext|>": 2}, "its ids are not 0 to 1"),
+    ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"}, "tokenizer_class is 'GPT2Tokenizer'"),
+    ("tokenizer_config.json", {"eos_token": "</s>"}, "eos_token is '</s>', and only '<|endoftext|>' is done here"),
+    ("tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel"}}, "its normalizer is none, and only NFC and Replace"),
+])  # fmt: skip
+def test_other_vocabularies_of_clip_are_refused_in_a_line(folders, tmp_path, file, values, said):
+    folder = shutil.copytree(folders["clip"], tmp_path / "clip")
+    if values is None:
+        (folder / file).unlink()
+    else:
+        foreign.write_json(folder / file, **values)
+    with pytest.raises(UserError, match=re.escape(said)) as refused:
+        mural_tf.load(folder)
+    assert "\n" not in str(refused.value)
+    configure("clip", folder, config_of("clip"), parts=["image_encoder"])  # its pictures are none the worse
 
 
 @pytest.mark.parametrize("kind, values, missing, said", refusals())
@@ -344,7 +423,7 @@ def test_towers_compile(folders):
     np.testing.assert_allclose(compiled(tokens), model.embed_texts(tokens), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["siglip", "xlm_roberta_clip"])
+@pytest.mark.parametrize("kind", ["siglip", "xlm_roberta_clip", "clip"])
 def test_exports_give_what_the_model_gives(folders, tmp_path, kind):
     """Strings and JPEGs in; no operation that a stock server lacks."""
     model, config, pieces = import_weights(kind, folders[kind], config_of(kind))

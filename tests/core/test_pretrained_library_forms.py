@@ -16,7 +16,9 @@ from test_pretrained_parity import SENTENCES, spread
 
 import mural_tf
 from mural_tf.errors import UserError
+from mural_tf.pretrained import clip_texts
 from mural_tf.pretrained.importers import import_weights, kind_of, starting_config
+from mural_tf.runs.teachers import open_teacher
 from mural_tf.text import piece_models, tokenizer_of
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.sentence_pieces import SentencePieceTokenizer
@@ -368,6 +370,102 @@ def test_clip_that_sentence_transformers_saved(tmp_path):
     with torch.no_grad():
         images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
     compare_towers(tmp_path / "workdir", images, texts.encode(TEXTS, normalize_embeddings=True), shown, TEXTS)
+
+
+CLIP_SENTENCES = [*TEXTS, "It's a cat's THEY'LL 3½ e\u0301 don't!!", "x\u200by\u00a0z _under_score_ ''s", "word " * 70]
+
+
+def write_clip_pieces(folder, today):
+    """OpenAI's byte pairs, which open_clip carries, as transformers saves them today or before; returns a tokenizer."""
+    open_clip = pytest.importorskip("open_clip")
+    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    original = open_clip.tokenizer.SimpleTokenizer()
+    ids = {names.get(piece, piece): number for piece, number in original.encoder.items()}
+    merges = sorted(original.bpe_ranks, key=original.bpe_ranks.get)
+    tokenizer = transformers.CLIPTokenizer(vocab=ids, merges=merges)
+    folder.mkdir(parents=True, exist_ok=True)
+    if today:
+        tokenizer.save_pretrained(folder)
+    else:
+        foreign.write_json(folder / "vocab.json", **ids)
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, merges)]), encoding="utf-8")
+    return tokenizer
+
+
+@pytest.mark.parametrize("today", [True, False], ids=["today", "before"])
+def test_clip_of_transformers(tmp_path, today):
+    folder = tmp_path / "clip"
+    tokenizer = write_clip_pieces(folder, today)
+    vision = dict(image_size=SIDE, patch_size=PATCH, **TOWER)
+    text = dict(vocab_size=len(tokenizer), max_position_embeddings=40, eos_token_id=49407, **TOWER)
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=20)
+    model = spread(transformers.CLIPModel(config))
+    model.save_pretrained(folder)
+    processor = transformers.CLIPImageProcessor(
+        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
+    )
+    processor.save_pretrained(folder)
+    tokens = tokenizer(CLIP_SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt")
+    assert ids_here(folder, CLIP_SENTENCES) == without_padding(
+        tokens["input_ids"].numpy(), tokens["attention_mask"].numpy()
+    )
+    shown = pictures()
+    with torch.no_grad():
+        images = normalised(model.get_image_features(**processor(images=shown, return_tensors="pt")))
+        texts = normalised(model.get_text_features(**tokens))
+    compare_towers(folder, images, texts, shown, CLIP_SENTENCES)
+    # A teacher's texts are embedded by that tower.
+    taught = open_teacher(str(folder)).embed([text.encode() for text in CLIP_SENTENCES])
+    assert np.abs(taught - texts).max() < 1e-5
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["openai", "laion"])
+def test_clip_of_open_clip(tmp_path, quick):
+    """Two towers in one class, as OpenAI's, and in two, as `custom_text` has them; the activation of each."""
+    open_clip = pytest.importorskip("open_clip")
+    folder = tmp_path / f"open_clip_{'openai' if quick else 'laion'}"
+    write_clip_pieces(folder, today=True)
+    vision = dict(image_size=SIDE, layers=2, width=48, patch_size=PATCH, head_width=12, mlp_ratio=2.0)
+    text = dict(context_length=40, vocab_size=49408, width=32, heads=4, layers=2)
+    settings = dict(embed_dim=20, quick_gelu=quick, vision_cfg=vision, text_cfg=text)
+    model = spread((open_clip.model.CLIP if quick else open_clip.model.CustomTextCLIP)(**settings))
+    save_open_clip(model, folder, settings, dict(interpolation="bicubic"))
+    tokenizer = open_clip.tokenizer.SimpleTokenizer(context_length=40)
+    sentences = [text for text in CLIP_SENTENCES if not text.isspace()]
+    rows = tokenizer(sentences)
+    ends = rows.argmax(dim=-1).tolist()
+    there = [row[: end + 1].tolist() for row, end in zip(rows, ends)]
+    here = ids_here(folder, sentences)
+    # What `ftfy` changes is not done here: wide letters become narrow ones.
+    same = [number for number, (a, b) in enumerate(zip(here, there)) if a == b]
+    assert {sentences[n] for n in set(range(len(sentences))) - set(same)} <= {"ｆｕｌｌ　width ①"}
+    shown = pictures()
+    mean, deviation = (np.array(values, np.float32) for values in (PIXEL_MEAN, PIXEL_DEVIATION))
+    pixels = np.stack([(np.array(image, np.float32) / 255 - mean) / deviation for image in shown])
+    with torch.no_grad():
+        images = normalised(model.encode_image(torch.tensor(pixels).permute(0, 3, 1, 2)))
+        texts = normalised(model.encode_text(rows[same]))
+    compare_towers(folder, images, texts, shown, [sentences[number] for number in same])
+
+
+PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+
+def test_ids_of_clips_real_pieces(tmp_path):
+    """Of many texts in many scripts: pieces are joined by their names here, and by pairs of names there."""
+    from drawn_texts import drawn_texts
+
+    tokenizer = write_clip_pieces(tmp_path, today=True)
+    config = starting_config("clip")
+    lines = clip_texts._read_lines(tmp_path)
+    config.vocabulary.update(dict(builder="sentence_pieces", layout="clip", cleaning=clip_texts.CLEANING, size=49408))
+    texts = [*CLIP_SENTENCES, *drawn_texts()]
+    config.text_tower.max_length = 4_096
+    ours = tokenizer_of(config, lines).tokenize(texts).merge_dims(1, 2).to_list()
+    theirs = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    different = [text for text, a, b in zip(texts, ours, theirs) if a != b]
+    print(f"FORM clip: ids of {len(different)} of {len(texts)} texts differ: {different[:5]!r}")
+    assert not different
 
 
 def test_pieces_of_the_universal_sentence_encoder():

@@ -270,6 +270,17 @@ def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatc
     assert {pair.language_b for pair in pairs_in(tmp_path / "out")} == {"en"}
 
 
+def test_a_damaged_plan_is_one_line(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(convert, "finish", interrupt)
+        run(sources, tmp_path / "out")
+    plan = tmp_path / ".out.converting/plan.json"
+    plan.write_bytes(plan.read_bytes()[:100])
+    with pytest.raises(UserError, match=f"{plan} is not valid JSON: [^\n]* Start again with --restart.$"):
+        run(sources, tmp_path / "out")
+
+
 def interrupt(*arguments):
     raise KeyboardInterrupt
 
@@ -504,7 +515,7 @@ def test_the_extras_resolve_beside_tensorflow(python, line):
         assert done.returncode == 0, done.stderr
         found[extras] = dict(row.split("==") for row in done.stdout.splitlines() if "==" in row and row[0] != "#")
         assert found[extras]["tensorflow"].startswith(line)
-    own = {"lingua-language-detector", "pyarrow", "openpyxl", "et-xmlfile"}
+    own = {"lingua-language-detector", "pyarrow", "openpyxl", "et-xmlfile", "duckdb"}
     assert found["convert", "catalogue"].keys() - found[()].keys() == own
     assert "apache-beam" in found["convert", "beam"]
 

@@ -1,5 +1,6 @@
 """Odd members of every source are skipped, counted and named, whatever stands where something else was expected."""
 
+import errno
 import gzip
 import io
 import json
@@ -19,7 +20,7 @@ from mural_tf.data import caption_files, records
 from mural_tf.data.skipped import MISSING_SHARD, NOT_AN_EXAMPLE, Tally
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import find_files, language_tag
-from mural_tf.ingest.sources import wit
+from mural_tf.ingest.sources import img2dataset, wit
 from mural_tf.ingest.sources.img2dataset import read_samples
 from mural_tf.ingest.translated_captions import parse_google_line
 
@@ -85,6 +86,78 @@ def test_odd_members_of_tar_files(tmp_path):
     assert captions(output) == [["first"], ["last"]]
     odd = {"not a regular file": 5, "name that is not text": 1}
     assert reported(output) == {**expected_counts(), **odd}
+
+
+def members_tar(path, names):
+    """A tar whose images are pictures of their numbers, and whose texts are their own names."""
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for number, name in enumerate(names):
+            add(archive, name, image_bytes(number) if name.endswith(("jpg", "JPG")) else name.encode())
+
+
+@pytest.mark.parametrize("names, ids, skipped", [
+    (["22.01.jpg", "22.01.txt", "22.02.jpg", "22.02.txt"], ["22.01", "22.02"], {}),  # points in the keys
+    (["a/1.jpg", "a/1.txt", "b/1.jpg", "b/1.txt", "1.JPG", "1.txt"], ["a/1", "b/1", "1"], {}),  # folders are of the key
+    (["./1.jpg", "./1.txt", "./v1.0/2.jpg", "./v1.0/2.txt"], ["1", "v1.0/2"], {}),
+    (["s.input.jpg", "s.outputs.txt"], [], {"empty caption": 1, "sample without an image": 1}),
+    (["1.cls", "1.jpg", "1.txt", "1.npy", "2.seg.png.npy", "2.jpg", "2.txt", "._2.jpg", ".DS_Store"], ["1", "2"], {}),
+    (["1.jpg", "1.txt", "x.mp3", "readme", "2.jpg", "2.txt", "3.mp4"], ["1", "2"],
+     {"member of a tar file that is no image, text or metadata": 3}),
+    (["1.mp3"], [], {"member of a tar file that is no image, text or metadata": 1}),
+])  # fmt: skip
+def test_every_member_of_a_tar_is_used_or_counted(tmp_path, names, ids, skipped):
+    members_tar(tmp_path / "data/00000.tar", names)
+    members_tar(tmp_path / "good/00000.tar", ["0.jpg", "0.txt"])
+    output = run([f"img2dataset:{tmp_path}/data", f"img2dataset:{tmp_path}/good"], tmp_path / "out")
+    assert [record.image_id for record in images_in(output)] == [*(f"data/{key}" for key in ids), "good/0"]
+    assert reported(output) == skipped
+
+
+def test_a_tar_of_pax_headers_alone_does_not_end_the_conversion(tmp_path):
+    members_tar(tmp_path / "data/00000.tar", ["1.jpg", "1.txt"])
+    header = tarfile.TarInfo("./PaxHeaders/x")
+    header.type = tarfile.XHDTYPE
+    (tmp_path / "data/00001.tar").write_bytes(header.tobuf(tarfile.USTAR_FORMAT) * 20_000)
+    output = run([f"img2dataset:{tmp_path}/data"], tmp_path / "out")
+    assert captions(output) == [["1.txt"]]
+    assert reported(output) == {"tar file that is damaged or cut off: what follows is lost": 1}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("reader", ["read_file", "open"])
+def test_what_another_run_may_read_ends_this_one(tmp_path, monkeypatch, number, reader):
+    """Descriptors, memory, disks and permissions: a conversion that goes on would lose what is there."""
+
+    def fail(path, *_):
+        raise OSError(number, os.strerror(number), str(path))
+
+    (tmp_path / "1.jpg").write_bytes(image_bytes(0))
+    (tmp_path / "a.tsv").write_text("1.jpg\ta caption\n")
+    members_tar(tmp_path / "data/00000.tar", ["1.jpg", "1.txt"])
+    if reader == "read_file":
+        source = f"captions:{tmp_path}/a.tsv,images={tmp_path}"
+        monkeypatch.setattr(img2dataset, "read_file", fail)
+    else:
+        source = f"img2dataset:{tmp_path}/data"
+        monkeypatch.setattr(img2dataset.tarfile, "open", lambda **_: fail(tmp_path))
+    with pytest.raises(UserError, match=f"Cannot read .*: {os.strerror(number)}. What is finished is kept") as error:
+        run([source], tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+def test_want_of_memory_is_no_missing_image(tmp_path, monkeypatch):
+    (tmp_path / "1.jpg").write_bytes(image_bytes(0, image_format="WEBP"))  # which is decoded and encoded again
+    (tmp_path / "a.tsv").write_text("1.jpg\ta caption\n")
+
+    def fail(*_):
+        raise MemoryError
+
+    for place in ("PIL.ImageFile.ImageFile.load", "PIL.Image.open", "mural_tf.data.pictures.os.fstat"):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match="A worker found too little memory: run"):
+            patch.setattr(place, fail)
+            run([f"captions:{tmp_path}/a.tsv,images={tmp_path}"], tmp_path / "out")
+    assert len(images_in(run([f"captions:{tmp_path}/a.tsv,images={tmp_path}"], tmp_path / "out"))) == 1
 
 
 def test_odd_files_of_img2dataset(tmp_path):
@@ -200,7 +273,8 @@ def test_tables_do_not_reach_outside_the_images(tmp_path):
         "file name that leads out of its folder": 3,
         "not a regular file": 2,
         "text with a null character": 1,
-        "missing image": 2,  # an absolute name is looked for below the folder
+        "missing image": 1,  # an absolute name is looked for below the folder
+        "file name that leads nowhere": 1,
     }
     assert max(map(len, (output / "skipped.tsv").read_text().splitlines())) < 600
 

@@ -17,7 +17,9 @@ from mural_tf.backend import keras
 from mural_tf.config_file import load_config
 from mural_tf.configs import bridge
 from mural_tf.data import records
+from mural_tf.data.streams import states
 from mural_tf.data.streams import targets as targets_file
+from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
@@ -212,6 +214,24 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     said = (folder / "targets.json").read_bytes()
     model.completer(config, tokenizer, tmp_path / "True")
     assert (folder / "targets.json").read_bytes() == said
+
+
+def test_states_of_texts_are_added_to_those_of_other_runs(tmp_path):
+    tokenizer, config = toy_data.toy_tokenizer(), complete(contract.toy_config(METHOD))
+    config.data.directory = str(tmp_path)
+    asked = (b"w 1", b"w 2", b"thing w3", b"")
+    ids = {text: float(tokenizer([text])["input_word_ids"].numpy().sum()) for text in asked}
+    found = {}
+
+    def encode(tokens):
+        return tf.cast(tf.reduce_sum(tokens["input_word_ids"], axis=1, keepdims=True), tf.float32)
+
+    for texts in ([b"w 1", b"w 2"], [b"w 2", b"thing w3", b"", b"w 2"], [b"w 1"], []):
+        table = states.states_of(texts, config, tokenizer, tmp_path, encode, DIGEST, 1)
+        found[len(found)] = (next((tmp_path / ".states").glob("texts-*")) / "vectors").read_bytes()
+        keys = fingerprint(tf.constant(texts, tf.string)).numpy()
+        assert [ids[text] for text in texts] == (table.find(keys)[:, 0].tolist() if texts else [])
+    assert [len(made) for made in found.values()] == [4, 8, 8, 8] and found[1].startswith(found[0])
 
 
 def test_a_target_of_zeros_has_no_gradient():

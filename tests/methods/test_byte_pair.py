@@ -7,7 +7,8 @@ import tensorflow as tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.text import build_tokenizer
-from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer, byte_characters
+from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer
+from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, save_vocabulary
 

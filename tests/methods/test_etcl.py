@@ -19,7 +19,7 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import language_groups
-from mural_tf.ingest.translated_captions import build_translated
+from mural_tf.ingest.translate import build_translated
 from mural_tf.losses.pairs import Rows
 from mural_tf.models import build_model, mount
 from mural_tf.models.etcl import Etcl

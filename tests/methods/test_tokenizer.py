@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.byte_pair import BytePairTokenizer, byte_characters
+from mural_tf.text.byte_pair import BytePairTokenizer
+from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

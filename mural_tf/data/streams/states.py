@@ -15,12 +15,12 @@ import json
 import os
 import pathlib
 import queue
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
@@ -80,16 +80,38 @@ def text_states(
       tower: `digest_of` the tower.
       width: of a state.
     """
-    vocabulary = config.vocabulary
-    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
-    pieces.append(config.text_tower.max_length)
-    states = _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
+    states = _folder_of_texts(config, workdir, tower, width)
     made_for = data_digest(config, streams, "texts")
     with states.lock():
         if not states.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
             states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
             states.finish(made_for, 0.0)
+        return states.table(as_stored=True)
+
+
+def states_of(
+    texts: Sequence[bytes],
+    config: ConfigDict,
+    tokenizer,
+    workdir: pathlib.Path,
+    encode: Callable,
+    tower: str,
+    width: int,
+) -> TargetTable:
+    """Returns states in which these texts have theirs; those that other runs with this tower made are there, too.
+
+    Arguments are as of `text_states`.
+    """
+    states = _folder_of_texts(config, workdir, tower, width)
+    keys = fingerprint(tf.constant(texts, tf.string)).numpy()
+    with states.lock():
+        table = states.table(as_stored=True)
+        if table.holds(keys).all():
+            return table
+        begins = range(0, len(texts), TEXTS_PER_BLOCK)
+        blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
+        states.extend(blocks, of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
         return states.table(as_stored=True)
 
 
@@ -118,6 +140,13 @@ def image_states(
             states.finish(made_for, config.data.max_skipped_fraction)
         table = states.table(as_stored=True)
     return table, table.without_vector()
+
+
+def _folder_of_texts(config: ConfigDict, workdir: pathlib.Path, tower: str, width: int) -> Targets:
+    vocabulary = config.vocabulary
+    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
+    pieces.append(config.text_tower.max_length)
+    return _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
@@ -191,15 +220,15 @@ def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Cal
     """
     signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
     traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
-    frozen = convert_variables_to_constants_v2(traced.get_concrete_function())
-    with without_noise():
-        content = tf.lite.TFLiteConverter.from_concrete_functions([frozen]).convert()
     free: queue.SimpleQueue = queue.SimpleQueue()
     workers = len(os.sched_getaffinity(0))
-    for _ in range(workers):
-        interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
-        interpreter.allocate_tensors()
-        free.put(interpreter)
+    with without_noise(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions tell of a package of its own that has these kernels, too
+        content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
+        for _ in range(workers):
+            interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+            interpreter.allocate_tensors()
+            free.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)
 
     def run(picture: np.ndarray) -> np.ndarray:

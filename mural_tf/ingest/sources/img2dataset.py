@@ -29,9 +29,12 @@ from mural_tf.files import as_path, open_path
 from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
 from mural_tf.printable import printable
-from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, unpacked_size
+from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, refuse_failure, unpacked_size
 
+READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
 NOT_REGULAR = "not a regular file"
+# What reading a damaged tar raises, by its headers too: thousands of pax headers are read by recursion.
+DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError, RecursionError)
 NOT_TEXT = "name that is not text"
 
 
@@ -101,12 +104,17 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Members of one sample follow each other."""
-    key, found = None, {}
-    for stem, ending, content, where in _members(shard, on_problem, images):
+    """Members of one sample follow each other; what it has besides, such as key.cls, is not looked at."""
+    key, found, others = None, {}, []
+    for name, content, where in _members(shard, on_problem, images):
+        stem, ending = split_name(name)
+        if not ending:
+            others.append(name)
+            continue
         if stem != key:
             if found:
                 yield from _sample(key, found, shard, on_problem)
+            others = _report_others(others, (key, stem), shard, on_problem)
             key, found = stem, {}
         if ending in ENDINGS:
             found.update(image=content, where=where)
@@ -114,6 +122,28 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
             found[ending] = content
     if found:
         yield from _sample(key, found, shard, on_problem)
+    _report_others(others, (key,), shard, on_problem)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Returns the key of a tar's member, with its folder, and its ending; "" for an ending that is not read.
+
+    The ending begins at the first point, as webdataset has it, or at the last one if only that makes it a known one.
+    """
+    folder, slash, base = name.removeprefix("./").rpartition("/")
+    for stem, _, ending in (base.partition("."), base.rpartition(".")):
+        if ending.lower() in READ and not base.startswith("."):
+            return f"{folder}{slash}{stem}", ending.lower()
+    return name.removeprefix("./"), ""
+
+
+def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
+    """Reports members that belong to none of the samples beside them; hidden files, such as macOS's, are none."""
+    for name in names:
+        is_hidden = os.path.basename(name).startswith(".")
+        if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
+            on_problem("member of a tar file that is no image, text or metadata", f"{shard}, {name}")
+    return []
 
 
 class _BoundedReads:
@@ -129,8 +159,8 @@ class _BoundedReads:
         return self._file.read(size)
 
 
-def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, str, bytes | None, tuple]]:
-    """Yields (stem, ending, content, (offset, size)) of the images, texts and metadata of a tar file.
+def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
+    """Yields (name, content, (offset, size)) of a tar file's members; content of the images, texts and metadata alone.
 
     A damaged header costs its member alone: the next one is looked for behind it.
     """
@@ -140,9 +170,10 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
             for member in tar:
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
-                stem, _, ending = os.path.basename(member.name).partition(".")
-                ending = ending.lower()
-                if ending not in (*ENDINGS, "txt", "json"):
+                _, ending = split_name(member.name)
+                if not ending:
+                    if member.isreg():
+                        yield member.name, None, (0, 0)
                     continue
                 problem = _problem_with(member)
                 if problem:
@@ -150,9 +181,10 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                     continue
                 wanted = images or ending not in ENDINGS
                 content = tar.extractfile(member).read() if wanted else None
-                yield stem, ending, content, (member.offset_data, member.size)
+                yield member.name, content, (member.offset_data, member.size)
             _check_header(file, end, -1, shard, on_problem)
-    except (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError):  # of odd headers, too
+    except DAMAGE as error:
+        refuse_failure(error, shard)
         at = member.name if member else "its beginning"
         on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, after {at}")
 
@@ -191,8 +223,11 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
                     found[ending] = _read(shard, partner.name)
         except BadImage as error:
             on_problem(str(error), str(path))
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:  # a link that leads nowhere
             on_problem("file that cannot be read", f"{path} ({error.strerror})")
+        except OSError as error:
+            refuse_failure(error, path)
+            raise
         else:
             yield from _sample(path.stem, found, shard, on_problem)
 
@@ -335,20 +370,23 @@ class ImageFolder:
         self.directory = directory
 
     def get(self, name: str, decided: Any = None) -> bytes | None:
-        """Returns the file's content, `None` if there is none; raises `BadImage` if it may not be read."""
+        """Returns the file's content, `None` if there is none; raises `BadImage` if it is none."""
         del decided
         for candidate in (name, os.path.basename(name)):
             try:
                 return read_file(path_below(self.directory, candidate.lstrip("/")))
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                refuse_failure(error, self.directory / candidate.lstrip("/"))
+                raise
         return None
 
 
 class DownloadedImages:
     """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
 
-    Where an image lies is decided over all shards (decisions.py): by the first one that has its address.
+    Where an image lies is decided over all shards (decide.py): by the first one that has its address.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -376,11 +414,15 @@ class DownloadedImages:
             return None
         number, offset, size = found
         shard = self.shards[number]
-        if shard.is_dir():
-            return read_file(path_below(shard, _images_of(shard)[offset].name))
-        with shard.open("rb") as file:
-            file.seek(offset)
-            content = file.read(size)
+        try:
+            if shard.is_dir():
+                return read_file(path_below(shard, _images_of(shard)[offset].name))
+            with shard.open("rb") as file:
+                file.seek(offset)
+                content = file.read(size)
+        except OSError as error:
+            refuse_failure(error, shard)
+            raise
         return content if shard.suffix == ".tar" else parse_example(content)[0].get("image")
 
 
@@ -423,6 +465,11 @@ class CaptionedImages(Source):
             folder = as_path(self.images)
             self._store = DownloadedImages(folder) if is_download(folder) else ImageFolder(folder)
         return self._store
+
+    def downloads(self) -> DownloadedImages | None:
+        """Returns the images if they were downloaded by img2dataset."""
+        store = self.store()
+        return store if isinstance(store, DownloadedImages) else None
 
     def weight(self, path: pathlib.Path) -> int:
         """A line has some 150 bytes, and an image."""

@@ -30,6 +30,7 @@ from mural_tf.text_files import (
     is_text,
     open_binary,
     read_lines,
+    refuse_failure,
     skip_lines,
     skip_to,
     unpacked_size,
@@ -156,7 +157,8 @@ def read_aligned_lines(
             if number == 1:
                 lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
-    except (*DAMAGED, zipfile.BadZipFile):
+    except (*DAMAGED, zipfile.BadZipFile) as error:
+        refuse_failure(error, names[0])
         if content_of_part:
             reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
@@ -206,7 +208,9 @@ class Opus(AlignedSource):
                 yield from self._read_archive(unit, archive, reading, of_file)
         except UserError:
             raise
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError):
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+            if not as_path(unit.path).is_dir():
+                refuse_failure(error, unit.path)
             of_file.tally.skip("file that is not a zip or is cut off", unit.path)
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
             of_file.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")

@@ -92,6 +92,10 @@ class Wit(CaptionedImages):
         """Whether images are held out here."""
         return not self.split
 
+    def image_hash(self, image_id: str) -> np.uint64:
+        """Returns the hash that places an image."""
+        return image_hash(self.salt, image_id)
+
     def hold_out(self, hashes: dict[str, np.ndarray]) -> HeldOut:
         """Chooses the images that are held out.
 

@@ -1,0 +1,95 @@
+"""A data set with translations of its captions: Multilingual CC3M, ETCL's data, is CC3M in five more languages (§3.4).
+
+    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterator
+
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, copy_file, read_json
+from mural_tf.ingest.source import Text, find_files
+from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations
+
+
+def build_translated(
+    data_dir: str | pathlib.Path, translations: str | pathlib.Path, output: str | pathlib.Path
+) -> pathlib.Path:
+    """Writes `data_dir` with translated captions to the folder `output`, unless it is there, and returns that folder.
+
+    Captions of the split "train" are joined by their translations; all else is copied as it is, images (or features
+    in their place) included.
+
+    Args:
+      data_dir: a data folder with image-text records.
+      translations: as `read_translations` takes it: most often a data folder with text pairs, which may be the same.
+      output: as in `build_folder`.
+
+    Raises:
+      UserError: no such records, none of which is translated, or an `output` that holds something else.
+    """
+    data_dir = as_path(data_dir)
+    identity = {"name": "translated captions", "data_dir": str(data_dir), "translations": str(translations)}
+    return build_folder(output, identity, lambda folder: _write(folder, data_dir, translations))
+
+
+def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pathlib.Path) -> dict:
+    from mural_tf.data import records
+
+    shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
+    counts, known = collections.Counter(), _known(data_dir, as_path(translations))
+    translated = _translated(data_dir, known, counts)
+    records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
+    if not counts["translations"]:
+        raise UserError(
+            f"None of the {counts['captions']} captions of {data_dir} has a translation in {translations}: in text "
+            "pairs they are found by the caption's exact text."
+        )
+    for path in sorted(data_dir.glob("*/*.tfrecord")):
+        copy = folder / path.parent.name / path.name
+        if not (path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")):
+            copy.parent.mkdir(exist_ok=True)
+            copy_file(path, copy)
+    path = data_dir / DESCRIPTION
+    source = read_json(path) if path.exists() else {}
+    of_evaluation = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
+    return {"counts": dict(counts), **of_evaluation}
+
+
+def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns key -> (language, translation) of the captions of a data set, and of no others: these fit into memory."""
+    from mural_tf.data import records
+
+    found: dict[str, list[tuple[str, str]]] = {
+        key: []
+        for record in records.read_records(data_dir, records.IMAGE_TEXT, "train")
+        for caption, language in zip(record.captions, record.languages)
+        for key in keys_of(Text(caption, language, "", ""))
+    }
+    for path in find_files(str(translations)):
+        for key, language, target in read_translations(path, ()):
+            if key in found:
+                found[key].append((language, target))
+    return found
+
+
+def _translated(data_dir: pathlib.Path, known: dict, counts: collections.Counter) -> Iterator:
+    from mural_tf.data import records
+
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
+        triples = zip(record.captions, record.languages, record.caption_groups)
+        texts = add_translations(record.image_id, [Text(*triple, "") for triple in triples], lambda key: known[key])
+        counts.update(images=1, captions=len(record.captions), translations=len(texts) - len(record.captions))
+        captions, languages, groups, _ = zip(*texts) if texts else ((), (), (), ())
+        yield records.ImageTextRecord(record.image_id, record.image, captions, languages, groups)
+
+
+def describe_translated(folder: pathlib.Path) -> str:
+    """Returns what `build_translated` has written."""
+    counts = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["counts"]
+    return f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations."

@@ -1,0 +1,249 @@
+"""CLIP's own text tower (Radford et al., 2021), which knows English: Hugging Face's `CLIPModel`, or open_clip's names.
+
+A causal transformer on byte pairs; a matrix takes the state of a text's last token to the pictures' space. So a CLIP is
+a whole model, and a teacher of any other text tower. Texts are cleaned as Hugging Face's tokenizer does it, or as
+open_clip but for `ftfy` and HTML's entities; `<|endoftext|>` within a text is letters.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Collection, Mapping
+
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, check_json, json_field, read_json
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained import clip, open_clip_siglip
+from mural_tf.pretrained.keys import FREE, check_keys
+from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
+from mural_tf.pretrained.tables import Row, as_is, assign_parts, first_rows, linear, no_types, norm_rows
+from mural_tf.pretrained.tokenizer_files import (
+    TOKENIZER,
+    check_settings,
+    check_template,
+    read_tokenizer,
+    warn_of_added_tokens,
+)
+from mural_tf.pretrained.vocabularies import fit_rows, use_sentence_pieces
+from mural_tf.pretrained.weight_files import WeightFile
+from mural_tf.text.byte_words import END_OF_WORD, ended
+from mural_tf.text.piece_models import byte_pair_lines, steps_of
+
+BEGIN, END = "<|startoftext|>", "<|endoftext|>"
+PIECES, MERGES = "vocab.json", "merges.txt"
+CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
+TEXT = ("text_encoder", "image_text_head")
+TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
+# What open_clip's own text tower may say, beside what is read below; a key that is not said is so.
+OPEN_CLIP_KEYS = {
+    **open_clip_siglip.TEXT_KEYS,
+    **dict.fromkeys(("no_causal_mask", "proj_bias"), (False,)),
+    **dict.fromkeys(("act_kwargs", "norm_kwargs"), ({},)),
+    "pool_type": ("argmax",),
+    "proj_type": ("linear",),
+    "hf_tokenizer_name": (),
+}
+# Of tokenizer.json's model.
+MODEL_KEYS = {
+    "type": ("BPE",),
+    "dropout": (),
+    "unk_token": (END,),
+    "continuing_subword_prefix": ("",),
+    "end_of_word_suffix": (END_OF_WORD,),
+    **dict.fromkeys(("byte_fallback", "ignore_merges"), (False,)),
+}
+STEPS = {  # of tokenizer.json: how a text becomes words
+    "normalizer": ["NFC", "Replace", "Lowercase"],
+    "pre_tokenizer": ["Split", "ByteLevel"],
+}
+
+
+def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns the lines of a CLIP's vocabulary; sets the text tower and how the vocabulary is used in `config`.
+
+    Raises `UserError` for a text tower of another kind, or a folder without its vocabulary.
+    """
+    folder = folder_of_two_towers(pathlib.Path(weights))
+    file = clip.open_weights(folder)
+    if _is_open_clip(file):
+        cleaning, tokens = _configure_open_clip(folder, config.text_tower), f"{_prefix(file)}token_embedding.weight"
+    else:
+        cleaning, tokens = _configure_hugging_face(folder, config.text_tower), TOKENS
+    config.text_tower.update(
+        dict(
+            name="bert",
+            norm="before",
+            attention="causal",
+            pooling="end",
+            token_embedding_size=0,
+            pooler=False,
+            head_hidden_size=0,
+        )
+    )
+    lines = fit_rows(_read_lines(folder), file.shapes.get(tokens, (0,))[0], folder)
+    use_sentence_pieces(config, lines, "clip", cleaning)
+    return lines
+
+
+def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
+    """Sets the text tower to what config.json says; returns how texts are cleaned."""
+    path = folder / "config.json"
+    size = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
+    size |= dict(max_position_embeddings=77, hidden_act="quick_gelu", layer_norm_eps=1e-5)
+    values = {**size, **json_field(read_json(path), "text_config", dict, path, {})}
+    if values["hidden_act"] not in list(clip.ACTIVATIONS):  # it may be anything
+        known = ", ".join(clip.ACTIVATIONS)
+        raise UserError(f"{path}: text_config.hidden_act is {values['hidden_act']!r}, expected one of {known}.")
+    tower.update(
+        dict(
+            layers=json_field(values, "num_hidden_layers", int, path),
+            hidden_size=json_field(values, "hidden_size", int, path),
+            heads=json_field(values, "num_attention_heads", int, path),
+            feed_forward_size=json_field(values, "intermediate_size", int, path),
+            activation=clip.ACTIVATIONS[values["hidden_act"]],
+            epsilon=float(json_field(values, "layer_norm_eps", float, path)),
+            max_length=json_field(values, "max_position_embeddings", int, path),
+        )
+    )
+    return CLEANING
+
+
+def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
+    """As `_configure_hugging_face`, of open_clip's configuration."""
+    model, path = clip.open_clip_settings(folder)
+    text = json_field(model, "text_cfg", dict, path, {})
+    check_keys(text, OPEN_CLIP_KEYS, path, all_known=False)
+    options = json_field(text, "tokenizer_kwargs", dict, path, {}) if text.get("tokenizer_kwargs") else {}
+    check_keys(options, {"clean": ("lower", "canonicalize"), "context_length": FREE}, path)
+    width = json_field(text, "width", int, path, 512)
+    tower.update(
+        dict(
+            layers=json_field(text, "layers", int, path, 12),
+            hidden_size=width,
+            heads=json_field(text, "heads", int, path, 8),
+            feed_forward_size=int(width * float(json_field(text, "mlp_ratio", float, path, 4.0))),
+            activation="quick_gelu" if model.get("quick_gelu") else "gelu",
+            epsilon=1e-5,
+            max_length=json_field(text, "context_length", int, path, 77),
+        )
+    )
+    return ("composed", *open_clip_siglip.CLEANING[options.get("clean") or "lower"], "clip_words")
+
+
+# The vocabulary.
+
+
+def _read_lines(folder: pathlib.Path) -> list[str]:
+    """Returns the lines of the vocabulary in a folder, as `piece_models.parse_lines` takes them."""
+    check_settings(folder, "clip")
+    tokenizer, path = read_tokenizer(folder), folder / TOKENIZER
+    if tokenizer:
+        _check_steps(tokenizer, path)
+        check_template(tokenizer, BEGIN, END, path)
+        model = json_field(tokenizer, "model", dict, path)
+        check_keys({"type": "BPE", **model}, MODEL_KEYS | {"vocab": FREE, "merges": FREE, "fuse_unk": FREE}, path)
+        ids, merges = json_field(model, "vocab", dict[str, int], path), json_field(model, "merges", list, path)
+    elif (folder / PIECES).is_file() and (folder / MERGES).is_file():
+        path = folder / PIECES
+        ids, merges = check_json(read_json(path), dict[str, int], PIECES, path), _read_merges(folder / MERGES)
+    else:
+        raise UserError(
+            f"{folder} has no vocabulary of CLIP's texts: expected {TOKENIZER}, or {PIECES} with {MERGES}, as the "
+            "model's tokenizer is saved; or take another text tower, with --text=FOLDER of python -m mural_tf import."
+        )
+    kinds = {BEGIN: "control", END: "unknown"}
+    missing = [name for name in kinds if name not in ids]
+    if missing:
+        raise UserError(f"{path} has no piece {' or '.join(missing)}: it is not the vocabulary of a CLIP.")
+    lines = byte_pair_lines(ids, merges, kinds, ended, path)
+    warn_of_added_tokens(folder, list(ids))
+    return lines
+
+
+def _read_merges(path: pathlib.Path) -> list[str]:
+    """The pairs of merges.txt, "a b" each, whose first line may be a version."""
+    try:
+        lines = as_path(path).read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: {error}.") from None
+    return [line for line in (line.rstrip("\r") for line in lines) if line and not line.startswith("#version")]
+
+
+def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
+    """Raises `UserError` unless texts become words as CLIP's do."""
+    for part, expected in STEPS.items():
+        steps = steps_of(tokenizer, part)
+        kinds = [step.get("type") for step in steps]
+        if kinds != expected:
+            raise UserError(
+                f"{path}: its {part} is {' and '.join(map(str, kinds)) or 'none'}, and only {' and '.join(expected)} "
+                "is done here, as in CLIP."
+            )
+
+
+# The weights.
+
+
+def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`."""
+    weights, of_texts = clip.open_weights(folder), not set(TEXT).isdisjoint(parts)
+    if _is_open_clip(weights):
+        tables = {"image_encoder": clip.open_clip_table(config.image_tower)}
+        ignored = r"logit_bias|.*attn_mask" if of_texts else r"(?!visual\.|logit_scale).*"
+        texts = _open_clip_tables
+    else:
+        tables = {"image_encoder": clip.hugging_face_table(config.image_tower)}
+        ignored = r".*position_ids" + r"|text_model\..*|text_projection\..*" * (not of_texts)
+        texts = _hugging_face_tables
+    tables |= {"log_temperature": [clip.TEMPERATURE], **(texts(config, weights) if of_texts else {})}
+    assign_parts(tables, model, parts, weights, ignored, "a CLIP")
+
+
+def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
+    projection, head = "text_projection.weight", "image_text_head"
+    return {
+        "text_encoder": [
+            *_embedding_rows(TOKENS, POSITIONS, config),
+            *clip.layer_rows("layer", "text_model.encoder.layers", config.text_tower.layers),
+            *norm_rows("final_norm", "text_model.final_layer_norm"),
+        ],
+        head: [
+            Row(f"{head}/kernel", (projection,), linear),
+            clip.zeros_for(f"{head}/bias", projection, config.embedding_size),
+        ],
+    }
+
+
+def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
+    prefix, head = _prefix(weights), "image_text_head"
+    projection = f"{prefix}text_projection"
+    return {
+        "text_encoder": [
+            *_embedding_rows(f"{prefix}token_embedding.weight", f"{prefix}positional_embedding", config),
+            *clip.open_clip_layers("layer", f"{prefix}transformer.resblocks", config.text_tower.layers),
+            *norm_rows("final_norm", f"{prefix}ln_final"),
+        ],
+        head: [
+            Row(f"{head}/kernel", (projection,), as_is),
+            clip.zeros_for(f"{head}/bias", projection, config.embedding_size),
+        ],
+    }
+
+
+def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row]:
+    return [
+        Row("embeddings/token_embeddings", (tokens,)),
+        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
+        Row("embeddings/type_embeddings", (positions,), no_types),
+    ]
+
+
+def _is_open_clip(weights: WeightFile) -> bool:
+    return weights.path.name == clip.OPEN_CLIP_WEIGHTS
+
+
+def _prefix(weights: WeightFile) -> str:
+    """Before the text tower's names; "" where open_clip has both towers in one class."""
+    return "text." if "text.token_embedding.weight" in weights.shapes else ""
