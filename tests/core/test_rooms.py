@@ -122,10 +122,10 @@ PATHS = {
     "losses.contrastive": 200,  # the equation
     "models.mural": 3200,  # a method and its step
     "training.fit": 8800,  # the loop
-    "export.saved_model": 8600,  # from an image to a SavedModel
-    "runs.pretrain": 19300,  # a whole run
+    "export.saved_model": 8700,  # from an image to a SavedModel
+    "runs.pretrain": 16700,  # a whole run
     "search.queries": 5300,  # from a question to an answer
-    "search.server.app": 10600,
+    "search.server.app": 10800,
     "ingest.convert": 4200,  # from sources to records
     "commands.catalogue": 7400,  # from an own table to a page
 }

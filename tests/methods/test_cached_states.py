@@ -13,7 +13,8 @@ from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter, read_class_names
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
+from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
