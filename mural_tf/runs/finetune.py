@@ -28,7 +28,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import lasting_name, local_copy, local_model, shown
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
-from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
+from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.trained_model import load_trained
@@ -70,7 +70,7 @@ def finetune(
         config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
     config, initialize = starting_point(as_begun(config, workdir), source, given)
     check_dev(config)
-    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+    train_and_finish(config, workdir, tpu, debug_nans, profile, TunedStart(initialize) if initialize else None)
 
 
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:

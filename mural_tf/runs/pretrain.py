@@ -6,13 +6,13 @@ import contextlib
 import pathlib
 import signal
 from collections.abc import Callable
+from typing import ClassVar
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
-from mural_tf.embedder import Embedder
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.cached_states import standardize_adapters
@@ -20,8 +20,6 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
-from mural_tf.runs.teachers import give_teacher
-from mural_tf.runs.tuning import TunedEvaluation, choose_on_dev, mix, record_source
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
@@ -69,12 +67,10 @@ def train_and_finish(
     tpu: str,
     debug_nans: bool,
     profile: str,
-    initialize: Callable[[DualEncoder], Embedder | None] | None = None,
+    start: Start | None = None,
 ) -> None:
-    """The part that pretraining and fine-tuning share.
-
-    `initialize` sets the weights of a run's first start; it may return the model that the images' side comes from.
-    """
+    """The part that pretraining and fine-tuning share; `start`: where weights come from, `None`: from scratch."""
+    start = start or Start()
     config, pieces = _with_weights_of_towers(complete(config))
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
@@ -93,7 +89,7 @@ def train_and_finish(
             with lock_workdir(folder) if writes else contextlib.nullcontext():
                 with failures_in_one_line(config, strategy):
                     finished = _train_in_workdir(
-                        config, pieces, folder, strategy, steps, debug_nans, initialize, signals
+                        config, pieces, folder, strategy, steps, debug_nans, start, signals
                     )
         except StopRequested:
             finished = False
@@ -105,7 +101,7 @@ def train_and_finish(
         print(message)
 
 
-def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
+def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, start: Start, signals) -> bool:
     writes = is_chief(strategy)
     _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
@@ -122,20 +118,10 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
         if compiles_fused():
             compile_first_quietly()
         model = build_model(as_compiled(config, strategy), tokenizer.vocabulary_size)
-        give_teacher(model)
+        start.prepare(model)
         if not has_checkpoint(workdir):
-            if initialize is not None:
-                source = initialize(model)
-                if writes and source is not None:
-                    record_source(source, config, workdir)
-                del source
-            else:
-                if _starts_from_weights(config):
-                    from mural_tf.pretrained.importers import fill_towers  # as below
-
-                    fill_towers(model, config)
-                _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
-            model.begin(tokenizer, restored=initialize is not None)
+            start.fill(model, tokenizer, config, workdir, strategy)
+            model.begin(tokenizer, restored=start.is_trained)
             if not takes_steps(type(model)):
                 model.learn(config, tokenizer, workdir)
         compile_model(model, config)
@@ -146,19 +132,41 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, in
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
-    evaluation_of = SplitEvaluation if initialize is None else TunedEvaluation
-    evaluate = evaluation_of(measured, config, "dev") if takes_steps(type(model)) else None
+    evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
     reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
     if reached and writes:
-        if initialize is not None and config.train.interpolate:
-            mix(measured, initialize, evaluate, config, workdir)
-        elif not takes_steps(type(model)):
-            choose_on_dev(model, measured, config, workdir)
-        elif config.train.average_decay:
-            save_result(measured.at(config.train.steps), workdir, config.train.steps)
-        finish(measured, config, workdir, evaluation_of)
+        start.settle(model, measured, evaluate, config, workdir)
+        finish(measured, config, workdir, start.evaluation)
     return reached
+
+
+class Start:
+    """Where a run's weights come from, and what follows from that: here from scratch; `tuning.TunedStart` tunes.
+
+    Attributes:
+      evaluation: the kind of its evaluations on a split.
+      is_trained: whether the first step finds a trained model.
+    """
+
+    evaluation: ClassVar[type[SplitEvaluation]] = SplitEvaluation
+    is_trained: ClassVar[bool] = False
+
+    def prepare(self, model: DualEncoder) -> None:
+        """Gives a new model, at every start of the program, what it needs besides its weights."""
+
+    def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
+        """Sets a new model's weights, before the first step."""
+        if _starts_from_weights(config):
+            from mural_tf.pretrained.importers import fill_towers  # as below
+
+            fill_towers(model, config)
+        _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
+
+    def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
+        """Keeps the run's result, where that is other than the weights after the last step."""
+        if config.train.average_decay:
+            save_result(measured.at(config.train.steps), workdir, config.train.steps)
 
 
 def _starts_from_weights(config: ConfigDict) -> bool:

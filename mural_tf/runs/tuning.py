@@ -36,7 +36,10 @@ from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.models.neighbours import KnownTexts
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
+from mural_tf.runs.pretrain import Start
+from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
+from mural_tf.training.strategy import is_chief
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
@@ -248,6 +251,35 @@ class TunedEvaluation(SplitEvaluation):
             print(f"What is forgotten in the source's other languages is not measured: {error}", flush=True)
             return ()
         return tuple(sorted(set(languages) - set(evaluation.sizes)))
+
+
+class TunedStart(Start):
+    """A run that goes on from a trained model.
+
+    Args:
+      initialize: sets a model's weights; it may return the model that the images' side comes from.
+    """
+
+    evaluation, is_trained = TunedEvaluation, True
+
+    def __init__(self, initialize: Callable[[DualEncoder], Embedder | None]):
+        self._initialize = initialize
+
+    def prepare(self, model):
+        give_teacher(model)
+
+    def fill(self, model, tokenizer, config, workdir, strategy):
+        source = self._initialize(model)
+        if is_chief(strategy) and source is not None:
+            record_source(source, config, workdir)
+
+    def settle(self, model, measured, evaluate, config, workdir):
+        if config.train.interpolate:
+            mix(measured, self._initialize, evaluate, config, workdir)
+        elif not takes_steps(type(model)):
+            choose_on_dev(model, measured, config, workdir)
+        else:
+            super().settle(model, measured, evaluate, config, workdir)
 
 
 def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:

@@ -29,15 +29,7 @@ from mural_tf.files import as_path, open_path
 from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
 from mural_tf.printable import printable
-from mural_tf.text_files import (
-    Problem,
-    clean,
-    decode,
-    is_text,
-    parse_object,
-    refuse_failure,
-    unpacked_size,
-)
+from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, refuse_failure, unpacked_size
 
 READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
 NOT_REGULAR = "not a regular file"
