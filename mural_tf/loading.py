@@ -1,23 +1,26 @@
-"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules, a folder of weights, `hf://ORG/NAME`."""
+"""`load(path) -> Embedder`: a workdir, an export, its Hub modules, its `lite/`, a folder of weights, `hf://ORG/NAME`.
+
+TensorFlow is imported by whatever needs it, which a `lite/` does not.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import pathlib
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_version
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_model, shown
 from mural_tf.trust import trusting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
@@ -98,6 +101,7 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
+    from mural_tf.encoders.saved_models import load_saved_model
 
     encoders = ("image_encoder", "text_encoder")
     number = newest_version(path, encoders)
@@ -120,7 +124,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         if name in text_encoder.signatures:
             prompted[head] = _with_prompt_of_its_own(text_encoder.signatures[name])
 
-    embedder = Embedder(
+    embedder = Embedder.from_tensorflow(
         check_image,
         lambda images: image_signature(image_bytes=images)["embedding"],
         lambda texts: text_signature(text=texts)["embedding"],
@@ -135,9 +139,12 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
+    import tensorflow as tf
+
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.layers import unit_range
+    from mural_tf.encoders.saved_models import load_saved_model
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation
 
@@ -154,7 +161,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
-    return Embedder(
+    return Embedder.from_tensorflow(
         lambda data: prepare_image(data, config.image_tower),
         lambda images: image_encoder(unit_range(images), training=False),
         embed_texts,

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf import files
+from mural_tf.config import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, forget, json_field, read_json
 from mural_tf.metrics import top_k
@@ -90,8 +91,6 @@ class Fingerprint:
 
 def take(embedder: Embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
-    from mural_tf.encoders.towers import has_images, takes_features  # TensorFlow; whoever has a model has it
-
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if tower is None or has_images(tower):
