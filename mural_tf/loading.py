@@ -22,6 +22,8 @@ from mural_tf.trust import trusting
 if TYPE_CHECKING:
     import tensorflow as tf
 
+LITE = "lite.json"  # what marks a `lite/`
+
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
     """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
@@ -58,6 +60,8 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     tell(f"Loading {shown(path)} …")
+    if (path / LITE).is_file():
+        return lite_embedder(path)
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -74,6 +78,27 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
     )
+
+
+def lite_embedder(folder: pathlib.Path) -> Embedder:
+    """Returns what `lite/` holds as an `Embedder`, without TensorFlow; raises `UserError` if it cannot be used."""
+    from mural_tf.lite.model import LiteModel
+
+    model = LiteModel(folder)
+    heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
+    embedder = Embedder(
+        model.prepare_image,
+        model.embed_images,
+        model.text_function(),
+        model.embedding_size,
+        model.config,
+        shown(folder),
+        model.step,
+        {head: model.text_function(head) for head in model.heads},
+        {head: model.text_function(head, prompt="") for head in heads},
+    )
+    embedder.original = model.original
+    return embedder
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:

@@ -10,7 +10,8 @@ import numpy as np
 from mural_tf.config import has_images
 from mural_tf.config_file import load_config
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_tf.files import json_field, read_array, read_json
+from mural_tf.fingerprint import Original
 from mural_tf.lite.pieces import pieces_of
 from mural_tf.lite.pixels import prepare
 from mural_tf.lite.runtime import Encoder
@@ -19,12 +20,8 @@ FOLDER = "lite"  # in an export
 DESCRIPTION = "lite.json"
 FORMAT = 1  # raised when older readers would give other vectors
 IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
+PROBES, REPORT = "model_probes.npy", "report.json"
 LENGTH_STEP = 8  # tokens: texts are padded to a multiple of it, so that few lengths are prepared
-
-
-def is_lite(folder: pathlib.Path) -> bool:
-    """Whether a folder is what `run_export.py … --lite` writes."""
-    return (folder / DESCRIPTION).is_file()
 
 
 class LiteModel:
@@ -32,7 +29,8 @@ class LiteModel:
 
     Attributes:
       config: the model's configuration. embedding_size: D. step: of its training, None if unknown.
-      heads: further heads of the text encoder.
+      heads: further heads of the text encoder. original: how far they may be from the model that they were made of.
+      languages: that the model was trained in, as far as the export said so.
 
     Raises:
       UserError: another format, or files that are missing, cut off or damaged.
@@ -51,6 +49,9 @@ class LiteModel:
         self.embedding_size = json_field(values, "embedding_size", int, path)
         self.step = values.get("step")
         self.heads = json_field(values, "heads", list[str], path)
+        self.languages = json_field(values, "languages", list[str], path)
+        probes = np.array(read_array(folder / PROBES), np.float32)
+        self.original = Original(probes, float(json_field(values, "bound", float, path)))
         self._pieces = pieces_of(folder, self.config, json_field(values, "text", dict, path))
         self._texts = Encoder(folder / TEXT_ENCODER)
         self._folder, self._images = folder, None

@@ -1,4 +1,4 @@
-"""From texts to ids as the graph's tokenizers give them (`mural_tf/text/`), in plain Python and SentencePiece's library.
+"""From texts to ids as the graph's tokenizers give them (`mural_tf/text/`), by Python and SentencePiece's library.
 
 Word pieces and words are divided here, by Python's own tables of characters; the pieces of SentencePiece and byte pairs
 by the package `sentencepiece`, on the model that the graph's operation reads. `benchmarks/lite_pieces.py` compares
@@ -8,6 +8,7 @@ ids on 100,000 texts.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import pathlib
 import re
@@ -18,7 +19,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError, install_extra
 
-MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of each kind
+MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of SentencePiece's kinds, and of the kinds in lines
+IN_LINES = ("word_pieces", "words")
 Row = tuple[list[int], int]  # the ids of a text, begin and end included, and its type: the language of words
 SPACE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf"}
 ASCII_PUNCTUATION = {chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))}
@@ -34,8 +36,20 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
     """
     kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
     if settings.get("kind") not in kinds:
-        raise UserError(f"{folder / 'lite.json'}: texts as {settings.get('kind')!r}, expected one of {', '.join(kinds)}.")
-    return kinds[settings["kind"]](folder, config, settings)
+        known = ", ".join(kinds)
+        raise UserError(f"{folder / 'lite.json'}: texts as {settings.get('kind')!r}, expected one of {known}.")
+    path = folder / (VOCABULARY if settings["kind"] in IN_LINES else MODEL)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != settings.get("sha256"):
+        raise UserError(
+            f"{path} is not the vocabulary that the model was exported with: its SHA-256 is {digest}, expected "
+            f"{settings.get('sha256')}. Copy the folder again."
+        )
+    return kinds[settings["kind"]](content, config, settings)
 
 
 class Pieces:
@@ -47,7 +61,7 @@ class Pieces:
 
     is_full = False
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict, settings: Mapping):
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         self.max_length, self.pad = int(config.text_tower.max_length), int(settings["pad"])
         self._begin, self._end = settings["begin"], settings["end"]  # ids before and after a text's own
         self._lower, self._strips = config.vocabulary.lower_case, config.vocabulary.strip_accents
@@ -71,9 +85,9 @@ class Pieces:
 class WordPieces(Pieces):
     """BERT's word pieces: the longest entry that begins what is left of a word, again and again."""
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict, settings: Mapping):
-        super().__init__(folder, config, settings)
-        entries = _entries(folder / VOCABULARY)
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
+        entries = _entries(content)
         self._ids = {entry: place for place, entry in enumerate(entries)}
         self._unknown, self._longest = int(settings["unknown"]), max(map(len, entries))
         self._max_characters = int(settings["max_characters"])
@@ -108,11 +122,11 @@ class WordPieces(Pieces):
 class SentencePieces(Pieces):
     """SentencePiece's pieces, by its own library."""
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict, settings: Mapping):
-        super().__init__(folder, config, settings)
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
         self.is_full = bool(settings["is_full"])
         self._steps = [CLEANING[step] for step in config.vocabulary.cleaning]
-        self._encode = _encoder(folder / MODEL)
+        self._encode = _encoder(content)
 
     def divide(self, text: bytes) -> list[int]:
         """Returns a text's own ids, as many as its first bytes give."""
@@ -128,11 +142,11 @@ class SentencePieces(Pieces):
 class BytePairs(WordPieces):
     """Byte-level pairs: every word with its space as bytes, which SentencePiece's library joins."""
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict, settings: Mapping):
-        Pieces.__init__(self, folder, config, settings)
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        Pieces.__init__(self, content, config, settings)
         self._max_characters = int(settings["max_characters"])
         self._characters, self._longest_word = settings["byte_characters"], int(settings["longest_word"])
-        self._encode = _encoder(folder / MODEL)
+        self._encode = _encoder(content)
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def _divide_word(self, word: str) -> list[int]:
@@ -144,9 +158,9 @@ class BytePairs(WordPieces):
 class Words(Pieces):
     """Words of the language that a text's tag names, or of the likeliest one, see `text/language_words.py`."""
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict, settings: Mapping):
-        super().__init__(folder, config, settings)
-        entries = _entries(folder / VOCABULARY)
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
+        entries = _entries(content)
         self._ids, self._languages = {entry: place for place, entry in enumerate(entries)}, settings["languages"]
         self._starts = settings["starts"]
         ends = [*self._starts[1:], len(entries)]
@@ -173,24 +187,16 @@ class Words(Pieces):
         return scores.index(max(scores))
 
 
-def _entries(path: pathlib.Path) -> list[str]:
-    try:
-        return path.read_bytes().decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"The vocabulary {path} is not UTF-8 text: {error}.") from None
+def _entries(content: bytes) -> list[str]:
+    return content.decode("utf-8").removesuffix("\n").split("\n")
 
 
-def _encoder(path: pathlib.Path) -> Callable[[bytes], list[int]]:
+def _encoder(model: bytes) -> Callable[[bytes], list[int]]:
     try:
         import sentencepiece
     except ImportError:
-        raise UserError(f"{path} needs the package sentencepiece: {install_extra('lite')}.") from None
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()).EncodeAsIds
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{path} is no model of SentencePiece ({error}): export the model again.") from None
+        raise UserError(f"{MODEL} needs the package sentencepiece: {install_extra('lite')}.") from None
+    return sentencepiece.SentencePieceProcessor(model_proto=model).EncodeAsIds
 
 
 # Cleaning, as `text/words.py` and `text/sentence_pieces.py` do it in the graph.

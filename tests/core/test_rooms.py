@@ -20,9 +20,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 ROOMS = [
     "errors", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "beam",
-    "work", "quiet", "sqlite", "backend", "config", "config_file", "trust", "losses", "metrics", "text", "encoders",
-    "optimizers", "data", "models", "pretrained", "training", "export", "embedder", "loading", "evaluation",
-    "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
+    "work", "quiet", "sqlite", "backend", "config", "config_file", "fingerprint", "trust", "losses", "metrics", "text",
+    "encoders", "optimizers", "data", "lite", "models", "pretrained", "training", "export", "embedder", "loading",
+    "evaluation", "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
 ]  # fmt: skip
 
 
