@@ -22,7 +22,6 @@ from ml_collections import ConfigDict
 from mural_tf.config import has_images, prompts_of, takes_features, takes_languages
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import Original
 from mural_tf.progress import tqdm
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Embedder:
         self.text_heads = dict(text_heads or {})
         self._saved_models: object = None  # signatures do not keep the variables alive
         self._threads = threads or os.cpu_count() or 1
-        self.original: Original | None = None  # of smaller encoders: the model they were made of
+        self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory

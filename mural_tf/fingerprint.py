@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mural_tf.config import has_images, takes_features
 from mural_tf.errors import UserError
-
-if TYPE_CHECKING:
-    from mural_tf.embedder import Embedder
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
@@ -60,7 +55,7 @@ class Fingerprint:
         return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
-def take(embedder: Embedder) -> Fingerprint:
+def take(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
@@ -91,8 +86,10 @@ class Original:
     bound: float
 
 
-def encode_probes(embedder: Embedder) -> np.ndarray:
+def encode_probes(embedder) -> np.ndarray:
     """Returns the vectors of the probes, float32 [P, D]."""
+    from mural_tf.config import has_images, takes_features  # whoever has a model has them
+
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if tower is None or has_images(tower):

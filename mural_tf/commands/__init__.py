@@ -202,7 +202,6 @@ def evaluate(compare, list, trust, **flag):
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, and what they lose."),
     lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
-    languages=([], "Languages to measure lite/ in. Default: all of the data's."),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
@@ -210,7 +209,7 @@ def evaluate(compare, list, trust, **flag):
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", place),
     trust=cli.define_trust,
 )
-def export(model, output, lite, lite_kind, languages, own_texts, data_dir, trust, **options):
+def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
@@ -234,7 +233,7 @@ def export(model, output, lite, lite_kind, languages, own_texts, data_dir, trust
     if lite:
         from mural_tf.runs.lite import describe, export_lite
 
-        report = export_lite(model, path, options["checkpoint"], lite_kind.replace("auto", ""), languages or None)
+        report = export_lite(model, path, options["checkpoint"], lite_kind.replace("auto", ""))
         print(f"{describe(report)}\nWritten to {path}/lite")
 
 

@@ -81,7 +81,6 @@ def export_lite(
     export: str | pathlib.Path,
     checkpoint: str = "result",
     kind: str = "",
-    languages: Sequence[str] | None = None,
 ) -> dict:
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 
@@ -91,7 +90,6 @@ def export_lite(
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
       kind: of both encoders, one of `KINDS`; "": whichever is best.
-      languages: to measure in; None: all that the split holds.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
@@ -120,7 +118,7 @@ def export_lite(
         save_array(partial / PROBES, encode_probes(original.embedder))
         description = dict(format=FORMAT, step=step, embedding_size=original.embedder.embedding_size, heads=heads)
         description |= dict(text=settings, languages=trained_in, bytes={}, bound=2.0)
-        trial = _Trial(partial, description, original, config, languages, in_float)
+        trial = _Trial(partial, description, original, config, in_float)
         for name in in_float:
             trial.choose(name, choices(in_float[name], kind))
         report = trial.report()
@@ -138,10 +136,9 @@ def _write(path: pathlib.Path, values: dict) -> None:
 class _Trial:
     """Tries kinds in a folder that is being written; the encoders that it leaves there are the chosen ones."""
 
-    def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, languages, in_float):
+    def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, in_float):
         self._folder, self._description, self._original = folder, description, original
-        self._config, self._languages = config, languages
-        self._in_float = in_float
+        self._config, self._in_float = config, in_float
         self._tried: dict[str, list[dict]] = {name: [] for name in in_float}
         self._texts: list[str] = list(TEXTS)
         self._embedders: dict[str, Remembered] = {}
@@ -193,12 +190,9 @@ class _Trial:
         both = _Both(texts, images)
         if not has_images(self._config.image_tower):
             return {}
-        place = self._config.data.directory, self._config.evaluation.split
         try:
-            metrics = measure_retrieval(both, *place, self._languages).metrics
+            metrics = measure_retrieval(both, self._config.data.directory, self._config.evaluation.split).metrics
         except UserError as error:
-            if self._languages:
-                raise
             tell(f"Recall is not measured: {error}")
             return {}
         self._texts = list(self._original.texts) or self._texts
