@@ -126,7 +126,7 @@ def test_int8_products_by_hand(tmp_path):
 
 def test_what_tensorflow_lite_lacks_is_named():
     decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)], autograph=False)
-    with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
+    with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeJpeg.*, which this toy needs"):
         _convert(decode, [], "toy")
 
 
