@@ -202,10 +202,15 @@ def _encoder(model: bytes) -> Callable[[bytes], list[int]]:
 # Cleaning, as `text/words.py` and `text/sentence_pieces.py` do it in the graph.
 
 
+def lower(text: str) -> str:
+    """Returns a text in Unicode's lower case, up to a null character: there TensorFlow's operation ends."""
+    return text.partition("\0")[0].lower()
+
+
 def clean_text(text: str, lower_case: bool = False, strip_accents: bool = False) -> str:
     """Returns a text with single spaces, in the case asked for; control and format characters count as spaces."""
     if lower_case:
-        text = text.lower()
+        text = lower(text)
     if strip_accents:
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
     return re.sub(" +", " ", text.translate(_SPACES)).strip(" ")
@@ -247,8 +252,8 @@ _WHITE = re.compile("[\t\n\f\r \x0b\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2
 _A_TO_Z = {code: code + 32 for code in range(65, 91)}
 CLEANING: dict[str, Callable[[str], str]] = {
     "lower_ascii": lambda text: text.translate(_A_TO_Z),
-    "lower_unicode": str.lower,
-    "lower_characters": lambda text: text.replace("Σ", "σ").lower(),
+    "lower_unicode": lower,
+    "lower_characters": lambda text: lower(text.replace("Σ", "σ")),
     "spaces_for_underscores": lambda text: text.replace("_", " "),
     "no_punctuation": lambda text: "".join(c for c in text if c not in ASCII_PUNCTUATION),
     "single_spaces": lambda text: re.sub(r"\A | \Z", "", _WHITE.sub(" ", text)),
