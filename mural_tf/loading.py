@@ -6,6 +6,7 @@ TensorFlow is imported by whatever needs it, which a `lite/` does not.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.export.versions import description, newest_version
+from mural_tf.export.versions import description, newest_description, newest_version
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_model, shown
 from mural_tf.trust import trusting
@@ -22,7 +23,7 @@ from mural_tf.trust import trusting
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LITE = "lite.json"  # what marks a `lite/`
+LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and what marks it
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
@@ -56,12 +57,24 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     return embedder
 
 
+def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the `lite/` of an export that has one, where LiteRT is installed; any other path as it is."""
+    small = newest_description(local_model(path)) / LITE_FOLDER
+    is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
+    return small if is_usable else path
+
+
 def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     tell(f"Loading {shown(path)} …")
     if (path / LITE).is_file():
         return lite_embedder(path)
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UserError(
+            f"{path} needs TensorFlow, which is not installed here: give an export's lite/ (run_export.py --lite), or "
+            "install mural-tf in place of mural-tf-lite."
+        )
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
