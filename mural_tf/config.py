@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
+from mural_tf.errors import UserError
+
 _IMAGE_TOWER = dict(
     name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit";
     # "hub" for a TF-Hub image module; "none", a model of texts alone; "features": records hold computed features, see
@@ -223,3 +225,35 @@ def base_config() -> ConfigDict:
             evaluation=_EVALUATION,
         )
     )
+
+
+# What a configuration says of its model, for those who know no towers.
+
+
+def has_images(tower: ConfigDict) -> bool:
+    """Whether the `image_tower` part of a configuration belongs to a model with images, not only texts."""
+    return tower.name != "none"
+
+
+def takes_features(tower: ConfigDict) -> bool:
+    """Whether an image tower takes features that were computed before, float32 [B, F], in place of pixels."""
+    return tower.name == "features"
+
+
+def takes_languages(tower: ConfigDict) -> bool:
+    """Whether the text tower of a configuration has words of each language, so that texts may name theirs."""
+    return tower.name == "words"
+
+
+def in_sentence_pieces(config: ConfigDict) -> bool:
+    """Whether a configuration's vocabulary is SentencePiece's pieces."""
+    return config.vocabulary.builder == "sentence_pieces" and not takes_languages(config.text_tower)
+
+
+def prompts_of(config: ConfigDict) -> dict[str, str]:
+    """Returns name -> prompt of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
+    entries = [entry.partition("=") for entry in config.vocabulary.prompts]
+    bad = next(("".join(entry) for entry in entries if not entry[0] or not entry[1]), None)
+    if bad is not None:
+        raise UserError(f"vocabulary.prompts holds {bad!r}: expected NAME=TEXT, such as 'query=query: '.")
+    return {name: text for name, _, text in entries}

@@ -1,7 +1,8 @@
 """`Embedder`: a trained model as two functions, image -> vector and sentence -> vector.
 
-A workdir, an export, its TF-Hub modules, Hugging Face's ALIGN (all four by `mural_tf.load`) and a model in memory give
-the same `Embedder`; evaluators and search know nothing else. The examples below are run by the tests.
+A workdir, an export, its TF-Hub modules, its LiteRT files, Hugging Face's ALIGN (all by `mural_tf.load`) and a model in
+memory give the same `Embedder`; evaluators and search know nothing else. The class itself knows arrays alone, so that
+the LiteRT files are used without TensorFlow. The examples below are run by the tests.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
-import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.config import has_images, prompts_of, takes_features, takes_languages
 from mural_tf.data import pictures
-from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.progress import tqdm
-from mural_tf.text import prompts_of, takes_languages
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
@@ -33,9 +33,9 @@ TOKENS = 4096  # of the texts in one call of the model: what is in memory grows 
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
-Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], tf.Tensor, PIL.Image.Image]
+Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], "tf.Tensor", PIL.Image.Image]
 Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
-Encoder = Callable[[tf.Tensor], tf.Tensor]
+Encoder = Callable[[Sequence[Any]], Embeddings]  # prepared images, or texts in UTF-8, [B] -> [B, D]
 
 
 def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
@@ -74,9 +74,9 @@ class Embedder:
     """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
 
     Args:
-      prepare_image: JPEG or PNG bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
-      embed_images: tensor of prepared images, [B, …] -> float32 [B, D].
-      embed_texts: string tensor [B] -> float32 [B, D].
+      prepare_image: JPEG or PNG bytes -> one of what `embed_images` takes; `BadImage` if they do not decode.
+      embed_images: list of prepared images, [B] -> float32 [B, D].
+      embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
       embedding_size: D.
       config: the configuration the model was trained with.
       path: where it was loaded from, "" for a model in memory.
@@ -84,11 +84,12 @@ class Embedder:
       text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
       prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
         texts that have another one; "" is the image-text head.
+      threads: that decode images; 0: one per core.
     """
 
     def __init__(
         self,
-        prepare_image: Encoder,
+        prepare_image: Callable[[bytes], Any],
         embed_images: Encoder,
         embed_texts: Encoder,
         embedding_size: int,
@@ -97,10 +98,13 @@ class Embedder:
         step: int | None = None,
         text_heads: Mapping[str, Encoder] | None = None,
         prompted: Mapping[str, Encoder] | None = None,
+        threads: int = 0,
     ) -> None:
         self._prompted = dict(prompted or {})
         self.text_heads = dict(text_heads or {})
         self._saved_models: object = None  # signatures do not keep the variables alive
+        self._threads = threads or os.cpu_count() or 1
+        self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
@@ -135,6 +139,8 @@ class Embedder:
         cls, model: Any, tokenizer: Callable[..., Any], config: ConfigDict, path: str = "", step: int | None = None
     ) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls."""
+        import tensorflow as tf
+
         from mural_tf.data.images import prepare_image as prepare
         from mural_tf.data.images import prepared_spec
 
@@ -160,7 +166,7 @@ class Embedder:
         embed_texts = with_head()
         heads = [head for head in getattr(model, "head_names", ()) if head != "image_text"]
         prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
-        return cls(
+        return cls.from_tensorflow(
             prepare_image,
             embed_images,
             embed_texts,
@@ -172,24 +178,68 @@ class Embedder:
             prompted if config.vocabulary.prompt else {},
         )
 
-    def take_known_texts(self, table: Any, project: Encoder) -> None:
+    @classmethod
+    def from_tensorflow(
+        cls,
+        prepare_image: Callable[[tf.Tensor], tf.Tensor],
+        embed_images: Callable[[tf.Tensor], tf.Tensor],
+        embed_texts: Callable[[tf.Tensor], tf.Tensor],
+        embedding_size: int,
+        config: ConfigDict,
+        path: str = "",
+        step: int | None = None,
+        text_heads: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] | None = None,
+        prompted: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] | None = None,
+    ) -> Embedder:
+        """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
+        import tensorflow as tf
+
+        def prepare(data: bytes) -> tf.Tensor:
+            try:
+                return prepare_image(tf.constant(data))
+            except tf.errors.OpError:
+                raise pictures.BadImage("it is damaged and does not decode") from None
+
+        def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
+            def encode_list(values: Sequence[Any]) -> Embeddings:
+                embeddings: Embeddings = encode(join(values)).numpy()
+                return embeddings
+
+            return encode_list
+
+        return cls(
+            prepare,
+            on_lists(embed_images, tf.stack),
+            on_lists(embed_texts),
+            embedding_size,
+            config,
+            path,
+            step,
+            {head: on_lists(encode) for head, encode in (text_heads or {}).items()},
+            {head: on_lists(encode) for head, encode in (prompted or {}).items()},
+            tf.config.threading.get_intra_op_parallelism_threads(),
+        )
+
+    def take_known_texts(self, table: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> None:
         """Lets texts whose states were made before, for training, skip the tower.
 
         `table`: their `TargetTable`; `project`: states, float32 [B, H], to float32 [B, D].
         """
+        import tensorflow as tf
+
         from mural_tf.data.streams.stream import fingerprint
 
         embed_unknown = self._embed_texts
 
-        def embed_texts(texts: tf.Tensor) -> tf.Tensor:
-            keys = fingerprint(texts).numpy()
+        def embed_texts(texts: Sequence[bytes]) -> Embeddings:
+            keys = fingerprint(tf.constant(texts)).numpy()
             known = table.holds(keys)
             vectors = np.zeros([len(keys), self.embedding_size], np.float32)
             if known.any():
                 vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
             if not known.all():
-                vectors[~known] = embed_unknown(tf.boolean_mask(texts, ~known)).numpy()
-            return tf.constant(vectors)
+                vectors[~known] = embed_unknown([text for text, is_known in zip(texts, known) if not is_known])
+            return vectors
 
         self._embed_texts = embed_texts
 
@@ -285,10 +335,10 @@ class Embedder:
                     kept.append(index)
                     batch.append(image)
                 if len(batch) == batch_size:
-                    blocks.append(self._embed_images(tf.stack(batch)).numpy())
+                    blocks.append(self._embed_images(batch))
                     batch = []
         if batch:
-            blocks.append(self._embed_images(tf.stack(batch)).numpy())
+            blocks.append(self._embed_images(batch))
         embeddings = self._checked(blocks, "images")
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
@@ -355,7 +405,7 @@ class Embedder:
         blocks = []
         with _bar(unique, "texts", progress) as bar:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
-                blocks.append(embed_texts(tf.constant(batch)).numpy())
+                blocks.append(embed_texts(batch))
                 bar.update(len(batch))
         places = {text: i for i, text in enumerate(unique)}
         return self._checked(blocks, "texts")[[places[text] for text in encoded]] if encoded else self._checked([], "")
@@ -495,8 +545,7 @@ class Embedder:
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
         """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
-        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
             try:
                 for index, image in enumerate(images):
@@ -523,7 +572,7 @@ class Embedder:
             if isinstance(image, np.ndarray):
                 if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
                     return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
-                data = tf.io.encode_png(image, compression=1).numpy()
+                data = pictures.encode_png(image)
             elif isinstance(image, bytes):
                 data = image
             elif hasattr(image, "read"):
@@ -543,8 +592,6 @@ class Embedder:
             return None, f"{name} cannot be read: {error.strerror}."
         except pictures.BadImage as error:
             return None, f"{name} cannot be used: {error}."
-        except tf.errors.OpError:
-            return None, f"{name} cannot be used: it is damaged and does not decode."
 
     def _checked(self, blocks: list[Embeddings], what: str) -> Embeddings:
         embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
@@ -584,13 +631,13 @@ def _again(reload: Callable[[], Embedder], head: str) -> Embedder:
 
 def _as_array(value: Any) -> Any:
     """Returns a tensor's array, whose strings are text, and anything else as it is."""
-    if not tf.is_tensor(value):
+    if not (hasattr(value, "numpy") and hasattr(value, "dtype")):
         return value
     array = value.numpy()
-    if value.dtype != tf.string:
-        return array
-    if value.shape.rank == 0:
+    if isinstance(array, bytes):
         return array.decode("utf-8", "replace")
+    if array.dtype != object:
+        return array
     return [text.decode("utf-8", "replace") for text in array.ravel()]
 
 

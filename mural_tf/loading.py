@@ -1,23 +1,29 @@
-"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules, a folder of weights, `hf://ORG/NAME`."""
+"""`load(path) -> Embedder`: a workdir, an export, its Hub modules, its `lite/`, a folder of weights, `hf://ORG/NAME`.
+
+TensorFlow is imported by whatever needs it, which a `lite/` does not.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import pathlib
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
-from mural_tf.export.versions import description, newest_version
+from mural_tf.export.versions import description, newest_description, newest_version
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_model, shown
 from mural_tf.trust import trusting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and what marks it
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
@@ -51,10 +57,24 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     return embedder
 
 
+def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the `lite/` of an export that has one, where LiteRT is installed; any other path as it is."""
+    small = newest_description(local_model(path)) / LITE_FOLDER
+    is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
+    return small if is_usable else path
+
+
 def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     tell(f"Loading {shown(path)} …")
+    if (path / LITE).is_file():
+        return lite_embedder(path)
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UserError(
+            f"{path} needs TensorFlow, which is not installed here: give an export's lite/ (run_export.py --lite), or "
+            "install mural-tf in place of mural-tf-lite."
+        )
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -71,6 +91,27 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
     )
+
+
+def lite_embedder(folder: pathlib.Path) -> Embedder:
+    """Returns what `lite/` holds as an `Embedder`, without TensorFlow; raises `UserError` if it cannot be used."""
+    from mural_tf.lite.model import LiteModel
+
+    model = LiteModel(folder)
+    heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
+    embedder = Embedder(
+        model.prepare_image,
+        model.embed_images,
+        model.text_function(),
+        model.embedding_size,
+        model.config,
+        shown(folder),
+        model.step,
+        {head: model.text_function(head) for head in model.heads},
+        {head: model.text_function(head, prompt="") for head in heads},
+    )
+    embedder.original = model.original
+    return embedder
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
@@ -98,6 +139,7 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
+    from mural_tf.encoders.saved_models import load_saved_model
 
     encoders = ("image_encoder", "text_encoder")
     number = newest_version(path, encoders)
@@ -120,7 +162,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         if name in text_encoder.signatures:
             prompted[head] = _with_prompt_of_its_own(text_encoder.signatures[name])
 
-    embedder = Embedder(
+    embedder = Embedder.from_tensorflow(
         check_image,
         lambda images: image_signature(image_bytes=images)["embedding"],
         lambda texts: text_signature(text=texts)["embedding"],
@@ -135,9 +177,12 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
+    import tensorflow as tf
+
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.layers import unit_range
+    from mural_tf.encoders.saved_models import load_saved_model
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation
 
@@ -154,7 +199,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
-    return Embedder(
+    return Embedder.from_tensorflow(
         lambda data: prepare_image(data, config.image_tower),
         lambda images: image_encoder(unit_range(images), training=False),
         embed_texts,

@@ -27,6 +27,7 @@ SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
+LITE_KINDS = ["auto", "int8", "float16", "float32"]
 
 
 TRAINING = dict(
@@ -199,8 +200,8 @@ def evaluate(compare, list, trust, **flag):
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
-    variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
-    languages=([], "Languages to measure the variants in. Default: all of the data's."),
+    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, and what they lose."),
+    lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
@@ -208,7 +209,7 @@ def evaluate(compare, list, trust, **flag):
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", place),
     trust=cli.define_trust,
 )
-def export(model, output, variants, languages, own_texts, data_dir, trust, **options):
+def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
@@ -229,11 +230,11 @@ def export(model, output, variants, languages, own_texts, data_dir, trust, **opt
 
     path = export_workdir(model, output, **options)
     print(f"Exported to {path}")
-    if variants:
-        from mural_tf.runs.variants import describe, export_variants
+    if lite:
+        from mural_tf.runs.lite import describe, export_lite
 
-        report = export_variants(model, path, variants, options["checkpoint"], languages or None)
-        print(f"{describe(report)}\nWritten to {path}/tflite")
+        report = export_lite(model, path, options["checkpoint"], lite_kind.replace("auto", ""))
+        print(f"{describe(report)}\nWritten to {path}/lite")
 
 
 @cli.command(

@@ -189,7 +189,7 @@ def _trained_on(data: pathlib.Path) -> set[str]:
 @functools.lru_cache(maxsize=1)
 def _embedder(model: str):
     """Loads a model; raises `UserError` if it is one of texts alone."""
-    from mural_tf.encoders.towers import has_images
+    from mural_tf.config import has_images
     from mural_tf.loading import load
 
     embedder = load(model)

@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.config import takes_features
 from mural_tf.data import MAX_PIXELS
 from mural_tf.encoders.layers import unit_range
-from mural_tf.encoders.towers import takes_features
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how the files begin
 

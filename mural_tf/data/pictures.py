@@ -133,6 +133,13 @@ def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
     return buffer.getvalue()
 
 
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Returns uint8 [H, W, 3] as PNG, packed little and fast."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
 def for_the_encoder(data: bytes) -> bytes:
     """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
 

@@ -229,7 +229,7 @@ class FirstAndMean(keras.layers.Layer):
     def call(self, inputs):
         x, mask = inputs
         x = tf.cast(x, self.compute_dtype)
-        others = tf.cast(mask, x.dtype)[:, 1:, tf.newaxis]
+        others = tf.expand_dims(tf.cast(mask, x.dtype)[:, 1:], -1)
         mean = tf.math.divide_no_nan(tf.reduce_sum(x[:, 1:] * others, axis=1), tf.reduce_sum(others, axis=1))
         return tf.concat([x[:, 0], mean], axis=-1)
 
@@ -243,7 +243,7 @@ class MeanOfTokens(keras.layers.Layer):
     def call(self, inputs):
         x, mask = inputs
         x = tf.cast(x, self.compute_dtype)
-        is_token = tf.cast(mask, x.dtype)[:, :, tf.newaxis]
+        is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
         return tf.math.divide_no_nan(tf.reduce_sum(x * is_token, axis=1), tf.reduce_sum(is_token, axis=1))
 
 

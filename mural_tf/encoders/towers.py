@@ -16,16 +16,6 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 
 
-def has_images(tower: ConfigDict) -> bool:
-    """Whether the `image_tower` part of a configuration belongs to a model with images, not only texts."""
-    return tower.name != "none"
-
-
-def takes_features(tower: ConfigDict) -> bool:
-    """Whether an image tower takes features that were computed before, float32 [B, F], in place of pixels."""
-    return tower.name == "features"
-
-
 def keeps_precision(tower: ConfigDict) -> bool:
     """Whether a tower, of images or texts, computes in the precision it was made with, as a TF-Hub module does."""
     return tower.name == "hub"

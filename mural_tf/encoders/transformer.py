@@ -46,7 +46,7 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, t
 
     All in two axes, where TensorFlow joins them to one operation; in three, as Keras' Dense has them, it does not.
     """
-    rows, shape = tf.reshape(x, [-1, x.shape[-1]]), tf.concat([tf.shape(x)[:-1], [kernel.shape[-1]]], axis=0)
+    rows, shape = tf.reshape(x, [-1, x.shape[-1]]), [*leading_sizes(x), kernel.shape[-1]]
     if activation is None and not training and rows.dtype == tf.bfloat16 and compiles_fused():
         # As a 1x1 convolution of a picture one pixel wide: the same sums by a CPU's faster kernel, see docs/speed.md.
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
@@ -173,7 +173,7 @@ class TransformerLayer(keras.layers.Layer):
         else:
             parts = self.by_head(product(x, *self.kernel_and_bias(x), training=training))  # each [B, heads, T, size]
         attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
-        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])
+        return tf.reshape(attended, [*leading_sizes(x)[:1], -1, self.hidden_size])
 
     def attend_packed(self, x, packing, training):
         """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
@@ -212,8 +212,19 @@ class TransformerLayer(keras.layers.Layer):
     def by_head(self, x):
         """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
         parts, size = x.shape[-1] // self.hidden_size, self.hidden_size // self.heads
-        x = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1], parts, self.heads, size])
+        x = tf.reshape(x, [*leading_sizes(x), parts, self.heads, size])
         return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
+
+
+def leading_sizes(x):
+    """All sizes of a tensor but the last, for a reshape: a single unknown one is -1, so that the shape is a constant.
+
+    TensorFlow Lite's fast kernels take no other shapes.
+    """
+    known = x.shape[:-1].as_list()
+    if known.count(None) == 1:
+        return [-1 if size is None else size for size in known]
+    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(known)]
 
 
 def one_token(x, which, packing=None):

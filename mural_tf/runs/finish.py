@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.config import has_images
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation

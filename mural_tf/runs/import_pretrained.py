@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.towers import has_images
+from mural_tf.config import has_images
 from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path

@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 from mural_tf import pages
 from mural_tf.analysis import errors
 from mural_tf.analysis.errors import captions_of, choose_queries, evenly, find_queries
+from mural_tf.config import takes_features
 from mural_tf.data.pictures import thumbnail_url
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.towers import takes_features
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.files import as_path, read_json, write_whole

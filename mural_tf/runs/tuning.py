@@ -20,13 +20,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_tf.config import base_config, has_images
 from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.embedder import Embedder
-from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool

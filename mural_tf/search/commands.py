@@ -159,10 +159,17 @@ def _has_dev(source: str) -> bool:
 
 
 def load(model: str):
-    """Loads a model, and TensorFlow with it."""
+    """Loads a model, and TensorFlow with it unless it is a `lite/`."""
     from mural_tf.loading import load as load_model
 
     return load_model(model)
+
+
+def quickest(model: str):
+    """Returns what is loaded of a model to ask with: the small encoders of an export that has them."""
+    from mural_tf.loading import quickest as quickest_of
+
+    return quickest_of(model)
 
 
 class LateModel:
@@ -183,7 +190,7 @@ def model_of(made: Index, model: str = ""):
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
-    embedder = load(model)
+    embedder = load(quickest(model))
     made.check_model(embedder)
     return embedder
 
@@ -306,7 +313,7 @@ def search_once(
     check_queries(queries, asked.get("top", 1))
     found_images = collect.find(IMAGES, [images], split)
     check_outputs(html, json)
-    embedder = load(model)
+    embedder = load(quickest(model))
     made = index_in_memory(embedder, found_images, IMAGES, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)

@@ -212,11 +212,13 @@ _LOADING = threading.Lock()
 def load_model(model: str, threads: int, trust: bool) -> tuple:
     """Loads a model; returns it with its fingerprint. `threads`: of TensorFlow, unless it has started already."""
     quiet_imports()
-    import tensorflow as tf
+    from mural_tf.lite.runtime import set_threads
+    from mural_tf.loading import LITE, load
 
-    from mural_tf.loading import load
+    set_threads(threads)
+    if threads and not (local_model(model) / LITE).is_file():
+        import tensorflow as tf
 
-    if threads:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)

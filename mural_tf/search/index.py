@@ -21,9 +21,7 @@ A folder of an index, complete when it has `index.json`:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -34,6 +32,7 @@ import numpy as np
 from mural_tf import files
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, forget, json_field, read_json
+from mural_tf.fingerprint import TEXTS, Fingerprint, take
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import approximate, confidence, ranking
@@ -41,78 +40,6 @@ from mural_tf.search.items import IMAGES, TOGETHER, Filter, Item, ItemTable, Nam
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
-
-TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
-# 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
-TOLERANCE = 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class Fingerprint:
-    """Which model an index belongs to, known by what the model does: its vectors of a few fixed texts and pictures.
-
-    A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
-    two models that agree on every probe can be searched with each other, and those of others cannot.
-
-    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
-    """
-
-    probes: np.ndarray
-    path: str = ""
-    step: int | None = None
-
-    def __str__(self) -> str:
-        """Twelve hexadecimal digits to show to people; `distance` is what decides."""
-        return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
-
-    def distance(self, other: Fingerprint, first: int = 0) -> float:
-        """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
-        if self.probes.shape != other.probes.shape:
-            return 2.0
-        ours, theirs = self.probes[first:], other.probes[first:]
-        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        return float(np.max(1.0 - np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)))
-
-    def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
-        """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""
-        distance = self.distance(other, first)
-        if not distance <= TOLERANCE:
-            raise UserError(
-                f"{what} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ by "
-                f"1 - cosine = {distance:.2g}. Use that model, or index again with this one."
-            )
-
-    def describe(self) -> str:
-        """Returns where the model was, for messages."""
-        step = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.path or '(in memory)'}{step} [{self}]"
-
-
-def take(embedder: Embedder) -> Fingerprint:
-    """Encodes the probes with anything that has `encode_text` and `encode_image`."""
-    from mural_tf.encoders.towers import has_images, takes_features  # TensorFlow; whoever has a model has it
-
-    probes = embedder.encode_text(list(TEXTS))
-    tower = embedder.config.image_tower if hasattr(embedder, "config") else None
-    if tower is None or has_images(tower):
-        images = _pictures()
-        if tower is not None and takes_features(tower):  # in place of pictures
-            features = np.random.default_rng(0).standard_normal((2, tower.feature_size))
-            images = [row.astype("<f4").tobytes() for row in features]
-        probes = np.concatenate([probes, embedder.encode_image(images)])
-    probes = probes.astype(np.float32)
-    return Fingerprint(probes, str(getattr(embedder, "path", "")), getattr(embedder, "step", None))
-
-
-def _pictures() -> list[np.ndarray]:
-    """A colour gradient and a disc on white, uint8 [64, 64, 3]."""
-    line = np.arange(64)
-    x, y = np.meshgrid(line, line)
-    gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)
-    inside = ((x - 31.5) ** 2 + (y - 31.5) ** 2 < 24**2)[..., None]
-    disc = np.where(inside, [220, 30, 40], [255, 255, 255])
-    return [gradient.astype(np.uint8), disc.astype(np.uint8)]
-
 
 DESCRIPTION, VECTORS, ITEMS, PROBES = "index.json", "vectors.npy", "items.sqlite", "model_probes.npy"
 SKIPPED = "skipped.tsv"

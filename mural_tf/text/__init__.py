@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
+from mural_tf.config import in_sentence_pieces, takes_languages
 from mural_tf.errors import UserError
 from mural_tf.text import piece_models
 from mural_tf.text.byte_pair import BytePairTokenizer
@@ -14,20 +15,6 @@ from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
 from mural_tf.text.vocabulary_file import check_digest, check_vocabulary, read_lines
 from mural_tf.text.word_pieces import WordPieceTokenizer
-
-
-def takes_languages(tower: ConfigDict) -> bool:
-    """Whether the text tower of a configuration has words of each language, so that texts may name theirs."""
-    return tower.name == "words"
-
-
-def prompts_of(config: ConfigDict) -> dict[str, str]:
-    """Returns name -> prompt of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
-    entries = [entry.partition("=") for entry in config.vocabulary.prompts]
-    bad = next(("".join(entry) for entry in entries if not entry[0] or not entry[1]), None)
-    if bad is not None:
-        raise UserError(f"vocabulary.prompts holds {bad!r}: expected NAME=TEXT, such as 'query=query: '.")
-    return {name: text for name, _, text in entries}
 
 
 def build_tokenizer(
@@ -45,11 +32,6 @@ def build_tokenizer(
         lines = read_lines(vocabulary_file)
     check_digest(lines, config.vocabulary.sha256, vocabulary_file)
     return tokenizer_of(config, lines, vocabulary_file, vocabulary_file if as_asset else "")
-
-
-def in_sentence_pieces(config: ConfigDict) -> bool:
-    """Whether a configuration's vocabulary is SentencePiece's pieces."""
-    return config.vocabulary.builder == "sentence_pieces" and not takes_languages(config.text_tower)
 
 
 def tokenizer_of(

@@ -61,6 +61,11 @@ class BytePairTokenizer(WordPieceTokenizer):
         super()._use(table)
         self._merges = PieceModel(self._model)
 
+    def for_lite(self) -> tuple[dict, bytes]:
+        """As `Tokenizer` has it."""
+        own = dict(kind="byte_pair", byte_characters="".join(byte_characters()), longest_word=LONGEST_WORD)
+        return super().for_lite()[0] | own, self._model
+
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
         words = split_words(texts, self._whole_chinese)  # [B, (words)]

@@ -19,6 +19,7 @@ import tensorflow as tf
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
+from mural_tf.text.vocabulary_file import as_file
 from mural_tf.text.words import WordSplitter, clean_text, count_by_language, split_words
 
 PAD = "[PAD]"
@@ -85,6 +86,11 @@ class WordTokenizer(Tokenizer):
         self.languages = tuple(languages)
         self._starts = _language_starts(self._vocabulary, self.languages)
         self._sizes = [b - a for a, b in zip(self._starts, [*self._starts[1:], len(self._vocabulary)])]
+
+    def for_lite(self) -> tuple[dict, bytes]:
+        """As `Tokenizer` has it."""
+        settings = dict(kind="words", begin=[], end=[], pad=0, max_bytes=MAX_BYTES, languages=list(self.languages))
+        return settings | dict(starts=self._starts), as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""

@@ -174,6 +174,12 @@ class SentencePieceTokenizer(Tokenizer):
         """Pieces of text that fit into a row."""
         return self.max_length - (1 if self.layout.begin < 0 else 2)
 
+    def for_lite(self) -> tuple[dict, bytes]:
+        """As `Tokenizer` has it."""
+        layout = self.layout
+        settings = dict(kind="sentence_pieces", begin=[layout.begin] * (layout.begin >= 0), end=[layout.end])
+        return settings | dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes), self._model
+
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
 

@@ -131,6 +131,10 @@ class Tokenizer(tf.Module):
         """
         raise NotImplementedError
 
+    def for_lite(self) -> tuple[dict, bytes]:
+        """Returns what `lite/pieces.py` needs to give the same ids: lite.json's settings, and its file's content."""
+        raise NotImplementedError
+
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """As `tokenize`, for texts of any length."""
         return self.tokenize(texts)

@@ -24,9 +24,14 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None
     """Writes one piece per line, UTF-8; `path` either keeps what it held or holds all of it."""
     try:
         with whole(path) as partial:
-            partial.write_bytes(b"".join(_lines(vocabulary)))
+            partial.write_bytes(as_file(vocabulary))
     except OSError as error:
         raise UserError(f"Cannot write the vocabulary {path}: {error.strerror}.") from None
+
+
+def as_file(vocabulary: Iterable[str]) -> bytes:
+    """Returns the content of a vocabulary file."""
+    return b"".join(_lines(vocabulary))
 
 
 def _lines(vocabulary: Iterable[str]) -> Iterable[bytes]:

@@ -22,7 +22,13 @@ from mural_tf.backend import tf_text
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
-from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary
+from mural_tf.text.vocabulary_file import (
+    RESERVED_TOKENS,
+    SUFFIX_INDICATOR,
+    as_file,
+    check_vocabulary,
+    load_vocabulary,
+)
 from mural_tf.text.words import WHOLE_CHINESE, clean_text, split_words
 
 BYTES_A_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
@@ -89,6 +95,12 @@ class WordPieceTokenizer(Tokenizer):
         if "[MASK]" not in self._vocabulary:
             raise UserError("The vocabulary lacks [MASK], which the cloze task needs.")
         return self._vocabulary.index("[MASK]")
+
+    def for_lite(self) -> tuple[dict, bytes]:
+        """As `Tokenizer` has it."""
+        settings = dict(kind="word_pieces", begin=[self._start], end=[self._end], pad=self._pad, unknown=self._unknown)
+        settings |= dict(max_bytes=self.max_bytes, max_characters=self._max_characters)
+        return settings, as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)]: ids without special tokens, of the whole texts (string [B])."""

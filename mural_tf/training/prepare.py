@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from ml_collections import ConfigDict
 
 from mural_tf import hugging_face
+from mural_tf.config import takes_languages
 from mural_tf.config_file import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_readable
-from mural_tf.text import build_tokenizer, takes_languages
+from mural_tf.text import build_tokenizer
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import digest, save_vocabulary

@@ -23,6 +23,7 @@ from mural_tf import loading
 from mural_tf.config import base_config
 from mural_tf.config_file import save_config
 from mural_tf.embedder import Embedder
+from mural_tf.encoders import saved_models
 from mural_tf.errors import UserError
 from mural_tf.text.vocabulary_file import digest
 
@@ -478,7 +479,7 @@ def test_broken_exports_are_named(export, tmp_path):
 def test_hub_modules_are_loaded(toy, tmp_path, monkeypatch):
     shutil.copytree(toy.path / "hub", tmp_path / "hub")
     shutil.copyfile(toy.path / "config.json", tmp_path / "config.json")
-    monkeypatch.setattr(loading, "load_saved_model", functools.cache(loading.load_saved_model))
+    monkeypatch.setattr(saved_models, "load_saved_model", functools.cache(saved_models.load_saved_model))
     embedder = mural_tf.load(tmp_path / "hub")
     texts, images = ["thing w1", "", "ding v7"], [png((10, 200, 90), size=(50, 30)), b"no image", png(COLORS["red"])]
     expected = toy.model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(texts)))

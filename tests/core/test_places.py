@@ -18,7 +18,7 @@ from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.prepare import HANDLES, MODELS, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
-TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
+TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head",
          "translation_languages", "config", "benchmark", "tpu_type", "version", "filter",
          "columns", "encoding", "rank", "sort", "license"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there

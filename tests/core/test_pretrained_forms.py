@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from mural_tf.config import prompts_of
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.pretrained.importers import configure, import_weights, starting_config
 from mural_tf.pretrained.vocabularies import read_vocabulary
-from mural_tf.text import prompts_of, tokenizer_of
+from mural_tf.text import tokenizer_of
 
 TEXTS = ["a red balloon on the photo.", "Paris cat", "", "<row 70> the green cats"]
 

@@ -7,12 +7,13 @@ from toy_data import toy_config, toy_tokenizer
 from toy_export import toy_model
 
 import mural_tf
+from mural_tf.config import prompts_of
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.export.saved_model import export_model
 from mural_tf.search import ranking
 from mural_tf.search.queries import Query, encode_queries
-from mural_tf.text import prompts_of, tokenizer_of
+from mural_tf.text import tokenizer_of
 
 DEFAULT, QUERY = "thing: ", "ding: "
 TEXTS = ["w1 w2", "", "v7 ŋ"]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.towers import has_images
+from mural_tf.config import has_images
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.models import complete, method_class, method_names, mount

@@ -1,0 +1,173 @@
+"""Weights of a TensorFlow Lite file in int8, one scale per channel, activations quantised on the fly or float32.
+
+Jacob et al., 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+symmetric and for weights alone: w ≈ scale[c] * q with q in [-127, 127] and scale[c] = max |w[c]| / 127.
+
+    FULLY_CONNECTED, CONV_2D   the weights become int8 per output channel; kernels quantise each row of the input
+    GATHER of a table          int8 rows and a scale per row: two gathers, a cast and a product
+
+Depthwise convolutions stay float32: no fast kernel takes them, and they hold few weights. TensorFlow's own converter
+does the same with one scale for a whole matrix or table, which costs more (see docs/speed.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from mural_tf.errors import UserError, install_extra
+
+SMALLEST = 1024  # weights; smaller ones stay float32, as in TensorFlow's converter
+TABLE = "table"  # the name of a gathered table's layer
+ALIGNMENT = 16  # bytes, of every buffer of a file: kernels read weights where they lie
+
+
+def _schema():
+    try:
+        from ai_edge_litert import schema_py_generated
+    except ImportError:
+        raise UserError(f"Writing LiteRT's files needs ai-edge-litert: {install_extra('lite')}.") from None
+    return schema_py_generated
+
+
+def layers_of(content: bytes) -> list[str]:
+    """Returns the names of the layers that `to_int8` quantises, in the order in which they are computed."""
+    schema, model = _schema(), _read(content)
+    return list(dict.fromkeys(name for _, _, name in _weights(schema, model)))
+
+
+def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
+    """Returns a file of float32 weights in int8, layers of `layers_of` that are named in `in_float` as they are."""
+    schema, model = _schema(), _read(content)
+    for operator, tensor, name in list(_weights(schema, model)):
+        if name in in_float:
+            continue
+        weights = model.buffers[tensor.buffer].data.view("<f4").reshape(tensor.shape)
+        rows = weights.reshape(len(weights), -1)
+        scales = np.maximum(np.abs(rows).max(axis=1), 1e-12).astype(np.float32) / 127.0  # [C]
+        quantised = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
+        tensor.type, tensor.buffer = schema.TensorType.INT8, _add_buffer(schema, model, quantised)
+        if name == TABLE:
+            _scale_after_gather(schema, model, operator, tensor, scales)
+            continue
+        tensor.quantization = schema.QuantizationParametersT(
+            scale=scales, zeroPoint=np.zeros(len(scales), np.int64), quantizedDimension=0
+        )
+        if isinstance(operator.builtinOptions, schema.FullyConnectedOptionsT):
+            operator.builtinOptions.asymmetricQuantizeInputs = True
+    return _write(schema, model)
+
+
+def to_float16(content: bytes) -> bytes:
+    """Returns a file of float32 weights in float16, which are unpacked to float32 when it is loaded."""
+    schema, model = _schema(), _read(content)
+    graph, unpacked = model.subgraphs[0], {}
+    for operator, tensor, _ in list(_weights(schema, model, depthwise=True)):
+        place = next(i for i in operator.inputs if i >= 0 and graph.tensors[i] is tensor)
+        if place not in unpacked:
+            packed = model.buffers[tensor.buffer].data.view("<f4").astype("<f2")
+            source = _add_tensor(schema, model, tensor.shape, schema.TensorType.FLOAT16, tensor.name + b"/float16")
+            graph.tensors[source].buffer = _add_buffer(schema, model, packed)
+            tensor.buffer = 0
+            unpacked[place] = _operator(schema, model, "DEQUANTIZE", [source], place, schema.DequantizeOptionsT())
+    graph.operators = [*unpacked.values(), *graph.operators]
+    return _write(schema, model)
+
+
+def _read(content: bytes):
+    return _schema().ModelT.InitFromPackedBuf(content, 0)
+
+
+def _weights(schema, model, depthwise: bool = False):
+    """Yields (operator, tensor of weights, layer) of every large product, convolution and gathered table."""
+    codes, graph = schema.BuiltinOperator, model.subgraphs[0]
+    products = {codes.FULLY_CONNECTED, codes.CONV_2D, *([codes.DEPTHWISE_CONV_2D] if depthwise else [])}
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex].builtinCode
+        if code not in products and code != codes.GATHER:
+            continue
+        tensor = graph.tensors[operator.inputs[0 if code == codes.GATHER else 1]]
+        data = model.buffers[tensor.buffer].data
+        is_float = tensor.type == schema.TensorType.FLOAT32 and data is not None
+        if not is_float or len(data) < 4 * SMALLEST or (code == codes.GATHER and len(tensor.shape) != 2):
+            continue
+        name = graph.tensors[operator.outputs[0]].name.decode("utf-8", "replace").split(";")[0]
+        yield operator, tensor, TABLE if code == codes.GATHER else "/".join(name.split("/")[:2])
+
+
+def _scale_after_gather(schema, model, operator, table, scales: np.ndarray) -> None:
+    """Makes rows = table[ids] into float32(table[ids]) * scales[ids]."""
+    graph, rows = model.subgraphs[0], operator.outputs[0]
+    shape, name = graph.tensors[rows].shape, graph.tensors[rows].name
+    column = _add_tensor(schema, model, [len(scales), 1], schema.TensorType.FLOAT32, table.name + b"/scales")
+    graph.tensors[column].buffer = _add_buffer(schema, model, scales)
+    types = [schema.TensorType.INT8, schema.TensorType.FLOAT32, schema.TensorType.FLOAT32]
+    names = [name + b"/int8", name + b"/float", name + b"/scale"]
+    in_int8, in_float, scale = (_add_tensor(schema, model, shape, *pair) for pair in zip(types, names))
+    graph.tensors[scale].shape = np.array([*shape[:-1], 1], np.int32)
+    for place in (in_int8, in_float, scale):
+        signature = graph.tensors[rows].shapeSignature
+        if signature is not None:
+            last = 1 if place == scale else signature[-1]
+            graph.tensors[place].shapeSignature = np.array([*signature[:-1], last], np.int32)
+    operator.outputs = np.array([in_int8], np.int32)
+    cast = _operator(schema, model, "CAST", [in_int8], in_float, schema.CastOptionsT())
+    cast.builtinOptions.inDataType = schema.TensorType.INT8
+    cast.builtinOptions.outDataType = schema.TensorType.FLOAT32
+    of_scales = _operator(schema, model, "GATHER", [column, operator.inputs[1]], scale, operator.builtinOptions)
+    product = _operator(schema, model, "MUL", [in_float, scale], rows, schema.MulOptionsT())
+    place = graph.operators.index(operator) + 1
+    graph.operators[place:place] = [cast, of_scales, product]
+
+
+def _operator(schema, model, code: str, inputs, output: int, options):
+    number = getattr(schema.BuiltinOperator, code)
+    known = [row.builtinCode for row in model.operatorCodes]
+    if number not in known:
+        model.operatorCodes.append(schema.OperatorCodeT(deprecatedBuiltinCode=min(number, 127), builtinCode=number))
+        known.append(number)
+    return schema.OperatorT(
+        opcodeIndex=known.index(number),
+        inputs=np.array(inputs, np.int32),
+        outputs=np.array([output], np.int32),
+        builtinOptionsType=getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T")),
+        builtinOptions=options,
+    )
+
+
+def _add_tensor(schema, model, shape, kind: int, name: bytes) -> int:
+    tensors = model.subgraphs[0].tensors
+    tensors.append(schema.TensorT(shape=np.array(shape, np.int32), type=kind, name=name, hasRank=True))
+    return len(tensors) - 1
+
+
+def _add_buffer(schema, model, values: np.ndarray) -> int:
+    model.buffers.append(schema.BufferT(data=np.frombuffer(values.tobytes(), np.uint8)))
+    return len(model.buffers) - 1
+
+
+def _write(schema, model) -> bytes:
+    import flatbuffers
+
+    used = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors} | {0}
+    used |= {entry.buffer for entry in model.metadata or []}
+    for place, buffer in enumerate(model.buffers):
+        if place not in used:
+            buffer.data = None
+        elif buffer.data is not None:
+            buffer.Pack = _aligned(buffer)
+    builder = flatbuffers.Builder(2**20 + sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def _aligned(buffer):
+    """The buffer's own `Pack`, on a multiple of `ALIGNMENT`, which Python's flatbuffers leave out."""
+    pack = type(buffer).Pack
+
+    def aligned(builder):
+        builder.Prep(ALIGNMENT, len(buffer.data))
+        return pack(buffer, builder)
+
+    return aligned

@@ -1,0 +1,63 @@
+"""The two encoders as files of TensorFlow Lite (LiteRT), float32: from pixels and ids to L2-normalised vectors.
+
+    image   `image` float32 [1, S, S, 3] RGB in [0, 1], or features [1, F] → `embedding` float32 [1, D]
+    text    `input_word_ids`, `input_mask`, `input_type_ids` int32 [1, T] → `embedding`, and `<head>_embedding` of each
+            further head
+
+T is free: the program that runs the encoder resizes its inputs to the text, up to the tower's length. A tower that
+attends to padding takes that length alone. Bytes and strings stay outside, see `mural_tf/lite/`: TensorFlow Lite has no
+DecodeImage and none of the tokenizers' operations.
+"""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from mural_tf.encoders.layers import unit_range
+from mural_tf.errors import UserError
+from mural_tf.export.signatures import fold_batch_norm, text_variables
+from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
+from mural_tf.quiet import without_noise
+from mural_tf.text.tokens import TOKENS
+
+
+def convert_image_encoder(model: DualEncoder) -> bytes:
+    """Returns the image encoder's file; raises `UserError` with the operation that TensorFlow Lite lacks."""
+    tower = fold_batch_norm(model.image_encoder)
+
+    @tf.function(input_signature=[tf.TensorSpec([1, *model.image_shape], tf.float32, name="image")], autograph=False)
+    def embed(image):
+        return {"embedding": image_embeddings(tower, unit_range(image))}
+
+    return _convert(embed, tower.variables, "image encoder")
+
+
+def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
+    """Returns the text encoder's file with all heads; raises as `convert_image_encoder`."""
+    length = max_length if getattr(model.text_encoder, "attends_to_padding", False) else None
+
+    @tf.function(input_signature=[tf.TensorSpec([1, length], tf.int32, name=name) for name in TOKENS], autograph=False)
+    def embed(input_word_ids, input_mask, input_type_ids):
+        tokens = dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids)))
+        states = model.text_encoder(tokens, training=False)
+        names = {head: f"{head}_embedding" for head in model.head_names[1:]} | {model.head_names[0]: "embedding"}
+        return {name: model.project_texts(states, head) for head, name in names.items()}
+
+    return _convert(embed, text_variables(model), "text encoder")
+
+
+def _convert(function, variables, name: str) -> bytes:
+    module = tf.Module()  # of the variables alone: a Keras model would be saved with every layer's functions
+    module.model_variables = list(variables)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
+    try:
+        with without_noise():
+            return converter.convert()
+    except Exception as error:  # noqa: BLE001 - the converter's own class is not public
+        lacking = re.findall(r"TF Select ops: (.*)|Custom ops: (.*)", str(error))
+        operations = ", ".join(part for parts in lacking for part in parts if part)
+        if not operations:
+            raise
+        raise UserError(f"TensorFlow Lite has no {operations}, which this {name} needs.") from None
