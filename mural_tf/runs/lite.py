@@ -39,7 +39,7 @@ from mural_tf.lite.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROB
 from mural_tf.loading import lite_embedder
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
-from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.trained_model import load_trained
 
 KINDS = ("int8", "float16", "float32")
 MOST_LOST = 0.5  # points of mean recall, in any language
