@@ -212,7 +212,7 @@ def test_the_guide_writes_the_same_method(tmp_path, monkeypatch):
         folder = tmp_path / package.__name__.replace(".", "/")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     monkeypatch.syspath_prepend(tmp_path / "tests")
-    monkeypatch.syspath_prepend(tmp_path / "configs")
+    monkeypatch.syspath_prepend(tmp_path / "mural_tf/configs")
     written = importlib.import_module("test_my_siglip")
     written.test_value_derived_by_hand()
     written.test_equals_the_oracle_in_parts_too()
