@@ -9,7 +9,8 @@ A page names its table by a comment on a line of its own, and the table follows 
 
 is of docs/results/methods.csv, whose first line names the columns. Without `rows`, the first cells of those that are
 shown, and `columns`, counted from 0, all of it is shown. Of a file with a line for each seed, as `benchmarks.table`
-writes it, the means ± standard deviations are shown, with a digit less; seed and commit are no columns then.
+writes it, the means ± standard deviations are shown, with a digit less; seed and commit are no columns then. A column
+`held_out_names:4` is column 4 of that file, of the lines with the same first cell.
 """
 
 from __future__ import annotations
@@ -25,23 +26,36 @@ from mural_tf.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
-TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\d,]+))? -->\n)(?:.+\n)*", re.MULTILINE)
+TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\w:,]+))? -->\n)(?:.+\n)*", re.MULTILINE)
 
 
 def table(path: pathlib.Path, rows: str | None = None, columns: str | None = None) -> str:
     """Returns a file's table in Markdown; columns of numbers are aligned at their end."""
-    with open(path, encoding="utf-8", newline="") as file:
-        head, *lines = csv.reader(file)
-    if head[1:3] == ["seed", "commit"]:
-        head, lines = [head[0], *head[3:]], _over_seeds(lines)
+    head, lines = _lines(path)
     if rows:
         by_name = {line[0]: line for line in lines}
         lines = [by_name[row] for row in rows.split("|")]
-    shown = [int(number) for number in columns.split(",")] if columns else range(len(head))
+    shown = []
+    for column in columns.split(",") if columns else map(str, range(len(head))):
+        file, _, number = column.rpartition(":")
+        if file:
+            other_head, other_lines = _lines(path.with_name(f"{file}.csv"))
+            cells = {line[0]: line[int(number)] for line in other_lines}
+            head, lines = [*head, other_head[int(number)]], [[*line, cells[line[0]]] for line in lines]
+        shown.append(len(head) - 1 if file else int(number))
     are_numbers = [all(re.match(r"[-–\d]|$", line[column]) for line in lines) for column in shown]
     rule = ["---:" if number and column else "---" for column, number in zip(shown, are_numbers)]
     cells = [[line[column] for column in shown] for line in (head, *lines)]
     return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], rule, *cells[1:]))
+
+
+def _lines(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
+    """Returns the titles of a file's columns, and its lines: over seeds where it has a line for each."""
+    with open(path, encoding="utf-8", newline="") as file:
+        head, *lines = csv.reader(file)
+    if head[1:3] == ["seed", "commit"]:
+        return [head[0], *head[3:]], _over_seeds(lines)
+    return head, lines
 
 
 def _over_seeds(lines: list[list[str]]) -> list[list[str]]:

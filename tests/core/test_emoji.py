@@ -108,6 +108,15 @@ def test_text_pairs(built):
     assert swahili == {*((f"en {k}", f"sw {k}") for k in KEYS), ("en German", "sw German")}
 
 
+def test_names_and_emoji_of_the_test_are_trained_on_in_other_drawings(built):
+    pairs = read(built, "text_pairs", "train")
+    known = {text for pair in pairs for text in ((pair.language_a, pair.text_a), (pair.language_b, pair.text_b))}
+    test = read(built, "image_text", "test")
+    assert {name for record in test for name in zip(record.languages, record.captions)} <= known
+    drawn = {record.image_id.split("/")[1] for record in read(built, "image_text", "train")}
+    assert {record.image_id.split("/")[1] for record in test} <= drawn
+
+
 def test_images_are_rgb_on_white(built):
     colors = {"noto": "google", "twemoji": "twitter", "openmoji": "openmoji", "emojione": "emojione"}
     for record in read(built, "image_text", "train") + read(built, "image_text", "test"):
