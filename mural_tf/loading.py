@@ -93,11 +93,14 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     )
 
 
-def lite_embedder(folder: pathlib.Path) -> Embedder:
-    """Returns what `lite/` holds as an `Embedder`, without TensorFlow; raises `UserError` if it cannot be used."""
+def lite_embedder(folder: pathlib.Path, model: Any = None) -> Embedder:
+    """Returns what a `lite/` holds as an `Embedder`, without TensorFlow.
+
+    `model`: its `LiteModel`, where it is loaded already. Raises `UserError` if it cannot be used.
+    """
     from mural_tf.lite.model import LiteModel
 
-    model = LiteModel(folder)
+    model = model or LiteModel(folder)
     heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
     embedder = Embedder(
         model.prepare_image,

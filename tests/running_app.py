@@ -10,10 +10,10 @@ import time
 import types
 
 import numpy as np
-import tensorflow as tf
 
 from mural_tf.search.server.app import listening
 from mural_tf.search.server.limits import Limits
+from mural_tf.search.server.rest_json import Spec
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ class Multiplier:
     """A signature: y = [number · x, number · x, …], `width` times, when its gate is open; remembers its runs' rows."""
 
     def __init__(self, number=2.0, width=1):
-        self.inputs = {"x": tf.TensorSpec([None], tf.float32)}
+        self.inputs = {"x": Spec(np.dtype(np.float32), (None,))}
         self.takes_images, self.row_bytes, self.saved_model = False, 4 * width, threading.Lock()
         self.number, self.width, self.runs = number, width, []
         self.gate, self.began = threading.Event(), threading.Event()

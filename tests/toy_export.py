@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from toy_data import SIDE, picture, toy_config, toy_tokenizer
+from toy_data import SIDE, image_text_records, picture, toy_config, toy_tokenizer
 
 from mural_tf.backend import keras
+from mural_tf.config_file import save_config
+from mural_tf.data import records
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export.saved_model import export_model
 from mural_tf.models import build_model
@@ -55,6 +57,25 @@ def toy_model(config, seed=0):
             variable.assign_add(draw.normal(scale=0.02, size=variable.shape))
     model.log_temperature.assign(-2.0)
     return model
+
+
+def small_toy():
+    """A configuration and its model: a ResNet of four blocks has half as many layers to convert."""
+    config = toy_config("")
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))
+    return config, toy_model(config)
+
+
+def toy_workdir(folder, config, model):
+    """Writes a workdir whose test split has twelve pictures with captions; returns its configuration."""
+    config = config.copy_and_resolve_references()
+    config.data.directory = str(folder / "data")
+    config.vocabulary.prompts = ("query=thing ",)
+    records.write_records(folder / "data", records.IMAGE_TEXT, "test", image_text_records(12))
+    save_config(config, folder / "config.json")
+    toy_tokenizer().save(folder / "vocabulary.txt")
+    tf.train.Checkpoint(model=tf.train.Checkpoint(**model.weights_by_part())).write(str(folder / "checkpoints/ckpt-1"))
+    return config
 
 
 def pictures():

@@ -10,12 +10,10 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_data import image_text_records, toy_config, toy_tokenizer
-from toy_export import TEXTS, pictures, pixels, toy_model
+from toy_data import toy_tokenizer
+from toy_export import TEXTS, pictures, pixels, small_toy, toy_workdir
 
 import mural_tf
-from mural_tf.config_file import save_config
-from mural_tf.data import records
 from mural_tf.data.images import decode_image
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
@@ -33,9 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def small():
     """A configuration and its model: a ResNet of four blocks has half as many layers to convert."""
-    config = toy_config("")
-    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))
-    return config, toy_model(config)
+    return small_toy()
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +44,7 @@ def files(small):
 def workdir(small, tmp_path_factory):
     """A workdir with data, and its export's lite/ with the report."""
     folder = tmp_path_factory.mktemp("workdir")
-    config, model = small[0].copy_and_resolve_references(), small[1]
-    config.data.directory = str(folder / "data")
-    config.vocabulary.prompts = ("query=thing ",)
-    records.write_records(folder / "data", records.IMAGE_TEXT, "test", image_text_records(12))
-    save_config(config, folder / "config.json")
-    toy_tokenizer().save(folder / "vocabulary.txt")
-    tf.train.Checkpoint(model=tf.train.Checkpoint(**model.weights_by_part())).write(str(folder / "checkpoints/ckpt-1"))
-    report = export_lite(folder, folder / "export")
-    return folder, config, report
+    return folder, toy_workdir(folder, *small), export_lite(folder, folder / "export")
 
 
 def run(content, path, **inputs):

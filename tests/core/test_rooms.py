@@ -122,11 +122,11 @@ def test_losses_know_no_replicas_and_metrics_no_tensorflow():
 PATHS = {
     "losses.contrastive": 200,  # the equation
     "models.mural": 3200,  # a method and its step
-    "training.fit": 8800,  # the loop
+    "training.fit": 8700,  # the loop
     "export.saved_model": 8700,  # from an image to a SavedModel
     "runs.pretrain": 16900,  # a whole run
     "search.queries": 5300,  # from a question to an answer
-    "search.server.app": 10800,
+    "search.server.app": 8700,
     "ingest.convert": 4200,  # from sources to records
     "commands.catalogue": 7500,  # from an own table to a page; config.py holds what towers and text said of it
 }

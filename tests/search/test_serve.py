@@ -32,8 +32,8 @@ from mural_tf.data.pictures import for_the_encoder
 from mural_tf.export import signatures
 from mural_tf.export.saved_model import save_for_inference
 from mural_tf.search.server.app import PREDICT, create_app
+from mural_tf.search.server.batches import Signature
 from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.models import Signature
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from running_app import Multiplier, until
 
+from mural_tf.search.server.batches import Batcher
 from mural_tf.search.server.limits import Limits, Overloaded
-from mural_tf.search.server.models import Batcher
 
 
 class Doubler(Multiplier):

@@ -19,8 +19,8 @@ from running_app import Multiplier, ask, running, until
 
 from mural_tf.errors import UserError
 from mural_tf.search.server import app
+from mural_tf.search.server.batches import ServedModel
 from mural_tf.search.server.limits import Budget, Limits, Overloaded
-from mural_tf.search.server.models import ServedModel
 from mural_tf.search.server.rest_json import MARKS, answer_pieces, parse_body
 
 LIMITS = Limits(

@@ -15,8 +15,9 @@ from mural_tf.errors import UserError
 from mural_tf.export.versions import add_version
 from mural_tf.search.server import models
 from mural_tf.search.server.app import create_app
+from mural_tf.search.server.batches import ServedModel
 from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.models import ServedModel, Versions
+from mural_tf.search.server.models import Versions
 
 LIMITS = Limits(window=0.0)
 PATH = "/v1/models/factor"

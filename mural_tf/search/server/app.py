@@ -28,7 +28,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError, install_extra
@@ -45,6 +44,7 @@ from mural_tf.loading import load
 from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import model_place
 from mural_tf.search.index import load_index
+from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel
 from mural_tf.search.server.limits import (
     Budget,
     Limits,
@@ -56,7 +56,6 @@ from mural_tf.search.server.limits import (
     read_body,
     timeout,
 )
-from mural_tf.search.server.models import IMAGES, Arrays, ServedModel, Versions
 from mural_tf.search.server.rest_json import (
     PIECE,
     RAISE,
@@ -84,9 +83,6 @@ CLIENT_LEFT = 499  # as nginx counts it; nobody reads the answer
 PAIR = re.compile("[a-z]{2,3}-[a-z]{2,3}")  # cs-en; not pt-BR, zh-Hant
 LAST_WORDS = 1.0  # seconds that a refused client has to read why
 
-# The graph's own words for what a request may get wrong.
-REQUEST_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
-
 
 def serve(
     export: str | pathlib.Path,
@@ -99,7 +95,7 @@ def serve(
     """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
 
     Args:
-      export: the folder.
+      export: the folder; its `lite/`, where it has one, answers without TensorFlow.
       index: an index made with the same model, searched at /search; empty: no search page.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       limits: of requests; defaults if None.
@@ -110,9 +106,21 @@ def serve(
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    routes = _search_routes(export, index, limits) if index else ()
-    app = create_app(export, limits, routes, poll_seconds)
+    models = load_models(export, limits)
+    routes = _search_routes(export, models, index, limits) if index else ()
+    app = create_app(models, limits, routes, poll_seconds)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
+
+
+def load_models(export: str | pathlib.Path, limits: Limits):
+    """Returns what answers for an export, `LiteModels` or `Versions`; raises `UserError` if it cannot be served."""
+    from mural_tf.search.server import lite_models
+
+    if lite_models.folder_of(export) is not None:
+        return lite_models.LiteModels(export, limits)
+    from mural_tf.search.server.models import Versions  # with TensorFlow
+
+    return Versions(export, limits)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -123,12 +131,14 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
-def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    card = newest_description(model_place(export)) / MODEL_CARD
-    listed = json_field(read_json(card), "training_data.languages", list[str], card)
+def _search_routes(export, models, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
+    listed, embedder = getattr(models, "languages", None), getattr(models, "embedder", None)
+    if listed is None:
+        card = newest_description(model_place(export)) / MODEL_CARD
+        listed, embedder = json_field(read_json(card), "training_data.languages", list[str], card), load(export)
     # Some are pairs of languages that translations were in.
     languages = {name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])}
-    return search_routes(load_index(index), load(export), sorted(languages), limits=limits, folder=index)
+    return search_routes(load_index(index), embedder, sorted(languages), limits=limits, folder=index)
 
 
 def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
@@ -220,7 +230,7 @@ def _close_after_last_words(transport: asyncio.Transport) -> None:
 
 
 def create_app(
-    export: str | pathlib.Path | Versions,
+    export,
     limits: Limits | None = None,
     extra_routes: Iterable[web.RouteDef] = (),
     poll_seconds: float = 0.0,
@@ -228,7 +238,7 @@ def create_app(
     """Loads an export and returns the application.
 
     Args:
-      export: the folder, or what is loaded of it.
+      export: the folder, or what `load_models` gave of it.
       limits: of requests; defaults if None.
       extra_routes: further routes, as `aiohttp.web.get("/search", handler)`; their `web.HTTPException`s and
         `BadRequest`s become JSON errors too, and `request.app[PREDICT]` runs the encoders.
@@ -238,7 +248,7 @@ def create_app(
       UserError: `export` cannot be served.
     """
     limits = limits or Limits()
-    versions = Versions(export, limits) if isinstance(export, (str, pathlib.Path, RemotePath)) else export
+    versions = load_models(export, limits) if isinstance(export, (str, pathlib.Path, RemotePath)) else export
     server = Server(versions, limits)
     app = web.Application(middlewares=[server.middleware], client_max_size=limits.max_request_bytes)
     model = r"/v1/models/{name:[^/:]+}"
@@ -265,7 +275,7 @@ def create_app(
 class Server:
     """Handlers over what is loaded."""
 
-    def __init__(self, versions: Versions, limits: Limits):
+    def __init__(self, versions, limits: Limits):
         self.versions, self.limits = versions, limits
         self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
         self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
@@ -420,8 +430,6 @@ class Server:
             return error.status, error.text or error.reason
         if isinstance(error, (BadRequest, Overloaded)):
             return error.status, str(error)
-        if isinstance(error, REQUEST_ERRORS):
-            return 400, " ".join(error.message.split())
         if isinstance(error, web.RequestPayloadError):
             return 400, f"The body cannot be read: {error}."
         if isinstance(error, ConnectionError):  # while the body was read, or the answer written

@@ -12,17 +12,25 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 SIGNATURE = "serving_default"
 RAISE, ZEROS = "raise", "zeros"  # what becomes of an image that cannot be read
 MARKS = (b",", b":", b"[", b"{")  # one of them stands before every value of JSON but the first
 PIECE = 2**14  # numbers of an answer that become text at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """An input of a signature: its type, `object` for strings, and its shape, None where any size is right."""
+
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
 
 
 class BadRequest(ValueError):
@@ -56,7 +64,7 @@ def options(values: dict) -> tuple[str, str]:
     return name or SIGNATURE, on_error
 
 
-def parse_inputs(values: dict, specs: Mapping[str, tf.TensorSpec], max_rows: int) -> tuple[dict[str, np.ndarray], bool]:
+def parse_inputs(values: dict, specs: Mapping[str, Spec], max_rows: int) -> tuple[dict[str, np.ndarray], bool]:
     """Returns {input: array of one row or more} of a request, and whether it came in rows.
 
     Args:
@@ -126,16 +134,16 @@ def _named(value, specs, place: str) -> dict:
     return {name: value for name in specs}
 
 
-def _array(rows: list, spec: tf.TensorSpec, name: str) -> np.ndarray:
+def _array(rows: list, spec: Spec, name: str) -> np.ndarray:
     values, shape = _flatten(rows, spec, name)
-    if spec.dtype != tf.string:
+    if spec.dtype != object:
         return _numbers(values, spec, name).reshape(shape)
     array = np.empty(len(values), object)  # not np.array, which would drop NULs at the end
     array[:] = [_decoded(value, name) for value in values]
     return array.reshape(shape)
 
 
-def _flatten(rows: list, spec: tf.TensorSpec, name: str) -> tuple[list, list[int]]:
+def _flatten(rows: list, spec: Spec, name: str) -> tuple[list, list[int]]:
     """Returns the values of a list nested as deep as the spec's shape, and its shape.
 
     NumPy is not asked: it would make all strings as long as the longest, and all rows as long as the first.
@@ -157,16 +165,18 @@ def _flatten(rows: list, spec: tf.TensorSpec, name: str) -> tuple[list, list[int
     return values, shape
 
 
-def _numbers(values: list, spec: tf.TensorSpec, name: str) -> np.ndarray:
-    dtype = spec.dtype.as_numpy_dtype
+def _numbers(values: list, spec: Spec, name: str) -> np.ndarray:
+    is_integer = spec.dtype.kind in "iu"
     array = np.array(values) if set(map(type, values)) <= {int, float} else None
-    if array is None or (array.size and array.dtype.kind not in ("iu" if spec.dtype.is_integer else "iuf")):
+    if array is None or (array.size and array.dtype.kind not in ("iu" if is_integer else "iuf")):
         raise BadRequest(f"{name!r} must hold {spec.dtype.name} values only.")
-    if spec.dtype.is_integer and array.size and not spec.dtype.min <= array.min() <= array.max() <= spec.dtype.max:
-        raise BadRequest(f"{name!r} holds a number outside of {spec.dtype.name}.")
+    if is_integer and array.size:
+        bounds = np.iinfo(spec.dtype)
+        if not bounds.min <= array.min() <= array.max() <= bounds.max:
+            raise BadRequest(f"{name!r} holds a number outside of {spec.dtype.name}.")
     with np.errstate(over="ignore"):
-        array = array.astype(dtype)
-    if spec.dtype.is_floating and not np.isfinite(array).all():
+        array = array.astype(spec.dtype)
+    if not is_integer and not np.isfinite(array).all():
         raise BadRequest(f"{name!r} holds a number that is not finite.")
     return array
 

@@ -1,0 +1,119 @@
+"""The server and search on a `lite/`: the signatures of its export, one index for both, and no TensorFlow."""
+
+import base64
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from running_app import ask, running
+from toy_data import picture
+from toy_export import TEXTS, small_toy, toy_workdir
+
+import mural_tf
+from mural_tf.errors import UserError
+from mural_tf.search import commands
+from mural_tf.search.index import load_index
+from mural_tf.search.queries import Query
+from mural_tf.search.server.app import create_app, load_models
+from mural_tf.search.server.limits import Limits
+from mural_tf.search.server.lite_models import LiteModels
+
+pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
+from mural_tf.runs.lite import export_lite
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workdir")
+    toy_workdir(folder, *small_toy())
+    export_lite(folder, folder / "export", kind="int8")
+    return folder / "export"
+
+
+@pytest.fixture(scope="module")
+def index(export, tmp_path_factory):
+    """An index that the workdir's own model made, in TensorFlow."""
+    folder = tmp_path_factory.mktemp("index")
+    (folder / "pictures").mkdir()
+    for number in range(5):
+        (folder / f"pictures/{number}.png").write_bytes(picture(number))
+    commands.index([str(folder / "pictures")], str(folder / "index"), model=str(export.parent))
+    return folder / "index"
+
+
+def test_the_server_answers_as_the_embedder_does(export):
+    models, lite = load_models(export, Limits()), mural_tf.load(export / "lite")
+    assert isinstance(models, LiteModels)
+    with running(create_app(models)) as app:
+
+        def predict(model, **body):
+            return ask(app.port, f"/v1/models/{model}:predict", body)
+
+        status, found, _ = predict("text_encoder", instances=TEXTS)
+        assert status == 200
+        np.testing.assert_allclose(found["predictions"], lite.encode_text(TEXTS), atol=1e-6)
+        status, found, _ = predict("text_encoder", instances=TEXTS, signature_name="text_text")
+        expected = lite.with_text_head("text_text").encode_text(TEXTS)
+        np.testing.assert_allclose(found["predictions"], expected, atol=1e-6)
+        rows = [{"b64": base64.b64encode(data).decode()} for data in (picture(1), b"no picture")]
+        status, found, _ = predict("image_encoder", instances=rows, on_error="zeros")
+        np.testing.assert_allclose(found["predictions"][0], lite.encode_image(picture(1)), atol=1e-6)
+        assert set(found["predictions"][1]) == {0.0}
+        status, found, _ = predict("image_encoder", instances=rows)
+        assert status == 400 and "1" in found["error"]
+        status, found, _ = predict("text_encoder", instances=["a"], signature_name="tokens")
+        assert status == 400 and "it has serving_default, text_text" in found["error"]
+        status, found, _ = ask(app.port, "/v1/models/text_encoder/metadata")
+        inputs = found["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
+        assert inputs["text"]["dtype"] == "DT_STRING"
+
+
+def test_one_index_for_the_model_and_its_small_encoders(export, index, tmp_path):
+    lite, whole = mural_tf.load(export / "lite"), mural_tf.load(export.parent)
+    opened = load_index(index)
+    opened.check_model(lite)
+    opened.check_model(whole)
+    commands.index([str(index.parent / "pictures")], str(tmp_path / "index"), model=str(export / "lite"))
+    load_index(tmp_path / "index").check_model(whole)
+    other = tmp_path / "other"
+    config, model = small_toy()
+    model.text_encoder.set_weights([-weight for weight in model.text_encoder.get_weights()])
+    model.image_encoder.trainable_variables[0].assign_add(
+        np.random.default_rng(1).normal(0, 1, model.image_encoder.trainable_variables[0].shape)
+    )
+    toy_workdir(other, config, model)
+    export_lite(other, other / "export", kind="int8")
+    with pytest.raises(UserError, match="was made by the model"):
+        opened.check_model(mural_tf.load(other / "export/lite"))
+
+
+QUERY = """
+import sys
+sys.modules.update(dict.fromkeys(("tensorflow", "tensorflow_text", "keras", "tf_keras"), None))  # as if not installed
+from mural_tf.commands import run
+run()
+"""
+
+
+def test_a_question_needs_no_tensorflow(export, index):
+    """The index was made by the workdir; its export's lite/ is asked, by the export's name."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", QUERY, "search", "query", "thing w1", f"--index={index}", "--json=-"]
+    done = subprocess.run(
+        [*command, f"--model={export}"], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    hits = json.loads(done.stdout)["results"][0]["hits"]
+    whole = mural_tf.load(export.parent)
+    (expected,) = commands.query(str(index), [Query("thing w1")], model=str(export.parent), top=10)
+    assert [hit["name"] for hit in hits][:1] == [hit.name for hit in expected.hits][:1] and whole is not None
+    done = subprocess.run([*command, f"--model={export.parent}"], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": path})  # fmt: skip
+    assert done.returncode == 1 and "needs TensorFlow, which is not installed here" in done.stderr
+    assert "Traceback" not in done.stderr
