@@ -217,12 +217,12 @@ class TransformerLayer(keras.layers.Layer):
 
 
 def leading_sizes(x):
-    """All sizes of a tensor but the last, for a reshape: a single unknown one is -1, so that the shape is a constant.
+    """All sizes of a tensor but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
 
-    TensorFlow Lite's fast kernels take no other shapes.
+    TensorFlow Lite's fast kernels take no other shapes. Not of unknown rows, which may be none: then -1 says nothing.
     """
     known = x.shape[:-1].as_list()
-    if known.count(None) == 1:
+    if known[0] is not None and known.count(None) == 1:
         return [-1 if size is None else size for size in known]
     return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(known)]
 

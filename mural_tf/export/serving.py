@@ -126,6 +126,7 @@ CORE_OPS = frozenset(
     """
     AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
     ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeJpeg DecodePaddedRaw
+    DecodePng
     DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead DivNoNan
     EnsureShape Equal Erf Erfc ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
     Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less

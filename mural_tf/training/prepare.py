@@ -24,6 +24,7 @@ from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # Fields that name a file or folder.
 PLACES = ("data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors")
+PLACES += ("image_tower.class_names",)
 HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
 MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Hugging Face Hub
 

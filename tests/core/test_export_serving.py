@@ -62,8 +62,8 @@ def test_every_operation_is_one_that_the_stock_server_links(export, name):
     assert serving.unlisted_operations(export / name / "1") == set()
     found = serving.operations(export / name / "1")
     assert bool(found & serving.TEXT_OPS) == (name == "text_encoder")
-    of_each = {"image_encoder": {"Conv2D", "DecodeImage"}, "text_encoder": {"MatMul"}}  # within functions too
-    assert of_each[name] <= found and ("DecodeImage" in found) == (name == "image_encoder")
+    of_each = {"image_encoder": {"Conv2D", "DecodePng"}, "text_encoder": {"MatMul"}}  # within functions too
+    assert of_each[name] <= found and ("DecodePng" in found) == (name == "image_encoder")
 
 
 def test_the_list_holds_the_operations_of_an_efficientnet():
