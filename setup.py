@@ -54,6 +54,10 @@ EXTRAS = {
         f"pyarrow>=18; {LINE_2_21}",
         "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
+    "lite": [  # run_export.py --lite, and what it wrote; without TensorFlow: the package in lite/
+        "ai-edge-litert>=2.1",  # LiteRT, the runtime of TensorFlow Lite; writes and runs its files
+        "sentencepiece>=0.2",  # the same pieces outside of a graph
+    ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME

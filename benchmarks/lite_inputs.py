@@ -1,0 +1,116 @@
+"""How far a `lite/` is from the graph before its encoders: ids of texts, pixels of pictures.
+
+python -m benchmarks.lite_inputs EXPORT [--texts=FILE] [--pictures=FOLDER] [--count=100000]
+
+EXPORT has a `lite/`. Texts are lines of a file, or those of an emoji data folder's TFRecords in every language; to them
+come lines with control characters, invalid UTF-8 and doubled spaces. Prints how many lines have other ids, with an
+example of each kind of difference, and the difference of pixels in 255ths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import pathlib
+import random
+import time
+import unicodedata
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
+from mural_tf.config_file import load_config
+from mural_tf.data.images import prepare_image
+from mural_tf.data.pictures import BadImage, for_the_encoder
+from mural_tf.files import read_json
+from mural_tf.lite.model import DESCRIPTION
+from mural_tf.lite.pieces import pieces_of
+from mural_tf.lite.pixels import prepare
+from mural_tf.text import build_tokenizer
+
+ODD = [b"\x00", b"\x01", b"\x1b", b"\x7f", b"\xc2\x85", b"\xff", b"\xc3", b"\xed\xa0\x80", b"  ", b"\t", b"\n"]
+ODD += [character.encode() for character in "\xa0\u200b\u200d\u2028\ufeffİΣ"]
+
+
+def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
+    """Texts with one of `ODD` put somewhere, between bytes of a character as well."""
+    draw = random.Random(0)
+    found = []
+    for text in draw.choices(texts, k=count):
+        place = draw.randrange(len(text) + 1)
+        found.append(text[:place] + draw.choice(ODD) + text[place:])
+    return found
+
+
+def kind_of(text: bytes) -> str:
+    """What is odd about a text, in words."""
+    try:
+        decoded = text.decode("utf-8")
+    except UnicodeDecodeError:
+        return "invalid UTF-8"
+    categories = {unicodedata.category(character) for character in decoded}
+    names = {"Cn": "an unassigned", "Cc": "a control", "Cf": "a format", "Co": "a private"}
+    return next((f"{name} character" for code, name in names.items() if code in categories), "other")
+
+
+def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
+    """Prints how many texts have other ids, and the speed of both."""
+    config, lite = load_config(export / "config.json"), export / "lite"
+    tokenizer = build_tokenizer(config, export / "vocabulary.txt")
+    pieces = pieces_of(lite, config, read_json(lite / DESCRIPTION)["text"])
+    tokenize = tf.function(lambda batch: tokenizer(batch), [tf.TensorSpec([None], tf.string)], autograph=False)
+    different, seconds = collections.defaultdict(list), [0.0, 0.0]
+    for begin in range(0, len(texts), 1000):
+        batch = texts[begin : begin + 1000]
+        start = time.process_time()
+        graph = {name: ids.numpy() for name, ids in tokenize(tf.constant(batch)).items()}
+        middle = time.process_time()
+        rows = pieces.rows(batch)
+        seconds = [seconds[0] + middle - start, seconds[1] + time.process_time() - middle]
+        for text, (ids, _), expected, mask in zip(batch, rows, graph["input_word_ids"], graph["input_mask"]):
+            if ids != expected[: mask.sum()].tolist():
+                different[kind_of(text)].append((text, ids, expected[: mask.sum()].tolist()))
+    count = sum(map(len, different.values()))
+    speed = " and ".join(f"{1e6 * one / len(texts):.1f}" for one in seconds)
+    print(f"{len(texts):,} texts, {count} with other ids; processor microseconds per text, graph and here: {speed}")
+    for kind, examples in different.items():
+        print(f"  {kind}: {len(examples)}, such as {examples[0]}")
+
+
+def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
+    """Prints the largest and the mean difference of pixels, by format."""
+    tower = load_config(export / "config.json").image_tower
+    found = collections.defaultdict(list)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file())[:most]:
+        try:
+            data = for_the_encoder(path.read_bytes())
+            ours, graphs = prepare(data, tower), prepare_image(tf.constant(data), tower).numpy()
+        except (BadImage, tf.errors.OpError):
+            continue
+        difference = np.abs(ours.astype(int) - graphs)
+        found["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
+    for kind, rows in found.items():
+        largest, mean = np.array(rows).T
+        print(f"{len(rows)} pictures as {kind}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
+              f"largest mean of one {mean.max():.3f}")  # fmt: skip
+
+
+def main() -> None:
+    """Runs both comparisons."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("export", type=pathlib.Path)
+    parser.add_argument("--texts", type=pathlib.Path, help="a text per line")
+    parser.add_argument("--pictures", type=pathlib.Path, help="a folder")
+    parser.add_argument("--count", type=int, default=100_000)
+    arguments = parser.parse_args()
+    if arguments.texts:
+        texts = list(dict.fromkeys(arguments.texts.read_bytes().split(b"\n")))[: arguments.count]
+        compare_texts(arguments.export, texts)
+        compare_texts(arguments.export, odd_texts(texts, arguments.count // 10))
+    if arguments.pictures:
+        compare_pictures(arguments.export, arguments.pictures, arguments.count)
+
+
+if __name__ == "__main__":
+    main()
