@@ -282,7 +282,7 @@ ETCL_STEPS = tuple(
     Method(f"MURAL in English, {steps:,} steps" + ", then ETCL" * len(later), (first, *later))
     for steps, first in ENGLISH_MURAL.items()
     for later in ((), (ETCL_SIX,))
-) + tuple(  # Tables 5, 6 and 13: one language more
+) + tuple(  # one language more, by the triple loss; Tables 5, 6 and 13 do it by the image-text loss (etcl_image_text)
     Method(f"MURAL in English, 1,400 steps, then ETCL in {name}", (ENGLISH_MURAL[1_400], dataclasses.replace(
         ETCL_STAGE, overrides=(("data.image_text_languages", ("en", language)),)
     )))

@@ -135,10 +135,10 @@ CORE_OPS = frozenset(
     ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape
     ShardedFilename Sigmoid Size Softmax Split SplitV Sqrt Square Squeeze StatefulPartitionedCall StatelessIf
     StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower StringNGrams
-    StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor
+    StringSplit StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile
-    TopKV2 Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp
-    VarIsInitializedOp Where While ZerosLike
+    TopKV2 Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin UnsortedSegmentSum
+    UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 

@@ -10,7 +10,8 @@ and an anchor's loss is the mean over its K largest violations, those of 0 inclu
 Neighbourhood constraints (Eq. 1): sentences about one image lie close to each other in all languages. They hold at two
 layers, for the mean u of the words in the universal language embedding and for the sentence s in the multimodal space;
 these functions see one layer. For an anchor sentence and another language, the positive is the farthest sentence about
-the same image in that language, the negatives are that language's sentences about other images.
+the same image in that language, the negatives are that language's sentences about other images. (The
+paper enumerates all positives of the minibatch.)
 
 The language classifier (Eq. 2 and 4), after Ganin and Lempitsky (2014), makes embeddings that do not show their
 language: it minimises the cross-entropy of the language, and what feeds it maximises it. One backward pass does both,
