@@ -6,10 +6,9 @@ Every example is an image with two texts that say the same in different language
 MURAL's; all six terms send their gradients to all three sides. Where [ETCL] is silent (our choice): the image terms
 compare by the image-text head and the text term by the text-text head; with `shared_head` all compare by the first.
 The printed Eq. 1 lacks logarithm and temperature, so the terms are MURAL's, as [ETCL] §3.3 says of the model: the
-image terms with the learned temperature and label smoothing, the text term with its fixed temperature and margin. (Read
-literally, [ETCL] §3.1 and §3.3 add the margin to both tasks and have one learnable temperature for all. And §3.1
-defines L_textA-textB as one direction and L_text-text as the sum of both, so that L(A, B) of Eq. 4 may be one direction
-alone.)
+image terms with the learned temperature and label smoothing, the text term with its fixed temperature and margin. Read
+literally, [ETCL] §3.1 and §3.3 add the margin to both tasks and have one learnable temperature for all; §3.1 defines
+L_textA-textB as one direction, L_text-text as the sum of both, so that L(A, B) may be one direction alone.
 Start it with `run_finetune.py --from=<a MURAL workdir>`.
 """
 
