@@ -340,7 +340,8 @@ def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -
 
 def _drop_index_of_another_model(place: pathlib.Path, embedder) -> None:
     """Removes the index, or what there is of one, that another model made: before training, or without the stage."""
-    from mural_tf.search.index import BUILDING, PROBES, TOLERANCE, Fingerprint, read_array, take
+    from mural_tf.fingerprint import TOLERANCE, Fingerprint, take
+    from mural_tf.search.index import BUILDING, PROBES, read_array
 
     model = take(embedder)
     for found in (place, place / BUILDING):

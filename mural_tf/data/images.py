@@ -46,7 +46,7 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     """
 
     def of_png():
-        header = tf.strings.substr(data, 0, 24) + tf.constant(bytes(24))  # of a file that is shorter, too
+        header = tf.strings.join([tf.strings.substr(data, 0, 24), tf.constant(bytes(24))])  # of short files, too
         sides = tf.io.decode_raw(tf.strings.substr(header, 16, 8), tf.int32, little_endian=False, fixed_length=8)
         return tf.where(_begins_with(data, PNG), tf.reduce_prod(tf.cast(sides, tf.int64)), MAX_PIXELS + 1)
 

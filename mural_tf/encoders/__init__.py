@@ -42,8 +42,8 @@ def _without_a_file(build: Callable) -> Callable:
         )
 
     @functools.wraps(build)
-    def built(*arguments):
-        tower = build(*arguments)
+    def built(*arguments, **named):
+        tower = build(*arguments, **named)
         tower.save = refuse
         return tower
 

@@ -123,7 +123,7 @@ PATHS = {
     "losses.contrastive": 200,  # the equation
     "models.mural": 3200,  # a method and its step
     "training.fit": 8700,  # the loop
-    "export.saved_model": 8700,  # from an image to a SavedModel
+    "export.saved_model": 8800,  # from an image to a SavedModel
     "runs.pretrain": 16900,  # a whole run
     "search.queries": 5300,  # from a question to an answer
     "search.server.app": 8700,

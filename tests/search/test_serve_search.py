@@ -177,9 +177,9 @@ def test_what_fits_nothing_says_what_to_relax(ask):
 def test_the_page_offers_languages_not_pairs_of_them(tmp_path, monkeypatch):
     card = {"training_data": {"languages": ["cs-en", "de", "en", "en-fra", "pt-BR", "zh-Hant"]}}
     (tmp_path / "model_card.json").write_text(json.dumps(card))
-    for name, replaced in (("load_index", str), ("load", str), ("search_routes", lambda *given, **options: given[2])):
+    for name, replaced in (("load", str), ("search_routes", lambda *given, **options: given[2])):
         monkeypatch.setattr(app, name, replaced)
-    found = app._search_routes(tmp_path, "index", Limits())
+    found = app._search_routes(tmp_path, None, "index", None, app._listed_languages(tmp_path), Limits())
     assert found == ["cs", "de", "en", "fra", "pt-BR", "zh-Hant"]
 
 

@@ -43,7 +43,7 @@ from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load
 from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import model_place
-from mural_tf.search.index import load_index
+from mural_tf.search.index import Index, load_index
 from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel
 from mural_tf.search.server.limits import (
     Budget,
@@ -106,8 +106,9 @@ def serve(
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
+    searched = (load_index(index), _listed_languages(export)) if index else None  # damage is named before models load
     models = load_models(export, limits)
-    routes = _search_routes(export, models, index, limits) if index else ()
+    routes = _search_routes(export, models, index, *searched, limits) if searched else ()
     app = create_app(models, limits, routes, poll_seconds)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
@@ -131,14 +132,22 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
-def _search_routes(export, models, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    listed, embedder = getattr(models, "languages", None), getattr(models, "embedder", None)
-    if listed is None:
-        card = newest_description(model_place(export)) / MODEL_CARD
-        listed, embedder = json_field(read_json(card), "training_data.languages", list[str], card), load(export)
+def _listed_languages(export: str | pathlib.Path) -> list[str] | None:
+    """The languages that an export's card names; `None` of LiteRT's, whose models tell."""
+    from mural_tf.search.server import lite_models
+
+    if lite_models.folder_of(export) is not None:
+        return None
+    card = newest_description(model_place(export)) / MODEL_CARD
+    return json_field(read_json(card), "training_data.languages", list[str], card)
+
+
+def _search_routes(export, models, folder, index: Index, listed: list[str] | None, limits: Limits):
+    embedder = models.embedder if listed is None else load(export)
+    listed = models.languages if listed is None else listed
     # Some are pairs of languages that translations were in.
     languages = {name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])}
-    return search_routes(load_index(index), embedder, sorted(languages), limits=limits, folder=index)
+    return search_routes(index, embedder, sorted(languages), limits=limits, folder=folder)
 
 
 def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
