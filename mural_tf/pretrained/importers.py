@@ -226,9 +226,9 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     pieces: list[str] = []
     config = config.copy_and_resolve_references()
     if config.image_tower.class_names:
+        config.image_tower.classes = len(read_class_names(config.image_tower.class_names))
         if not (config.image_tower.adapter_size and config.text_tower.adapter_size):
             raise UserError("image_tower.class_names needs image_tower.adapter_size and text_tower.adapter_size.")
-        config.image_tower.classes = len(read_class_names(config.image_tower.class_names))
     for tower, part in TOWERS.items():
         if config[tower].weights:
             folder, length = local_model(config[tower].weights), config.text_tower.max_length
