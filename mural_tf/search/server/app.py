@@ -106,9 +106,10 @@ def serve(
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    searched = (load_index(index), _listed_languages(export)) if index else None  # damage is named before models load
+    listed = _listed_languages(export) if index else None  # damage is named before models load
+    searched = load_index(index) if index else None
     models = load_models(export, limits)
-    routes = _search_routes(export, models, index, *searched, limits) if searched else ()
+    routes = _search_routes(export, models, index, searched, listed, limits) if index else ()
     app = create_app(models, limits, routes, poll_seconds)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
