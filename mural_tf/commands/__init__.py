@@ -103,12 +103,18 @@ def _catalogue_config():
     images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
     columns=(
         [],
-        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
     ),
     language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
     encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
     captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
-    image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+    where=(
+        (),
+        "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
+    ),
+    fields=lambda: flags.DEFINE_string(
+        "fields", None, "Fields to show, brand,price or none. Default: they are chosen."
+    ),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
@@ -121,10 +127,10 @@ def _catalogue_config():
     dry_run=(False, "Print what is understood of the table, and do nothing."),
     trust=cli.define_trust,
 )
-def catalogue(tables, config, output, translations, train, dry_run, trust, **flag):
-    """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
+def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
+    """Makes a multilingual search of your own table of pictures and captions: fine-tuning, index, a page of examples.
 
-    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
+    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
     python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
@@ -140,12 +146,13 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, **fla
         )
     if not dry_run:
         cli.need(output=output)
-    from mural_tf.commands.catalogue import catalogue
-    from mural_tf.ingest.tables.catalogue import TableRequest
+    from mural_tf.commands.catalogue import catalogue, conditions
+    from mural_tf.ingest.tables.products import TableRequest
 
-    source = flag.pop("from")
-    request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes")
+    source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
+    request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
+    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
+    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", wanted)
 
 
 def _define_protocol():
