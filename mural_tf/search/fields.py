@@ -1,4 +1,4 @@
-"""Which fields of the items are shown: at most five on a card, filters beside the results, the rest in an item's own view.
+"""Which fields of items are shown: at most five on a card, some as filters, all of them in an item's own view.
 
 A table has twenty columns and more, and most of them tell a customer nothing: flags, numbers of rows, the title again,
 whole descriptions. A card shows what tells products apart; a filter has few values, or a range of numbers or dates.
@@ -28,7 +28,7 @@ FEWEST = 0.05  # of the items must have another value than the most frequent one
 ENOUGH = 10  # values that are needed to see that all of them differ, as numbers of articles do
 FLAGS = frozenset("0 1 yes no true false y n ja nein oui non si sí no да нет はい いいえ".split())
 OF_IDS = re.compile(r"(^|[\W_])(id|ids|sku|gtin|ean|upc|isbn|mpn|asin|handle|slug|code|barcode|uuid)([\W_]|$)", re.I)
-OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena|цена|価格|价格|가격|سعر|कीमत|fiyat", re.I)
+OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena|цена|価格|价格|가격|سعر|कीमत", re.I)
 CURRENCY = re.compile(r"[$€£¥₹₽₩₺]|\b[A-Z]{3}\b")
 DECIMALS = re.compile(r"\d[.,]\d\d?$")
 ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
@@ -142,7 +142,7 @@ class _Column:
 
     @functools.cached_property
     def is_id(self) -> bool:
-        """Whether it names each item apart: by its name, or because all values differ and look like numbers or codes."""
+        """Whether it tells each item apart: by its name, or because all values differ and look like codes."""
         if self.is_price or (len(self.values) >= ENOUGH and all(map(DECIMALS.search, self.values))):
             return False
         differing = len(self.counts) / len(self.values)
