@@ -80,10 +80,11 @@ def serve(
     if not export and not index:
         raise UserError("Nothing to serve: give --export=EXPORT, --index=INDEX, or both.")
     # Damage is named before models load. An index that says which model made it can be served alone.
-    searched = load_index(index) if index else None
+    searched = None if export else load_index(index)
     export = export or _export_of(searched.model.path)
     small = _lite(export)
-    languages = _languages(export) if searched is not None and small is None else []
+    languages = _languages(export) if index and small is None else []
+    searched = load_index(index) if index and searched is None else searched
     if small is not None:
         from mural_tf.search.server import lite_models
 
