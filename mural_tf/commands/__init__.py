@@ -384,46 +384,26 @@ def search_delete(names, index, filter, gone, dry_run):
 
 
 @cli.command(
-    export=(None, "Export to serve, made by the command export, or hf://ORG/NAME.", model_name),
+    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", model_name),
     index=("", "Index made with the same model, searched at /search.", place),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-    poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
-    max_batch=(64, "Rows in one run of an encoder."),
-    batch_window_ms=(2.0, "How long a request waits for others to share a run."),
-    max_rows=(1024, "Rows in one request."),
-    max_request_mb=(32.0, "Size of a request's body."),
-    max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
-    max_values=(1_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
-    max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
-    max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
-    max_waiting=(1024, "Requests that may wait for one signature."),
-    max_connections=(512, "Connections open at once."),
-    idle_timeout_s=(75.0, "How long a connection is kept without a request."),
-    body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
-    request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
+    title=("", "Title of the search page."),
+    max_batch=(64, "Rows in one run of an encoder; a picture counts one more per million pixels.", 1),
+    max_request_mb=(32, "Size of a request's body.", 1),
+    timeout_s=(60.0, "How long a request may take; its body has half of that to arrive.", (0.1, 3600.0)),
 )
-def serve(export, index, host, port, poll_seconds, **limit):
-    """Serves an export over HTTP, with TensorFlow Serving's REST paths and JSON.
+def serve(export, index, host, port, title, max_batch, max_request_mb, timeout_s):
+    """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
 
+    python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
     from mural_tf.search.server.app import serve
     from mural_tf.search.server.limits import Limits
 
-    same = ("max_batch", "max_rows", "max_values", "max_waiting", "max_connections")
-    limits = Limits(
-        **{name: limit[name] for name in same},
-        window=limit["batch_window_ms"] / 1000.0,
-        max_request_bytes=int(limit["max_request_mb"] * 2**20),
-        max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
-        max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
-        max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
-        idle_timeout=limit["idle_timeout_s"],
-        body_timeout=limit["body_timeout_s"],
-        request_timeout=limit["request_timeout_s"],
-    )
-    serve(export, index=index, host=host, port=port, poll_seconds=poll_seconds, limits=limits)
+    limits = Limits(max_batch, max_request_mb * 2**20, timeout_s)
+    serve(export, index=index, host=host, port=port, title=title, limits=limits)
 
 
 @cli.command(
