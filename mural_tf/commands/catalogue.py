@@ -308,22 +308,18 @@ def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
 def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -> pathlib.Path:
     """Makes the index, or brings it up to date, and writes the page."""
     from mural_tf.runs.report_page import NAME as RUN_PAGE
-    from mural_tf.search import index as index_files
-    from mural_tf.search.build import build_index
     from mural_tf.search.commands import calibrate_index
+    from mural_tf.search.index import Index
     from mural_tf.search.queries import search, write_gallery
 
     embedder = _embedder(str(model))
     with local_folder(folder / INDEX) as place:
-        _drop_index_of_another_model(place, embedder)
-        path = place / index_files.DESCRIPTION
-        before = path.stat().st_mtime_ns if path.is_file() else None
-        names = set(index_files.load_index(place).table.names()) if before else set()
-        index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
+        is_new = not _is_index_of(place, embedder)
+        index = Index.build(place, embedder, [str(folder / DATA)], prune=True, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
-        if before and path.stat().st_mtime_ns != before:
-            now = set(index.table.names())
-            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone.")
+        counts = index.counts
+        if not is_new and counts.added + counts.changed + counts.pruned:
+            print(f"The index follows the table: {counts.added + counts.changed:,} new, {counts.pruned:,} gone.")
             if was_trained:
                 models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
                 print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
@@ -338,17 +334,17 @@ def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -
     return folder / INDEX
 
 
-def _drop_index_of_another_model(place: pathlib.Path, embedder) -> None:
-    """Removes the index, or what there is of one, that another model made: before training, or without the stage."""
-    from mural_tf.fingerprint import TOLERANCE, Fingerprint, take
-    from mural_tf.search.index import BUILDING, PROBES, read_array
+def _is_index_of(place: pathlib.Path, embedder) -> bool:
+    """Tells whether there is an index of this model; one of another model, before training for example, is removed."""
+    from mural_tf.fingerprint import TOLERANCE, take
+    from mural_tf.search.index import model_of
 
-    model = take(embedder)
-    for found in (place, place / BUILDING):
-        if (found / PROBES).is_file() and not model.distance(Fingerprint(read_array(found / PROBES))) <= TOLERANCE:
-            print(f"{place} is of another model than {model.describe()}: it is made anew.")
-            remove_tree(place)
-            place.mkdir()
+    model, known = take(embedder), model_of(place)
+    if known is None or model.distance(known) <= TOLERANCE:
+        return known is not None
+    print(f"{place} is of another model than {model.describe()}: it is made anew.")
+    remove_tree(place)
+    return False
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path | None:
