@@ -16,7 +16,7 @@ from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect
+from mural_tf.search import changes, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
@@ -32,7 +32,7 @@ def index(tmp_path_factory):
     lines = ["path\tcaption\tlanguage\tbrand", "red.png\t|a red spot.|\ten\tacme", "blue.png\t\t\tacme", "violet.png",
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
-    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    return index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
     Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
-    with asking(build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
+    with asking(index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
         status, image, headers = ask("/search/picture/0")
         assert (status, headers.get_content_type()) == (200, "image/jpeg") and b"where I live" not in image
         assert Image.open(io.BytesIO(image)).size == (1600, 800)
@@ -235,14 +235,14 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
 
 def test_a_changed_index_is_served(tmp_path):
     folder = write_folder(tmp_path / "images")
-    made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
+    made = index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        index_files.remove(tmp_path / "index", ["red.png"])
+        changes.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
-        build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
+        index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
         assert names(ask(question)) == ["red.png", "green.png"]
         (tmp_path / "index/items.sqlite").unlink()
         os.utime(tmp_path / "index/index.json")
@@ -319,7 +319,7 @@ def test_pages_lead_to_pages(tmp_path):
 
 
 def test_errors_name_no_place_of_the_machine(tmp_path):
-    made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
+    made = index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
     with asking(made) as ask:
         (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
         status, answer, _ = ask("/search/answer?sentence=orange")
@@ -338,7 +338,7 @@ def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, 
         with pytest.raises(UserError, match="model_card.json"):
             serve(tmp_path, index="index", port=0)
     (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
-    build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
+    index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
     (tmp_path / "index/vectors.npy").write_bytes(b"no")
     with pytest.raises(UserError, match="vectors.npy is damaged"):
         serve(tmp_path, index=tmp_path / "index", port=0)
