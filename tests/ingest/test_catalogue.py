@@ -18,7 +18,6 @@ from test_tables import columns, found, pictures, rows, text
 
 from mural_tf import loading
 from mural_tf.config_file import load_config, save_config
-from mural_tf.configs.catalogue import get_config
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
@@ -172,12 +171,14 @@ def source(tmp_path):
 @pytest.mark.parametrize("change, asked, message", [
     ({}, {"source": ""}, "^--from is missing: a model, such as --from=workdirs/emoji; for photographs hf://[^ ]*.$"),
     ({}, {"source": "none"}, "--from=none: there is no such workdir"),
-    ({}, {"source": "nothing", "train": False}, "--from=nothing is no model: --train=no searches with a model as it is"),
+    ({}, {"source": "nothing", "train": False},
+        "--from=nothing is no model: --train=no searches with a model as it is"),
     ({}, {"translations": ["d"], "train": False}, "--translations teaches: --train=no"),
     ({}, {"fields": ["brandt"]}, "--fields: the table has no field 'brandt'; it has brand"),
     ({"image_tower.name": "none"}, {"train": False}, "is a model of texts alone, which cannot index pictures"),
     ({}, {"translations": ["empty"]}, "--translations=.*empty: there is no text_pairs/train-.*`python -m mural_tf"),
-    ({"model": "labse"}, {"translations": ["toy"]}, "the stage starts from a model with an image-text head; .* is labse"),
+    ({"model": "labse"}, {"translations": ["toy"]},
+        "the stage starts from a model with an image-text head; .* is labse"),
     ({}, {"source": "nothing"}, "6 captions are too few to learn from, 40 are needed. Give more rows; or"),
 ])  # fmt: skip
 def test_mistakes_are_said_before_anything_is_loaded(tmp_path, monkeypatch, source, change, asked, message):
@@ -239,7 +240,7 @@ def indexed(folder):
 
 
 def test_the_index_follows_its_table(tmp_path, searching, capsys):
-    """New rows enter, gone ones leave, changed ones are as they are now; a deleted product stays out until it changes."""
+    """New rows enter, gone ones leave, changed ones are as they are now; a deleted one stays out until it changes."""
     table = wide(tmp_path, *range(10))
     assert "Nothing is trained: --train=no. " in searching(table, capsys, fields=["brand"])
     assert load_index(tmp_path / "out/index").fields_wanted == ("brand",) and not (tmp_path / "out/data").exists()
