@@ -71,12 +71,12 @@ def test_the_page_begins_with_everything_and_with_examples_without_stray_signs(a
 def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
     page = read(ask("/search?sentence=rot"))
     assert [image["src"] for image in page.all("img")][:2] == [f"search/picture/{n}?side=240&of=" for n in (0, 3)]
-    assert page.all("input")[0]["value"] == "rot" and "The closest of 4 pictures come first." in page.text
+    assert page.all("input")[0]["value"] == "rot" and "The closest of 4 pictures to “rot” come first." in page.text
     hrefs = [link["href"] for link in page.all("a")]
     assert "search?sentence=rot&filter=brand%3Dacme" in hrefs and "search?sentence=rot&item=3" in hrefs
     assert "search?like=0" in hrefs
     page = read(ask("/search?sentence=rot&filter=brand%3Dacme&offset=1"))
-    assert "The closest of 2 pictures" in page.text and len(page.all("img")) == 1
+    assert "The closest of 2 pictures to “rot” come" in page.text and len(page.all("img")) == 1
     assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
     hrefs = [link["href"] for link in page.all("a")]
     assert "search?sentence=rot" in hrefs  # without the filter
