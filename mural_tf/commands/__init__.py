@@ -103,12 +103,18 @@ def _catalogue_config():
     images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
     columns=(
         [],
-        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
     ),
     language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
     encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
     captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
-    image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+    where=(
+        (),
+        "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
+    ),
+    fields=lambda: flags.DEFINE_string(
+        "fields", None, "Fields to show, brand,price or none. Default: they are chosen."
+    ),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
@@ -121,10 +127,10 @@ def _catalogue_config():
     dry_run=(False, "Print what is understood of the table, and do nothing."),
     trust=cli.define_trust,
 )
-def catalogue(tables, config, output, translations, train, dry_run, trust, **flag):
-    """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
+def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
+    """Makes a multilingual search of your own table of pictures and captions: fine-tuning, index, a page of examples.
 
-    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
+    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
     python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
@@ -140,12 +146,13 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, **fla
         )
     if not dry_run:
         cli.need(output=output)
-    from mural_tf.commands.catalogue import catalogue
-    from mural_tf.ingest.tables.catalogue import TableRequest
+    from mural_tf.commands.catalogue import catalogue, conditions
+    from mural_tf.ingest.tables.products import TableRequest
 
-    source = flag.pop("from")
-    request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes")
+    source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
+    request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
+    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
+    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", wanted)
 
 
 def _define_protocol():
@@ -239,7 +246,6 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
 
 @cli.command(
     positional=True,
-    input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place),
     model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", model_name),
     output=(None, "Folder for the embeddings; it appears when they are complete.", place),
     restart=(False, "Start again instead of going on with a run that stopped."),
@@ -247,24 +253,21 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
     batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
-    shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
     max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
     trust=cli.define_trust,
 )
-def embed(named, input, model, output, restart, trust, **settings):
-    """Embeds images or texts on many processes or machines: shards of vectors, and what they are vectors of.
+def embed(sources, model, output, restart, trust, **settings):
+    """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
 
-    python -m mural_tf embed --input=DATA --input='photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
+    python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
-    Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
-    was interrupted. See docs/search.md.
+    Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
     """
-    sources = [*input, *named]
     if not sources:
-        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
+        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables.")
     from mural_tf.search.embed import Settings, describe, embed
 
     print(describe(embed(model, sources, output, Settings(**settings), restart)))
@@ -274,19 +277,14 @@ def embed(named, input, model, output, restart, trust, **settings):
     positional=True,
     model=("", "Workdir, export or hf://ORG/NAME. Default with --embeddings: the model that made them.", model_name),
     output=(None, "Folder of the index.", place),
-    kind=("images", "What of the sources to index.", ["images", "texts"]),
+    kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
-    dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+    dtype=("", "Type of the stored vectors. Default: float32.", ["", "float32", "float16"]),
     batch_size=(64, "Images encoded at a time.", 1),
-    update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
-    prune=(False, "With --update: also take out what the sources hold no more."),
+    prune=(False, "Take out what the sources hold no more."),
     embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
-    approximate=(
-        "auto",
-        "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-        ["auto", "none", "inverted_lists"],
-    ),
-    queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+    fields=lambda: flags.DEFINE_string("fields", None, "Fields to show: brand,price. Default: they are chosen."),
+    queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
     calibrate=(
         "",
         "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
@@ -294,24 +292,25 @@ def embed(named, input, model, output, restart, trust, **settings):
     ),
     trust=cli.define_trust,
 )
-def search_index(sources, approximate, queries, trust, **flag):
-    """Indexes images, or texts, to be asked often.
+def search_index(sources, fields, queries, trust, **flag):
+    """Indexes images, or texts, to be asked often; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. When sources have changed:
+    --embeddings takes what the command embed has made. When the sources have changed:
 
-    python -m mural_tf search index --update [--prune] --output=INDEX
+    python -m mural_tf search index --prune --output=INDEX
 
     docs/search.md has the rest.
     """
-    if not flag["embeddings"] and (sources or not flag["update"]):
+    if sources and not flag["embeddings"]:
         cli.need(model=flag["model"])
     from mural_tf.search import commands
 
-    commands.index(names=sources, method=approximate, queries_file=queries, **flag)
+    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
+    commands.index(names=sources, queries_file=queries, fields=wanted, **flag)
 
 
 @cli.command(
@@ -324,7 +323,6 @@ def search_index(sources, approximate, queries, trust, **flag):
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
     language=("", "BCP 47 code of the sentences, for fonts on the page."),
-    exact=(False, "Compare with everything, although the index is approximate."),
     least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
@@ -360,7 +358,7 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     if images:
         commands.search_once(model, images, asked, split=flag["split"], **common)
     else:
-        commands.query(index, asked, model=model, use_exact=flag["exact"], **common)
+        commands.query(index, asked, model=model, **common)
 
 
 @cli.command(
@@ -377,7 +375,7 @@ def search_delete(names, index, filter, gone, dry_run):
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
     python -m mural_tf search delete --gone --index=INDEX
 
-    What is still in the sources comes back with the next `search index --update`.
+    A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
     """
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters

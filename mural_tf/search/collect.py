@@ -11,7 +11,6 @@ import glob
 import itertools
 import os
 import pathlib
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ from mural_tf.files import as_path, open_path, read_json
 from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
-from mural_tf.sqlite import sqlite3
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
@@ -293,42 +291,11 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
 def key_of(kind: str, item: Item) -> tuple[str, str]:
     """Returns what makes two items the same: an image's file, or its id in one folder of records; a text, its language.
 
-    Image-text records may repeat their image for every caption; it is indexed once.
+    Image-text records may repeat their image for every caption; it is indexed once. What came from a table, or has no
+    picture, is known by its name: two products may share a picture.
     """
     if kind == TEXTS:
         return item.language, item.name
+    if item.digest or not item.path:
+        return "name", item.name
     return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
-
-
-class Seen:
-    """Keys that were met of items of a kind, and a number with each; in a temporary file where they are many."""
-
-    def __init__(self, kind: str):
-        self._kind = kind
-        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # encoders read in threads
-        weakref.finalize(self, self._database.close)
-        table = "CREATE TABLE seen (key BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID"
-        self._database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
-
-    def _key(self, entry: Found | Item) -> bytes:
-        item = entry if isinstance(entry, (Item, Unreadable)) else entry[0]
-        key = item.key if isinstance(item, Unreadable) else key_of(self._kind, item)
-        return "\0".join(key).encode("utf-8", "surrogatepass")
-
-    def add(self, entry: Found | Item, number: int = 0) -> bool:
-        """Tells whether the key of an item, or of an entry of `read`, is new, and keeps its number if it is."""
-        values = self._key(entry), number
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", values).rowcount > 0
-
-    def number(self, entry: Found | Item) -> int | None:
-        """Returns the number of a key, None if it was not met."""
-        found = self._database.execute("SELECT number FROM seen WHERE key = ?", (self._key(entry),)).fetchone()
-        return found and found[0]
-
-    def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yields each key and its number."""
-        yield from self._database.execute("SELECT key, number FROM seen")
-
-    def holds(self, key: bytes) -> bool:
-        """Tells whether a key of `entries` was met."""
-        return self._database.execute("SELECT 1 FROM seen WHERE key = ?", (key,)).fetchone() is not None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.search.items import FEW, FEW_NUMBERS, Item, ItemTable, amount
+from mural_tf.search.database import FEW, FEW_NUMBERS, ItemTable
+from mural_tf.search.items import Item, amount
 
 if TYPE_CHECKING:
     from mural_tf.search.index import Index

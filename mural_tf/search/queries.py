@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mural_tf.embedder import Embedder
 
 
+LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
+
+
 @dataclasses.dataclass(frozen=True)
 class Query:
     """A sentence (`text`, in `language` if it is known, BCP 47) or an image file; `right`: names of right answers."""
@@ -67,7 +70,7 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:
-    """Raises `UserError` for no query, an empty one, a missing image or `top` below 1."""
+    """Raises `UserError` for no query, an empty or very long one, a missing image or `top` below 1."""
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
@@ -75,6 +78,9 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
             raise UserError(f"The image {query.image} does not exist.")
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
+        if len(query.text) > LONGEST_SENTENCE:
+            length = len(query.text)
+            raise CannotBeAsked(f"The sentence has {length:,} characters; at most {LONGEST_SENTENCE:,} are read.")
         if not query.image and not words.split(query.text)[0].strip():
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
     if top < 1:

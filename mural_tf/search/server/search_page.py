@@ -35,8 +35,8 @@ from mural_tf import pages
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.search import confidence, fields
-from mural_tf.search.index import DESCRIPTION, ITEMS, Index, load_index
+from mural_tf.search import fields
+from mural_tf.search.index import Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import (
     ADDRESS,
@@ -226,7 +226,6 @@ class ServedIndex:
         index.check_model(embedder)
         self.embedder, self.title, self.languages = embedder, title or TITLE, frozenset(languages)
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
-        self._state: list[tuple[int, ...]] | None = None  # it may have changed since it was opened
         self._use(index)
 
     def _use(self, index: Index) -> None:
@@ -234,12 +233,9 @@ class ServedIndex:
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
-        """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
-        names = (DESCRIPTION, ITEMS, confidence.FILE) if self._folder else ()
-        state = [_state(self._folder / name) for name in names]
-        if state == self._state or not any(state[:1]):  # index.json is away while an update puts its files in place
+        """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        if self._folder is None or self.index.is_current():
             return
-        self._state = state
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder)
@@ -247,15 +243,6 @@ class ServedIndex:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)
         else:
             self._use(index)
-
-
-def _state(path: pathlib.Path) -> tuple[int, ...]:
-    """Returns what changes with a file; () if it is not there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # The page.
