@@ -13,11 +13,10 @@ the two last steps it may have one encoder already and the other not yet.
 from __future__ import annotations
 
 import pathlib
-import shutil
 from collections.abc import Iterable
 
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
+from mural_tf.files import as_path, copy_file, publish, remove_tree, write_whole
 from mural_tf.paths import RemotePath
 
 MODEL_CARD = "model_card.json"
@@ -110,31 +109,3 @@ def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None
     found = [path.relative_to(partial).as_posix() for path in paths]
     for name in sorted(found, key=lambda name: (name.count("/") == 2 and name.endswith(GRAPH), name)):
         copy_file(partial / name, export / name)
-
-
-def follow(store: RemotePath, local: pathlib.Path) -> None:
-    """Makes a local copy of an export hold the versions that a store has: copies new ones, removes those that are gone.
-
-    New ones are those with a description: of others it is not known when they are complete. They appear as they were
-    published there.
-    """
-    there, here = models_of(store), models_of(local)
-    for number in sorted({number for numbers in there.values() for number in numbers}):
-        models = [name for name, numbers in there.items() if number in numbers]
-        if any(number not in here.get(name, ()) for name in models) and (store / VERSIONS / str(number)).is_dir():
-            _download(store, local, number, models)
-    for name, numbers in here.items():
-        for number in set(numbers) - set(there.get(name, ())) if there else ():
-            remove_tree(local / name / str(number))
-
-
-def _download(store: RemotePath, local: pathlib.Path, number: int, models: list[str]) -> None:
-    partial = local / f".{number}{PARTIAL}"
-    shutil.rmtree(partial, ignore_errors=True)
-    for name in [VERSIONS, *models]:
-        for path in (store / name / str(number)).files():
-            target = partial / path.relative_to(store)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(path, target)
-    add_version(partial, local, number)
-    shutil.rmtree(partial, ignore_errors=True)

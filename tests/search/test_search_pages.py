@@ -36,7 +36,7 @@ def test_gallery_shows_images_in_order_with_their_texts(index):
     assert [image["alt"] for image in images[:3]] == ["red.png", "a/orange.PNG", "violet.png"] and len(images) == 6
     data = base64.b64decode(images[0]["src"].removeprefix("data:image/jpeg;base64,"))
     assert np.abs(np.array(Image.open(io.BytesIO(data))).astype(int) - [250, 0, 0]).max() < 8  # red.png as JPEG
-    assert "First right answer: rank 2." in page.text and page.text.count("✓ right") == 1
+    assert "The expected answer is number 2." in page.text and page.text.count("✓ expected") == 1
     assert [item["class"] for item in page.all("li")] == ["other", "right", "other", "other", "other", "other"]
     files = [pathlib.Path(index.describe(row).path).as_uri() for row in (2, 0)]
     assert [link["href"] for link in page.all("a")][:2] == files
