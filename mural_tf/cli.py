@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from mural_tf import hugging_face
+from mural_tf import __version__, hugging_face
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
 from mural_tf.progress import telling
@@ -78,7 +78,8 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
     """Runs the command that the arguments begin with, and exits as `run` does; never returns.
 
     Only the flags of this command are defined, so two commands may have a flag of the same name. `--help` after a
-    command describes it; before any, or after the first word of several commands, it lists them.
+    command describes it; before any, or after the first word of several commands, it lists them. `--version` answers
+    with the version alone.
 
     Args:
       commands: {name: command}; a name may have several words, "search index".
@@ -86,6 +87,9 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
       program: what the user calls, for the help: "python -m mural_tf".
     """
     with _mistakes_in_one_line():
+        if "--version" in arguments:
+            print(f"mural_tf {__version__}")
+            sys.exit(0)
         name, arguments = find_command(commands, arguments)
         if name not in commands:
             listed = describe_commands(commands, name, program)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from absl import flags
 
+import mural_tf
 from mural_tf import cli, models, progress
 from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
@@ -85,6 +86,13 @@ def run_here(commands, *arguments):
 def test_help_of_every_command_is_quick_and_shows_an_example_and_flags():
     done = run("-c", ALL_HELP)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["pretrain", "--version"]])
+def test_the_version_is_answered(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.run_command(COMMANDS, arguments, "mural")
+    assert ended.value.code == 0 and capsys.readouterr().out == f"mural_tf {mural_tf.__version__}\n"
 
 
 def test_help_lists_the_commands_in_lines():
