@@ -11,11 +11,9 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
-from mural_tf.search import commands, ranking, words
-from mural_tf.search import index as index_files
-from mural_tf.search.database import ItemTable
+from mural_tf.search import build, commands, ranking, words
 from mural_tf.search.index import Index, load_index, take
-from mural_tf.search.items import Item
+from mural_tf.search.items import Item, ItemTable
 from mural_tf.search.queries import Query, search, to_json
 
 ITEMS = [
@@ -219,7 +217,7 @@ def made(tmp_path, monkeypatch, capsys):
         records.write_records(tmp_path / "data", IMAGE_TEXT, split, rows)
     (tmp_path / "model").mkdir()
     index = commands.index(
-        [str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model")
+        [str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"), method="none"
     )
     return index, tmp_path, capsys.readouterr().out
 
@@ -240,12 +238,12 @@ def test_an_update_encodes_new_captions_alone(made, monkeypatch):
     monkeypatch.setattr(
         ranking.Captions, "encode", lambda self, model, texts: asked.extend(texts) or Letters().encode_text(texts)
     )
-    index = index_files.Index.build(tmp_path / "index", TwoHeads(), [str(tmp_path / "data")])
+    index = build.build_index(TwoHeads(), [str(tmp_path / "data")], tmp_path / "index", update=True)
     assert asked == ["orange"] and len(index.captions.vectors) == 13
     texts = [text for _, text in index.table.caption_texts(0, 13)]
     np.testing.assert_allclose(index.captions.vectors, Letters().encode_text(texts), atol=1e-3)
     (tmp_path / "index/captions.npy").unlink()  # killed before they were kept: the same command makes them
-    assert len(index_files.Index.build(tmp_path / "index", TwoHeads(), [str(tmp_path / "data")]).captions.vectors) == 13
+    assert len(build.build_index(TwoHeads(), [str(tmp_path / "data")], tmp_path / "index").captions.vectors) == 13
     (tmp_path / "index/captions.npy").write_bytes(b"no")
     with pytest.raises(UserError, match="captions.npy is damaged"):
         load_index(tmp_path / "index")

@@ -16,8 +16,7 @@ from PIL import Image
 from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
-from mural_tf.search import collect
-from mural_tf.search import index as index_files
+from mural_tf.search import build, collect
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.server import search_page
@@ -27,7 +26,7 @@ from mural_tf.search.server.rest_json import BadRequest
 @pytest.fixture
 def index(tmp_path):
     folder = write_folder(tmp_path / "images")
-    return index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
 PLAIN = {"caption": "", "language": "", "has_image": True, "fields": {}, "found_by": {}, "alike": 0}
@@ -41,7 +40,7 @@ def test_answers_name_rows_and_no_paths(index, tmp_path):
             {"rank": 2, "score": 0.8, "row": 0, "name": "orange.PNG", **PLAIN},
         ],
     }  # fmt: skip
-    places = index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [f"{tmp_path}/images/*.png"]))
+    places = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [f"{tmp_path}/images/*.png"]))
     assert str(tmp_path) not in json.dumps(search_page.answer(places, ColorEmbedder(), "red"))
 
 

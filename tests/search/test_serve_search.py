@@ -16,7 +16,7 @@ from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import changes, collect
+from mural_tf.search import build, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.items import IMAGES
 from mural_tf.search.server import app
@@ -31,7 +31,7 @@ def index(tmp_path_factory):
     lines = ["path\tcaption\tlanguage\tbrand", "red.png\ta red spot\ten\tacme", "blue.png\t\t\tacme", "violet.png",
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
-    return index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
 
 
 LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=2.0)
@@ -109,7 +109,7 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
     Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
-    with asking(index_files.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
+    with asking(build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
         status, image, headers = ask("/search/picture/0")
         assert (status, headers.get_content_type()) == (200, "image/jpeg") and b"where I live" not in image
         assert Image.open(io.BytesIO(image)).size == (1600, 800)
@@ -117,14 +117,14 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
 
 def test_a_changed_index_is_served(tmp_path):
     folder = write_folder(tmp_path / "images")
-    made = index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
+    made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        changes.remove(tmp_path / "index", ["red.png"])
+        index_files.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
-        index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
+        build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
         assert names(ask(question)) == ["red.png", "green.png"]
         (tmp_path / "index/items.sqlite").unlink()
         os.utime(tmp_path / "index/index.json")
@@ -184,7 +184,7 @@ def test_the_page_offers_languages_not_pairs_of_them(tmp_path, monkeypatch):
 
 
 def test_errors_name_no_place_of_the_machine(tmp_path):
-    made = index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
+    made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     with asking(made) as ask:
         (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
         status, answer, _ = ask("/search/answer?sentence=orange")
@@ -203,7 +203,7 @@ def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, 
         with pytest.raises(UserError, match="model_card.json"):
             serve(tmp_path, index="index", port=0)
     (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
-    index_files.Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
+    build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     (tmp_path / "index/vectors.npy").write_bytes(b"no")
     with pytest.raises(UserError, match="vectors.npy is damaged"):
         serve(tmp_path, index=tmp_path / "index", port=0)
