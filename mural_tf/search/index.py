@@ -446,4 +446,6 @@ def index_in_memory(
     counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    return _opened(ItemTable(opened))
+    made = _opened(ItemTable(opened))
+    made.created, made.counts = "", counts
+    return made
