@@ -246,7 +246,10 @@ def read_file(path: str | os.PathLike) -> bytes:
         return content
     from mural_tf.data.drawings import draw
 
-    return draw(content)
+    try:
+        return draw(content)
+    except ValueError as error:
+        raise BadImage(str(error)) from None
 
 
 def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
