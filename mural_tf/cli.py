@@ -24,6 +24,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from mural_tf import __version__, hugging_face
+from mural_tf.config import base_config
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
 from mural_tf.progress import telling
@@ -235,6 +236,14 @@ def place(flag: str, value: str | list[str] | None) -> None:
         check_readable(name)
 
 
+def there(flag: str, value: str | list[str] | None) -> None:
+    """Raises `UserError` for a file or folder that does not exist here; a store is not asked."""
+    place(flag, value)
+    for name in [value] if isinstance(value, str) else value or ():
+        if name and "://" not in name and not os.path.exists(os.path.expanduser(name)):
+            raise UserError(f"--{flag}={name}: there is no such file or folder.")
+
+
 def here(flag: str, value: str | None) -> None:
     """Raises `UserError` for a file or folder that is not on this machine."""
     place(flag, value)
@@ -247,14 +256,14 @@ def model(flag: str, value: str | None) -> None:
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
-    place(flag, value)
     if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
         raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
+    there(flag, value)
 
 
 def handle(flag: str, value: str | None) -> None:
     """Raises `UserError` for what is neither a model nor the address of a TF-Hub module."""
-    if not (value or "").startswith(("https://", "http://")):
+    if value != "nothing" and not (value or "").startswith(("https://", "http://")):
         model(flag, value)
 
 
@@ -299,6 +308,7 @@ class _ConfigParser(flags.ArgumentParser):
 
     def parse(self, path: str) -> ConfigDict:
         try:
+            _check_fields(sys.argv[1:])
             config = read_config(find_config(path))
             name = last_value("config.model", sys.argv[1:])
             if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
@@ -315,6 +325,19 @@ class _ConfigParser(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return self._reader.flag_type()
+
+
+def _check_fields(arguments: Sequence[str]) -> None:
+    """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
+    known = dict(base_config().to_dict())
+    for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
+        fields, parts = known, name.split(".")[1:]
+        while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
+            if parts[0] not in fields:
+                near = difflib.get_close_matches(parts[0], fields, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(fields)}."
+                raise UserError(f"--{name}: there is no field {parts[0]!r}{hint}")
+            fields = fields[parts.pop(0)]
 
 
 def read_config(path: str) -> ConfigDict:
