@@ -340,6 +340,8 @@ def test_an_index_of_another_model_is_refused(index, monkeypatch):
 
 
 def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, tmp_path):
+    (tmp_path / "text_encoder/1").mkdir(parents=True)
+    (tmp_path / "text_encoder/1/saved_model.pb").touch()
     for card in ("[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'):
         (tmp_path / "model_card.json").write_text(card)
         with pytest.raises(UserError, match="model_card.json"):

@@ -34,9 +34,9 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
-from mural_tf.export.versions import MODEL_CARD, newest_description
+from mural_tf.export.versions import MODEL_CARD, newest_description, newest_models
 from mural_tf.loading import lite_embedder, load
-from mural_tf.remote_folders import model_place
+from mural_tf.remote_folders import local_model, model_place
 from mural_tf.search.index import load_index
 from mural_tf.search.server import limits as bounds
 from mural_tf.search.server.batches import IMAGES, Arrays, Batcher, ServedModel
@@ -83,6 +83,8 @@ def serve(
     searched = None if export else load_index(index)
     export = export or _export_of(searched.model.path)
     small = _lite(export)
+    if small is None:
+        newest_models(local_model(export), export)
     languages = _languages(export) if index and small is None else []
     searched = load_index(index) if index and searched is None else searched
     if small is not None:

@@ -14,7 +14,7 @@ from mural_tf import backend  # noqa: F401 - registers the tokenizer's operation
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES
-from mural_tf.export.versions import models_of
+from mural_tf.export.versions import newest_models
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_model, shown
 from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel, Signature
@@ -29,17 +29,9 @@ def load_models(export) -> dict[str, ServedModel]:
 
     Raises `UserError` if there is none, or it is damaged.
     """
-    folder = local_model(export)
-    if not folder.is_dir():
-        raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
-    numbers = models_of(folder)
-    shared = set.intersection(*map(set, numbers.values())) if numbers else set()
-    if not shared:
-        below = f"; it is a workdir, whose export is {export}/export" if (folder / "export").is_dir() else ""
-        expected = f"expected SavedModels such as {export}/text_encoder/1, of one number for all"
-        raise UserError(f"{export} is not an export: {expected}{below}.")
-    tell(f"Loading version {max(shared)} of {shown(export)} and warming it up …")
-    return {name: load_model(folder / name / str(max(shared))) for name in numbers}
+    paths = newest_models(local_model(export), export)
+    tell(f"Loading version {paths[0].name} of {shown(export)} and warming it up …")
+    return {path.parent.name: load_model(path) for path in paths}
 
 
 def load_model(path: pathlib.Path) -> ServedModel:
