@@ -62,7 +62,7 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
     """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
 
-    `prompts`: those of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    `prompts`: the prompts of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
     """
     means: Embeddings = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
     lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)

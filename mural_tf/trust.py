@@ -38,12 +38,12 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Tells whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
+    """Whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
     return _TRUSTING.get()
 
 
 def names_code(config: ConfigDict) -> bool:
-    """Tells whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
+    """Whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
     from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
     return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
 
@@ -87,12 +87,12 @@ def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) 
 
 
 def is_from_outside(name: str) -> bool:
-    """Tells whether `config.model` names a class to import."""
+    """Whether `config.model` names a class to import."""
     return ":" in name
 
 
 def needs_trust(handle: str) -> bool:
-    """Tells whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
+    """Whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
     if "://" not in handle:
         return handle != "" and not os.path.isabs(handle)
     try:

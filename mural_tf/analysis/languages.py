@@ -235,7 +235,7 @@ def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         tried = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
         low, high = (centres[number] + tried + half for half in (-size / 2, size / 2))
         shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
-        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first of those that cover nothing, or least
+        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first direction that covers nothing, or least
         offsets[number] = tried[best]
         lows, highs = np.concatenate([lows, low[best, None]]), np.concatenate([highs, high[best, None]])
     return offsets

@@ -292,7 +292,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Tells whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
+    """Whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
 
     They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
     """

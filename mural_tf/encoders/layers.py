@@ -11,7 +11,7 @@ saw. `group` says so explicitly:
 
     "local"    one replica's examples (with micro-batches: one chunk's)
     "global"   all replicas' examples
-    N          N examples: a part of a replica's, or those of N / (examples per replica) neighbouring replicas
+    N          N examples: a part of a replica's, or the examples of N / (examples per replica) neighbouring replicas
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def in_precision(
 
 
 def computes_in_bfloat16(tower: keras.Model) -> bool:
-    """Tells whether any layer does."""
+    """Whether any layer does."""
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
@@ -117,7 +117,7 @@ def export_model(
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
-    With a version, it is added to those that the folder holds, which stay as they are, and the folder of its
+    With a version, it is added to the versions in the folder, which stay as they are, and the folder of its
     description is returned; see versions.py.
 
     Args:

@@ -1,4 +1,4 @@
-"""Versions of an export: which are complete, what describes each, and how one appears beside those that are there.
+"""Versions of an export: which are complete, what describes each, and how a version appears next to the others.
 
     image_encoder/2/, text_encoder/2/    the SavedModels, where TensorFlow Serving looks for them
     versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json

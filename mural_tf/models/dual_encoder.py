@@ -111,13 +111,13 @@ class DualEncoder(KerasModel):
 
     @classmethod
     def has_image_text_head(cls) -> bool:
-        """Tells whether a head of the text tower, "image_text", brings texts to where images are."""
+        """Whether a head of the text tower, "image_text", brings texts to where images are."""
         table = {} if isinstance(cls.embeddings, property) else cls.embeddings  # such a method has to say
         return any(embedding.head == "image_text" for embedding in table.values())
 
     @classmethod
     def may_start_from(cls, source: type[DualEncoder]) -> bool:
-        """Tells whether this stage may begin with the weights of a trained model of the class `source`."""
+        """Whether this stage may begin with the weights of a trained model of the class `source`."""
         return not cls.starts_from
 
     def loss_weights(self) -> dict[str, float]:
@@ -323,7 +323,7 @@ class DualEncoder(KerasModel):
         """Returns the ids that say which text pairs are not negatives.
 
         Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
-        those of equal texts, on one side or across.
+        pairs of equal texts, on one side or across.
         """
         return self.same(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
 

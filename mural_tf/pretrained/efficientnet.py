@@ -194,7 +194,7 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 
 
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets family, width, depth and normalisation of the image tower in `config` to those of the weights.
+    """Sets family, width, depth and normalisation of the image tower in `config` as the weights have them.
 
     Sizes other than the published ones keep the width and depth that `config` has.
     """

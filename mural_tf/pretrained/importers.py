@@ -42,7 +42,7 @@ class Source:
     Args:
       parts: what it brings, as `DualEncoder.weights_by_part` calls it.
       configure: (weights, config) sets what the files say in `config`.
-      load: (weights, model, config, parts) fills those of the parts that are asked for.
+      load: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
       method: what such a model is, where nobody says; "" as the configuration has it.
     """
@@ -161,7 +161,7 @@ def _kind_of_modules(folder: pathlib.Path) -> str:
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
-    """Tells whether texts of a folder end in a layer that leads to another model's space."""
+    """Whether texts of a folder end in a layer that leads to another model's space."""
     return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
 
 

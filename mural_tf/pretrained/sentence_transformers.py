@@ -4,8 +4,8 @@
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
 `clip-ViT-B-32-multilingual-v1`, whose texts stand in CLIP's space. Without it the heads are the identity.
 
-Each module says its settings in a file of its own. Settings that change vectors are used; those that this project does
-not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
+Each module says its settings in a file of its own. Settings that change vectors are used; settings that this project
+does not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
 def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:
     """Returns the lines of a SentencePiece vocabulary and its kind, "unigram" or "bpe".
 
-    With `rows`, those of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond the
-    pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
+    With `rows`, the rows of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond
+    the pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
     """
     lines = piece_models.read_lines(path, fairseq)
     return fit_rows(lines, rows, path), piece_models.parse_lines(lines, path)[1]["model"]

@@ -171,7 +171,7 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
 
 
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
-    """Opens the HDF5 file of Keras' `save_weights` or `save`; names are those of the variables, without ":0".
+    """Opens the HDF5 file of Keras' `save_weights` or `save`; names are the variables' names, without ":0".
 
     Raises `UserError` if it is missing, damaged, not Keras', or takes numbers from other files.
     """

@@ -149,7 +149,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
-        "parameters": int(trained[-1]) if trained else None,  # those that the losses reach
+        "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
     }  # fmt: skip
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)

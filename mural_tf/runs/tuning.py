@@ -154,7 +154,7 @@ def _counts_of(source: Source, kind: str) -> dict[str, int]:
 
 
 def caption_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training captions by language, those of `data.image_text_languages` where these are given.
+    """Returns training captions by language, of `data.image_text_languages` where these are given.
 
     Raises `UserError` if there are none.
     """
@@ -162,7 +162,7 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training text pairs by their second language, those of `data.text_text_languages` where these are given.
+    """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
 
     Of captions as pairs, the captions' counts. Raises `UserError` if there are none.
     """

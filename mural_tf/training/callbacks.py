@@ -42,12 +42,12 @@ class Intervals:
 
     @classmethod
     def of(cls, train: ConfigDict) -> Intervals:
-        """Returns those of `config.train`: without `log_every` they end where anything else is due first."""
+        """Returns the intervals of `config.train`: without `log_every` they end where anything else is due first."""
         others = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
         return cls(train.steps, train.log_every or min(others, default=train.steps))
 
     def due(self, step: int, every: int) -> bool:
-        """Tells whether something that comes every `every` steps comes now; never, where `every` is 0."""
+        """Whether something that comes every `every` steps comes now; never, where `every` is 0."""
         if not every or step <= 0 or (step < self.steps and step % self.log_every):
             return False
         begin = (step - 1) // self.log_every * self.log_every

@@ -224,7 +224,7 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
-    """Tells whether training has saved anything in a workdir."""
+    """Whether training has saved anything in a workdir."""
     return bool(list_checkpoints(workdir / FOLDERS["latest"]))
 
 

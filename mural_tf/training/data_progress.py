@@ -60,7 +60,7 @@ class DataProgress:
         return {stream: places.numpy()[..., 0].min(axis=0).tolist() for stream, places in self.places.items()}
 
     def next_epochs(self) -> None:
-        """Goes on with a new epoch of everything: the places are those of other data, or of another division."""
+        """Goes on with a new epoch of everything: the places belong to other data, or to another division."""
         for stream, places in self.places.items():
             self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
 

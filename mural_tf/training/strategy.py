@@ -54,7 +54,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
 
 
 def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
+    """Whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
     return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
 
 
@@ -165,7 +165,7 @@ def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str |
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this process writes the workdir: the only one, or the first of several workers."""
+    """Whether this process writes the workdir: the only one, or the first of several workers."""
     return strategy.extended.should_checkpoint
 
 

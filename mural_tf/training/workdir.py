@@ -223,7 +223,7 @@ def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
 
 
 def has_evaluation(row: dict, name: str, step: int) -> bool:
-    """Tells whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
+    """Whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
     return row["step"] == step and any(key.startswith(f"{name}/") for key in row)
 
 

@@ -112,7 +112,7 @@ def batch_size(config: ConfigDict, stream: str) -> int:
 
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
-    """Returns the sources that have items of a stream, as `sources_of` those of a kind of records; raises as that."""
+    """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
     return sources_of(data, stream_class(stream).kind(data))
 
 
@@ -163,7 +163,7 @@ def part_name(stream: str, source: Source) -> str:
 
 
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
-    """Returns a batch's places and tallies, those of the last item of each source."""
+    """Returns a batch's places and tallies: the last item's of each source."""
     if sources == 1:
         places, tallies = place_of_last(items)[None], items["tally"][-1:]
     else:

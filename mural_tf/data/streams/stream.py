@@ -48,7 +48,7 @@ class Stream:
       batch_field: of `config.train`, the size of a batch.
       order: two streams that run side by side have two orders.
       without: the error where no record holds such an item.
-      languages: those of the items to take; empty: all.
+      languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
       with_pictures: whether items hold "image" and "image_id".

@@ -118,7 +118,7 @@ class Targets:
             yield
 
     def is_made_for(self, data: str) -> bool:
-        """Tells whether all targets are there for the data that `finish` named."""
+        """Whether all targets are there for the data that `finish` named."""
         return self.said["made_for"] == data
 
     def _keys(self, kind: str = "") -> np.ndarray:

@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
 
 def is_download(folder: pathlib.Path) -> bool:
-    """Tells whether a folder looks like an output of img2dataset."""
+    """Whether a folder looks like an output of img2dataset."""
     return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
 
 
