@@ -88,7 +88,7 @@ class Original:
 
 def encode_probes(embedder) -> np.ndarray:
     """Returns the vectors of the probes, float32 [P, D]."""
-    from mural_tf.config import has_images, takes_features  # whoever has a model has them
+    from mural_tf.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None

@@ -156,7 +156,7 @@ class RemotePath:
             self._ask(lambda store: store.rm_file(self.address))
 
     def rmdir(self) -> None:
-        """Does nothing: a folder without files is none."""
+        """Does nothing: a folder without files does not exist."""
 
     def replace(self, target: RemotePath) -> None:
         """Gives the file another name, by a copy inside the store."""

@@ -4,7 +4,7 @@ A config.json may come with a model from anywhere, and its fields name code: `mo
 import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
 names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
 with this package, lies in a local folder under its whole path (a relative one may have come with the file) or at a
-known host, or if the user trusts whoever made the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
+known host, or if the user trusts the maker of the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
 trusting():`). docs/reliability.md says what else loading does.
 """
 
@@ -82,7 +82,7 @@ def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) 
     if is_from_outside(name) and not imported and not _TRUSTING.get():
         raise UserError(
             f"{path} names model={name!r}, a class that would be imported, and so run, from outside of this package. "
-            "If you trust whoever made it: --trust, in Python trust=True or import its module first."
+            "If you trust its maker: --trust, in Python trust=True or import its module first."
         )
 
 

@@ -6,7 +6,7 @@ The data are the same sentences in many languages: files of aligned lines, NAME.
 whose captions share groups, such as the emoji benchmark. The command writes similarity.csv (SVCCA of every two
 languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
 
-SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, whatever their rotation: both
+SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, for any rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
 canonical correlations of what is left.
 """

@@ -49,7 +49,7 @@ def compiles_fused() -> bool:
 
 
 def compile_first_quietly() -> None:
-    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, whatever its log level is."""
+    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, at any log level."""
     with without_noise():
         tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(0.0))
 

@@ -92,7 +92,7 @@ def parse_group(group: str | int) -> str | int:
 class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer for [B, H, W, C], with its variables and numbers, except for the group.
 
-    In a `ForwardPass` the moments go there, and whoever runs the pass calls `update_moving`; outside of one the
+    In a `ForwardPass` the moments go there, and the caller of the pass calls `update_moving`; outside of one the
     layer updates its moving averages itself, as Keras' does.
     """
 

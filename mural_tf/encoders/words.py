@@ -206,7 +206,7 @@ def vectors_of_vocabulary(
         words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
         found = read_vectors(pattern.replace("{language}", language), words, size)
         vectors.update(found)
-        shares[language] = (len(found), len(words) - 1)  # [UNK] is none
+        shares[language] = (len(found), len(words) - 1)  # [UNK] is not a word
     return vectors, shares
 
 

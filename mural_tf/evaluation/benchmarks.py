@@ -110,7 +110,7 @@ def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def _entry(name: str) -> Entry:
-    """Returns a benchmark's entry; raises `UserError` with the nearest name if there is none."""
+    """Returns a benchmark's entry; raises `UserError` with the nearest name if it is missing."""
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

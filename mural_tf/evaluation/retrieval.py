@@ -250,7 +250,7 @@ def measure_retrieval(
     batch_size: int = 128,
     name: str = "retrieval",
 ) -> Evaluation:
-    """Measures one split of a folder of records, whatever share of its images decodes.
+    """Measures one split of a folder of records, for any share of images that decode.
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
@@ -449,7 +449,7 @@ def translate_pool(pool: CaptionedImages, path: str | pathlib.Path, max_missing:
 
     A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without one
     is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
-    language's captions lacks a translation, or if there is none at all.
+    language's captions lacks a translation, or if it is missing at all.
     """
     translations, translated = read_translations(path), []
     for language in [language for language in pool.texts if language != "en"]:

@@ -100,7 +100,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
+    """Keeps XLA out of what is traced for training: the user who fine-tunes a module decides what to compile."""
     before = set_fusion("off")
     try:
         yield

@@ -128,7 +128,7 @@ def export_model(
       metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
       evaluations: what they are numbers of, as `evaluations_of` returns it.
       overwrite: replace an export that is there.
-      precision: what all SavedModels compute in, "float32" or "bfloat16", whatever `model` does.
+      precision: what all SavedModels compute in, "float32" or "bfloat16", independent of `model`.
       version: "", a number, or "auto" for the next one.
       license: identifier of a licence for the README.md; "" is the imported weights'.
 

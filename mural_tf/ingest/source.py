@@ -149,7 +149,7 @@ class Source:
         return None
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if there is none."""
+        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if it is missing."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
@@ -193,7 +193,7 @@ def column_of(option: str) -> str | None:
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if there is none.
+    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if it is missing.
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """

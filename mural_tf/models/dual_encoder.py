@@ -33,7 +33,7 @@ from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.keras_model import KerasModel
 from mural_tf.text.tokens import TOKENS
 
-TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
+TEXT_PAIRS = "text_text"  # the stream whose position comes last, in any order of the tasks
 
 
 class Embedding(NamedTuple):
@@ -366,7 +366,7 @@ class DualEncoder(KerasModel):
         return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
 
     def text_head(self, name: str) -> keras.layers.Layer:
-        """Returns a projection head of the text tower by its name; raises `ValueError` if there is none."""
+        """Returns a projection head of the text tower by its name; raises `ValueError` if it is missing."""
         head = getattr(self, f"{name}_head", None)
         if head is None:
             raise ValueError(f"{type(self).__name__} has no {name!r} head.")

@@ -130,7 +130,7 @@ SOURCES = {
 def kind_of(folder: str | pathlib.Path) -> str:
     """Returns the source, a key of `SOURCES`, that a folder or file of weights from elsewhere is; "" for none.
 
-    A folder without `model_type` in its config.json, such as a workdir, is none.
+    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
     """
     folder = pathlib.Path(folder)
     if folder.suffix == ".npz":
@@ -182,7 +182,7 @@ def configure(
 ) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with what the weights say of their part, and their vocabulary.
 
-    The vocabulary is empty for an image tower, or where the text tower is none of `parts`, which by default are all.
+    The vocabulary is empty for an image tower, or where `parts` lacks the text tower; `parts` by default are all.
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """

@@ -111,7 +111,7 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
     if own:
         raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
-    # A path is one name below the folder, whatever the file says.
+    # A path is one name below the folder, even if the file says otherwise.
     places = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
     return [(kind.rpartition(".")[2], place) for kind, place in zip(types, places)]
 

@@ -100,7 +100,7 @@ class WeightFile:
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     """Opens a safetensors file, or a folder's `model.safetensors` or its shards.
 
-    Raises `UserError` if there is none, it is damaged, or there are only pickles.
+    Raises `UserError` if it is missing, it is damaged, or there are only pickles.
     """
     path = pathlib.Path(path)
     if path.suffix in PICKLES:

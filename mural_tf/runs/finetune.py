@@ -114,7 +114,7 @@ def starting_point(
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     elif config.method.get("student"):
         raise UserError(
-            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is none."
+            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is something else."
         )
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
         raise UserError(

@@ -39,7 +39,7 @@ def _lines(vocabulary: Iterable[str]) -> Iterable[bytes]:
 
 
 def digest(vocabulary: Iterable[str]) -> str:
-    """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; another file's line ends are none."""
+    """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; line ends do not matter."""
     found = hashlib.sha256()
     for line in _lines(vocabulary):
         found.update(line)

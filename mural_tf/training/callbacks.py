@@ -142,7 +142,7 @@ class TrainingLog(_Callback):
             parameters=self.model.step.trained_parameters,
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
-            processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
+            processor_seconds_per_step=processor_seconds / done,  # of all threads of this process
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
@@ -277,7 +277,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
-        """Inside, signals wait for whoever looks at `received`; with `waits` False, nested, they do not."""
+        """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
         before, self._waits = self._waits, waits
         try:
             yield

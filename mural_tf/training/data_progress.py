@@ -71,7 +71,7 @@ class DataProgress:
     def restore(self, path: str) -> str:
         """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
 
-        Returns why they are none, or "".
+        Returns why the places do not fit, or "".
         """
         reader, reason = tf.train.load_checkpoint(path), ""
         shapes = reader.get_variable_to_shape_map()

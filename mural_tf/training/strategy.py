@@ -135,7 +135,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
             "or the chief; there are no parameter servers and no evaluators."
         )
     if not 0 <= index < hosts.get(kind, 0):
-        raise UserError(f"TF_CONFIG's task {kind} {index} is none of its cluster's: there are {hosts}.")
+        raise UserError(f"TF_CONFIG's task {kind} {index} is not in its cluster, which has {hosts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

@@ -33,7 +33,7 @@ from mural_tf.training.fit import compile_model
 from mural_tf.training.strategy import as_compiled
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
-# XLA compiles these with an upper bound of their size only; a step with static shapes has none.
+# XLA compiles these only with an upper bound of their size; a step with static shapes has no such operation.
 SIZE_DEPENDS_ON_DATA = {"Where", "Unique", "UniqueV2", "DynamicPartition"}
 FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 

@@ -256,7 +256,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def _revision(root: pathlib.Path) -> str:
-    """Returns the git revision of a checkout; "" where the folder is none, though it may lie in another one's."""
+    """Returns the git revision of a checkout; "" where the folder is not the top of a checkout."""
     if not (root / ".git").exists():
         return ""
     try:

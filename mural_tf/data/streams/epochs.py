@@ -370,7 +370,7 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
     bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, tf.constant(1.0, tf.float64), SURELY)
-    # No batch would ever come, whatever the bound; of empty files, the next epoch's are others.
+    # No batch would ever come, at any bound; of empty files, the next epoch's are others.
     nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
     return tf.logical_or(skipped > bound, nothing)
 

@@ -61,8 +61,8 @@ def training_batches(
     Returns:
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
       ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is that of the batch's
-      last item of each source, -1 if it has none, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts what
-      was read and skipped up to there (`skipped.py`).
+      last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts
+      what was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     no_state = np.asarray(unusable, np.int64)
@@ -77,7 +77,7 @@ def training_batches(
 
 
 def stream_class(name: str) -> type[Stream]:
-    """Returns the `Stream` of a name, the last that its file defines; raises `UserError` if there is none."""
+    """Returns the `Stream` of a name, the last that its file defines; raises `UserError` if it is missing."""
     try:
         module = importlib.import_module(f"mural_tf.data.streams.{name}")
     except ModuleNotFoundError:

@@ -25,7 +25,7 @@ class Settings:
     """What a stream needs to know of a configuration; `data`, `image_tower` and `augmentation` are its branches.
 
     batch: texts, or pairs of them, in a batch.
-    own: the stream's `fields` as the method has them; the stream's defaults where it has none.
+    own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
     cached_texts: whether states of texts, made before (`states.py`), take the place of tokens.
     unusable: ids of pictures that have no state, int64; empty where pictures are decoded.
     """
