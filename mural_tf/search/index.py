@@ -75,9 +75,8 @@ class Index:
         self.product, fields = meta.get("product", ""), meta.get("fields")
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("weights") or ranking.DEFAULT_WEIGHTS
-        self.bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        if self.bare.size and np.asarray(embeddings[self.bare[:1]], np.float32).any():
-            self.bare = np.zeros(0, np.int64)  # items that were given with vectors alone
+        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
+        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | None = None
