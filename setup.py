@@ -73,7 +73,6 @@ EXTRAS = {
     ],
     "serve": [  # python -m mural_tf serve
         "aiohttp>=3.14",  # HTTP server, router and client in one package, with a parser in C
-        "prometheus-client>=0.20",  # /metrics
     ],
     "gs": ["gcsfs>=2024.2"],  # gs:// for workdirs, data, exports, indexes
     "s3": [

@@ -25,7 +25,6 @@ REQUIRED = [
     "tqdm>=4.65",  # progress bars
     "fsspec>=2024.2",  # files in stores
     "aiohttp>=3.14",  # the server
-    "prometheus-client>=0.20",  # its /metrics
 ]
 EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search

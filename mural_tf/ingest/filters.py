@@ -18,7 +18,17 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import PIL.Image
 
-from mural_tf.data.pictures import ENDINGS, BadImage, encode_jpeg, open_image, orientation, read_file, turned, upright
+from mural_tf.data.pictures import (
+    ENDINGS,
+    BadImage,
+    encode_jpeg,
+    is_plain,
+    open_image,
+    orientation,
+    read_file,
+    turned,
+    upright,
+)
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import read_array, save_array
@@ -49,7 +59,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
       BadImage: the file is cut off, or does not decode where decoding is needed.
     """
     shrink = image_size and min(opened.size) > image_size
-    if opened.format in COPIED and not shrink:
+    if opened.format in COPIED and is_plain(opened) and not shrink:
         mark = _END_OF_JPEG if opened.format == "JPEG" else _END_OF_PNG
         if mark not in image[-_TAIL:]:
             raise BadImage("image that is cut off")
