@@ -77,9 +77,30 @@ def serve(
       UserError: `export` or `index` cannot be served, or the address cannot be listened on.
     """
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
+    models, routes = load_served(export, index, title)
+    app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
+    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
+    place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
+    print(f"Serving {export or index} at {place}", flush=True)
+    web.run_app(app, sock=listener, print=None, **run_options())
+
+
+def run_options() -> dict[str, object]:
+    """Returns the options of aiohttp's `run_app` or `AppRunner` that go with `create_app`."""
+    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
+    quiet.setLevel(logging.CRITICAL)
+    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN)
+
+
+def load_served(
+    export: str | pathlib.Path, index: str | pathlib.Path, title: str
+) -> tuple[Mapping[str, ServedModel], list[web.RouteDef]]:
+    """Returns the models and the search page's routes, see `serve`; what can be known before models load is said then.
+
+    An index that says which model made it can be served alone.
+    """
     if not export and not index:
         raise UserError("Nothing to serve: give --export=EXPORT, --index=INDEX, or both.")
-    # Damage is named before models load. An index that says which model made it can be served alone.
     searched = None if export else load_index(index)
     export = export or _export_of(searched.model.path)
     small = _lite(export)
@@ -90,29 +111,15 @@ def serve(
     if small is not None:
         from mural_tf.search.server import lite_models
 
-        models, languages = lite_models.served_models(*small), small[1].languages
+        models, languages, embedder = lite_models.served_models(*small), small[1].languages, lite_embedder(*small)
     else:
         from mural_tf.search.server.models import load_models  # with TensorFlow
 
-        models = load_models(export)
-    routes = []
-    if searched is not None:
-        embedder = load(export) if small is None else lite_embedder(*small)
-        routes = search_routes(searched, embedder, languages=languages, title=title, folder=index)
-    app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
-    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
-    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
-    quiet.setLevel(logging.CRITICAL)
-    print(f"Serving {export} at http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}", flush=True)
-    web.run_app(
-        app,
-        sock=listener,
-        print=None,
-        access_log=None,
-        logger=quiet,
-        handler_cancellation=True,
-        shutdown_timeout=SHUTDOWN,
-    )
+        embedder = load(export) if searched is not None else None
+        models = load_models(export, embedder.saved_models if embedder else {})
+    if searched is None:
+        return models, []
+    return models, search_routes(searched, embedder, languages=languages, title=title, folder=index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
