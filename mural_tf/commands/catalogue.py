@@ -177,7 +177,8 @@ def _trained_if_wanted(entries, tally, folder, source, config, translations, tra
     if few and (translations or source == NOTHING):
         raise UserError(f"{few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
     if few or not train:
-        print(f"Nothing is trained: {few or '--train=no'}. {_trained(folder) or source} searches as it is.", flush=True)
+        reason = few if train else "--train=no"
+        print(f"Nothing is trained: {reason}. {_trained(folder) or source} searches as it is.", flush=True)
         return True
     from mural_tf.commands import catalogue_training
 

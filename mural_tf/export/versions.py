@@ -16,7 +16,7 @@ import pathlib
 from collections.abc import Iterable
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, copy_file, publish, remove_tree, write_whole
+from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
 from mural_tf.paths import RemotePath
 
 MODEL_CARD = "model_card.json"
@@ -25,6 +25,27 @@ VERSIONS = "versions"
 AUTO = "auto"
 
 Folder = pathlib.Path | RemotePath
+
+
+def check_free(directory: Folder, overwrite: bool, version: str) -> None:
+    """Raises `UserError` for a folder that an export cannot be written to."""
+    if version and overwrite:
+        raise UserError("--overwrite replaces an export, --version adds to one and changes nothing there: give one.")
+    is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
+    if not directory.exists() or (directory.is_dir() and not is_there):
+        return
+    has_versions = (directory / VERSIONS).is_dir()
+    if not has_versions and not (directory / MODEL_CARD).is_file():
+        raise UserError(f"{directory} exists and is not an export: name another folder.")
+    if version:
+        choose_number(directory, version)
+    elif has_versions:
+        raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
+    elif not overwrite:
+        raise UserError(
+            f"{directory} holds an export already: add a version to it with --version=auto, name another folder, or "
+            "replace it with --overwrite."
+        )
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import io
 import json
 import os
 import pathlib
@@ -30,11 +31,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.files import storage_errors
+from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import words
 from mural_tf.search.items import Filter, Item, amount
 from mural_tf.sqlite import sqlite3
 
 NAME = "index.sqlite"
+DTYPES = ("float32", "float16")  # of vectors
+OLD = "index.json"  # of indexes before format 4
 FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
@@ -71,6 +76,20 @@ def _utf8(text: str) -> bytes:
 
 
 # Opening and changing.
+
+
+def check_place(folder: pathlib.Path) -> None:
+    """Raises `UserError` for a folder that is no index."""
+    path = folder / NAME
+    if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
+        return
+    if (folder / OLD).is_file():
+        raise UserError(f"The index {folder} was made by an earlier version: make it again.")
+    with storage_errors(folder):
+        is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
+    if is_hidden:
+        raise UserError(f"{folder} may not be read: check its permissions.")
+    raise UserError(f"{folder} is not an index: it has no {NAME} (make it with: search index IMAGES…).")
 
 
 def connect(path: str | os.PathLike = ":memory:", new: bool = False) -> sqlite3.Connection:
@@ -144,6 +163,15 @@ def meta_of(database: sqlite3.Connection) -> dict[str, object]:
 
 class Damaged(ValueError):
     """The database holds something else than the schema says."""
+
+
+def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
+    """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
+    try:
+        vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
+        return Fingerprint(vectors, str(model["path"]), model["step"])
+    except (ValueError, TypeError, KeyError, EOFError, OSError) as error:
+        raise UserError(f"The index is damaged (of its model: {error}): make it again.") from None
 
 
 def keep(database: sqlite3.Connection, **values) -> None:

@@ -135,9 +135,7 @@ class Targets:
         keys = self._keys(kind)
         return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
 
-    def extend(
-        self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0
-    ) -> None:
+    def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
         """Adds the texts that have no target yet, `block` at a time, 0: `BLOCK`.
 
         `texts`: their keys, int64 [B], and themselves, again and again.
