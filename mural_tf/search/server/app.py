@@ -67,7 +67,8 @@ def serve(
     """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
 
     Args:
-      export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model.
+      export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model, of which
+        the encoders are served if it is an export.
       index: an index made with the same model, searched at /search; empty: no search page.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       title: of the search page.
@@ -97,12 +98,15 @@ def load_served(
 ) -> tuple[Mapping[str, ServedModel], list[web.RouteDef]]:
     """Returns the models and the search page's routes, see `serve`; what can be known before models load is said then.
 
-    An index that says which model made it can be served alone.
+    An index that says which model made it can be served alone; the page needs no export of it.
     """
     if not export and not index:
         raise UserError("Nothing to serve: give --export=EXPORT, --index=INDEX, or both.")
     searched = None if export else load_index(index)
-    export = export or _export_of(searched.model.path)
+    if not export:
+        export = _export_of(searched.model.path)
+        if not (model_place(export) / "text_encoder").is_dir() and _lite(export) is None:
+            return {}, search_routes(searched, load(export), title=title, folder=index)
     small = _lite(export)
     if small is None:
         newest_models(local_model(export), export)
@@ -131,7 +135,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _export_of(model: str) -> str:
-    """Returns the export to serve of the model that made an index: itself, or what a workdir was exported to."""
+    """Returns the model that made an index, or what a workdir was exported to, where it was."""
     place = model_place(model)
     if not model or not place.is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
