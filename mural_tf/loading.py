@@ -175,7 +175,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         text_heads=heads,
         prompted=prompted,
     )
-    embedder._saved_models = (image_encoder, text_encoder)
+    embedder.saved_models = dict(zip(encoders, (image_encoder, text_encoder)))
     return embedder
 
 
