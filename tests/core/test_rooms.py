@@ -124,7 +124,7 @@ PATHS = {
     "models.mural": 3200,  # a method and its step
     "training.fit": 8700,  # the loop
     "export.saved_model": 8800,  # from an image to a SavedModel
-    "runs.pretrain": 16900,  # a whole run
+    "runs.pretrain": 15200,  # a whole run
     "search.queries": 5300,  # from a question to an answer
     "search.server.app": 8700,
     "ingest.convert": 4200,  # from sources to records
