@@ -27,8 +27,8 @@ from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
+from mural_tf.evaluation.tables import group_table, metrics_row
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class, takes_steps

@@ -446,7 +446,6 @@ class CaptionedImages(Source):
 
     ITEM: ClassVar[str] = IMAGE
     images: str = ""
-    split: str = "train"
 
     def check(self) -> None:
         """Finds the images: files of a folder, or img2dataset's output."""
