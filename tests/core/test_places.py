@@ -28,7 +28,8 @@ WORKS = {
     "catalogue": {"images", "output", "from", "translations"},
     "evaluate": {"model", "data_dir", "output"},
     "export": {"model", "output", "own_texts", "data_dir"},
-    "embed": {"input", "model", "output"},
+    "embed": {"model", "output"},
+    "search export": {"index", "output"},
     "search index": {"model", "output", "embeddings", "queries", "calibrate"},
     "search query": {"index", "model", "images", "image", "queries", "html", "json"},
     "search delete": {"index"},
@@ -138,7 +139,7 @@ def test_fields_are_refused_before_anything_is_written(tmp_path, monkeypatch, na
     ["convert", "records:hdfx://b/x", "--output=out"],
     ["vocabulary", "records:hdfx://b/x", "--output=out.txt"],
     ["embed", "hdfx://b/x", "--model=.", "--output=out"],
-    ["search", "index", "hdfx://b/x", "--model=.", "--output=out", "--approximate=none"],
+    ["search", "index", "hdfx://b/x", "--model=.", "--output=out"],
     ["shapes", "--output=hdfx://b/x"],
 ])  # fmt: skip
 def test_a_command_that_is_refused_writes_nothing(tmp_path, monkeypatch, capsys, words):
