@@ -396,7 +396,11 @@ SLOW = """
 import sys, time
 from mural_tf.search.server import batches
 together = batches.Batcher._run_together
-batches.Batcher._run_together = lambda self, batch: (print("running", flush=True), time.sleep(1), together(self, batch))[2]
+def slowly(self, batch):
+    print("running", flush=True)
+    time.sleep(1)
+    return together(self, batch)
+batches.Batcher._run_together = slowly
 from mural_tf.commands import run
 run()
 """
@@ -457,5 +461,5 @@ def test_the_newest_version_that_all_encoders_have_is_served(encoders, tmp_path)
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / number).symlink_to(encoders / name / "1")
     (tmp_path / "text_encoder/13").symlink_to(encoders / "text_encoder/1")
-    with mock.patch.object(models, "load_model", side_effect=lambda path: path.name):
+    with mock.patch.object(models, "load_model", side_effect=lambda path, saved_model: path.name):
         assert models.load_models(tmp_path) == {"image_encoder": "12", "text_encoder": "12"}

@@ -16,8 +16,7 @@ from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import collect
-from mural_tf.search import index as index_files
+from mural_tf.search import changes, collect
 from mural_tf.search.index import Index, index_in_memory, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.server import app, search_page
@@ -244,7 +243,7 @@ def test_a_changed_index_is_served(tmp_path):
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        index_files.remove(tmp_path / "index", ["red.png"])
+        changes.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
         Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])

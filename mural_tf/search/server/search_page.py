@@ -461,7 +461,10 @@ def search_routes(
     async def show_answer_to_picture(request: web.Request) -> web.Response:
         is_form = request.content_type == "multipart/form-data"
         if is_form:
-            file = (await request.post()).get("picture")
+            try:
+                file = (await request.post()).get("picture")
+            except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
+                raise BadRequest(f"The form cannot be read: {error}.") from None
             if not isinstance(file, web.FileField):
                 raise BadRequest("The form has no picture: expected a file in its part 'picture'.")
             picture = file.file.read()
