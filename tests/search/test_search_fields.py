@@ -134,7 +134,8 @@ def test_how_sure_an_answer_is_in_one_plain_line(monkeypatch, nothing_fits, sure
 
 @pytest.mark.parametrize("found_by, word", [
     ({}, ""), ({"pictures": 3}, "picture"), ({"texts": 1, "pictures": 2}, "meaning"),
-    ({"texts": 1, "words": 1}, "words"), ({"texts": 1, "words": 4, "exact": 1}, "exact"), ({"words": 3, "texts": 2}, "meaning"),
+    ({"texts": 1, "words": 1}, "words"), ({"texts": 1, "words": 4, "exact": 1}, "exact"),
+    ({"words": 3, "texts": 2}, "meaning"),
 ])  # fmt: skip
 def test_one_word_for_why_a_thing_was_found(found_by, word):
     assert queries.why(found_by) == word
