@@ -149,7 +149,7 @@ def test_answers_are_the_json_of_their_arrays(serve):
 ODD = ["", " ", "\0", "\ud800", "é" * 900, "x" * 3000, "-", "-red", '"><b>', "1_0", "٣", "1e309", "nan", "-1", "9" * 30,
        "|", "Brand=Acme", "price<1" + " " * 400, "=", "<", "Stock>=x", "..", "%", "AAAA", "name" * 100]  # fmt: skip
 NAMES = ["sentence", "filter", "like", "picture", "k", "offset", "sort", "rank", "item", "closest", "language",
-         "facets", "least_precision", "from.Stock", "to.", "x", ""]  # fmt: skip
+         "facets", "from.Stock", "to.", "x", ""]  # fmt: skip
 
 
 HOST = "Host: localhost\r\nConnection: close\r\n"
