@@ -67,9 +67,8 @@ TITLE = "Search"
 STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # what a table leaves around a text
 
 
-def examples_of(index: Index) -> list[str]:
-    """Returns captions of different languages, short ones, English first, without a table's stray signs."""
-    captions = index.table.captions(8) if index.kind == IMAGES else {}
+def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a short caption of some languages, English first, without a table's stray signs."""
     order = sorted(captions, key=lambda language: (language != "en", language))
     texts = [[text.strip(STRAY) for text in captions[language]] for language in order]
     plain = [[text for text in of_language if text and "|" not in text] for of_language in texts]
@@ -211,19 +210,20 @@ class ServedIndex:
     Args:
       index: as it was opened first.
       embedder: the model that made it.
-      languages: BCP 47 codes of what the model knows, in which captions may be shown.
       title: of the page.
       folder: where it lies on this machine; "": it stays as it is.
     """
 
-    def __init__(self, index: Index, embedder, languages: Sequence[str] = (), title: str = "", folder=""):
+    def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
         index.check_model(embedder)
-        self.embedder, self.title, self.languages = embedder, title or TITLE, frozenset(languages)
+        self.embedder, self.title = embedder, title or TITLE
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index, self.examples, self.fields = index, examples_of(index), fields.of_index(index)
+        self.index, self.fields = index, fields.of_index(index)
+        captions = index.table.captions(8) if index.kind == IMAGES else {}
+        self.examples, self.languages = examples_of(captions), captions.keys()
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
@@ -401,15 +401,13 @@ def _number(name: str, text: str) -> int:
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
-def search_routes(
-    index: Index, embedder, languages: Sequence[str] = (), title: str = "", folder: str | os.PathLike = ""
-) -> list[web.RouteDef]:
+def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
     """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
 
     Sentences are answered in a thread, one at a time, so that other requests go on; pictures are read in two others.
     Takes what `ServedIndex` does. Raises `UserError` if another model made the index.
     """
-    served = ServedIndex(index, embedder, languages, title, folder)
+    served = ServedIndex(index, embedder, title, folder)
     asking = concurrent.futures.ThreadPoolExecutor(1, "questions")
     reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
