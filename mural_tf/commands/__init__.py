@@ -131,7 +131,7 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
     """Makes a multilingual search of your own table of pictures and captions: tuning, index, examples.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
-    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
+    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-256 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
@@ -501,7 +501,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
-    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-224 --workdir=workdirs/siglip2
+    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-256 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip
 

@@ -39,7 +39,7 @@ FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs on
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
-PHOTOGRAPHS = "hf://google/siglip2-base-patch16-224"  # a model that knows them
+PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
 
 def catalogue(

@@ -94,7 +94,7 @@ def in_precision(
 
 
 def computes_in_bfloat16(tower: keras.Model) -> bool:
-    """Tells whether any layer does."""
+    """Whether any layer does."""
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
@@ -117,7 +117,7 @@ def export_model(
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
-    With a version, it is added to those that the folder holds, which stay as they are, and the folder of its
+    With a version, it is added to the versions in the folder, which stay as they are, and the folder of its
     description is returned; see versions.py.
 
     Args:
@@ -128,7 +128,7 @@ def export_model(
       metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
       evaluations: what they are numbers of, as `evaluations_of` returns it.
       overwrite: replace an export that is there.
-      precision: what all SavedModels compute in, "float32" or "bfloat16", whatever `model` does.
+      precision: what all SavedModels compute in, "float32" or "bfloat16", independent of `model`.
       version: "", a number, or "auto" for the next one.
       license: identifier of a licence for the README.md; "" is the imported weights'.
 

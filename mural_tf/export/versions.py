@@ -1,9 +1,9 @@
-"""Versions of an export: which are complete, what describes each, and how one appears beside those that are there.
+"""Versions of an export: which are complete, what describes each, and how a version appears next to the others.
 
     image_encoder/2/, text_encoder/2/    the SavedModels, where TensorFlow Serving looks for them
     versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json
 
-What was published never changes, so whoever uses a version keeps it while the next one appears. An export that was made
+What was published never changes, so a version stays usable while the next version appears. An export that was made
 without a version has one, 1, and what describes it lies at the top. A version appears in this order: its folder in
 versions/ without the model card, the SavedModels (in a store their graphs after everything else), the model card.
 Whoever finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card: between
@@ -61,7 +61,7 @@ def models_of(export: Folder) -> dict[str, list[int]]:
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
-    """Returns the largest number that all of these models have; raises `UserError` if there is none."""
+    """Returns the largest number that all of these models have; raises `UserError` if it is missing."""
     found = models_of(export)
     for name in models:
         if name not in found:
@@ -76,7 +76,7 @@ def newest_version(export: Folder, models: Iterable[str]) -> int:
 def newest_models(export: pathlib.Path, name: object = "") -> list[pathlib.Path]:
     """Returns the folders NAME/N of all models of an export, N the largest number that all of them have.
 
-    Raises `UserError`, which calls the export by `name`, if there is none.
+    Raises `UserError`, which calls the export by `name`, if it is missing.
     """
     name = name or export
     if not export.is_dir():

@@ -249,7 +249,8 @@ class _Changes:
                 files.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             files.keep(self.database, created=now, skipped=count.skipped, changed=meta.get("changed", 0) + moved)
-        with contextlib.suppress(sqlite3.Error):  # one who reads may hold it
+        self.database.execute("PRAGMA busy_timeout = 0")  # one who reads may hold the log: then it stays for now
+        with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _encode_missing_captions(self) -> None:

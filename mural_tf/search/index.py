@@ -75,9 +75,8 @@ class Index:
         self.product, fields = meta.get("product", ""), meta.get("fields")
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("weights") or ranking.DEFAULT_WEIGHTS
-        self.bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        if self.bare.size and np.asarray(embeddings[self.bare[:1]], np.float32).any():
-            self.bare = np.zeros(0, np.int64)  # items that were given with vectors alone
+        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
+        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | None = None
@@ -195,6 +194,8 @@ class Index:
         if self.bare.size:
             among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
         scores, rows = exact(vectors, self.embeddings, k, among)
+        if not np.isfinite(scores).all():
+            raise UserError(f"{self._named}: some of its numbers are not finite.")
         check_lengths(self.embeddings, np.unique(rows), self._named)
         return scores, rows
 
@@ -241,13 +242,14 @@ def exact(
     `among`: int64 [M] rising, the rows to find; None for all.
     """
     if among is None:
-        return top_k.top_k(vectors, embeddings, k)
+        scores, rows = top_k.top_k(vectors, embeddings, k)
+        return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
     found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
     for begin in range(0, len(embeddings), _BLOCK):
         rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
         if len(rows):
             scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            found.append((scores, rows[places]))
+            found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
             forget(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]
@@ -286,6 +288,15 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
     return ItemTable(folder / database.NAME).meta
 
 
+NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
+FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
+           "weights": dict, "confidence": bytes}  # fmt: skip
+
+
+def _are_weights(weights: dict) -> bool:
+    return set(weights) == set(ranking.WAYS) and all(isinstance(value, (int, float)) for value in weights.values())
+
+
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     """Returns the model that made the index in a folder, finished or not; None where there is no index."""
     path = local_copy(folder) / database.NAME if as_path(folder).exists() else None
@@ -298,10 +309,13 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
-    kinds = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
-    wrong = [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]
-    if wrong or meta["dtype"] not in DTYPES:
-        raise UserError(f"{what} is damaged (what it says of {', '.join(wrong) or 'dtype'}): make it again.")
+    wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
+    wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
+    weights = meta.get("weights", ranking.DEFAULT_WEIGHTS)
+    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
+        raise UserError(
+            f"{what} is damaged (what it says of {', '.join(wrong) or 'its dtype or weights'}): make it again."
+        )
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])
@@ -332,7 +346,7 @@ def _matrix(
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
-        with contextlib.suppress(OSError, ValueError, EOFError, UserError):
+        with contextlib.suppress(Exception):  # NumPy's reader raises many classes on damaged headers
             with path.open("rb") as file:
                 file.seek(-_STATE, os.SEEK_END)
                 is_current = file.read() == state

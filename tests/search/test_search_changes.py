@@ -1,10 +1,10 @@
 """Fields of items and filters by them; items that change or are removed, killed at every step."""
 
 import concurrent.futures
+import functools
+import itertools
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take
-from mural_tf.search import changes, collect, commands, database
+from mural_tf.search import changes, collect, commands, database, index
 from mural_tf.search.database import ItemTable
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, parse_filters
@@ -264,8 +264,8 @@ def test_captions_come_with_their_items(tmp_path, monkeypatch):
     def watching(opened, **values):
         keep(opened, **values)
         if "state" in values:
-            counts = [opened.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("texts", "caption_vectors")]
-            seen.append(counts)
+            tables = "texts", "caption_vectors"
+            seen.append([opened.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables])
 
     keep = database.keep
     monkeypatch.setattr(database, "keep", watching)
@@ -289,51 +289,53 @@ def test_an_image_that_is_gone_or_damaged_keeps_its_item(table, made):
     assert len(after) == 4 and names(after)[0] == "red.png"
 
 
-KILLED = """
-import os, sys
-import search_data, test_search_changes as tests
-from mural_tf.search import changes, database, index
-changes.BLOCK, changes.TOGETHER = {"images": 2, "texts": 2}, 2
-left, keep = [int(sys.argv[2])], database.keep
+def end_after(steps, work):
+    """Calls `work` in a process that ends without a word at one of its steps; tells whether it did."""
+    child = os.fork()
+    if not child:
+        keep, write = database.keep, index._write_matrix
 
-def step():
-    left[0] -= 1
-    if left[0] < 0:
-        os._exit(9)
+        def step():
+            nonlocal steps
+            steps -= 1
+            if steps < 0:
+                os._exit(9)
 
-def stopping(opened, **values):
-    step()  # before what makes a transaction whole
-    keep(opened, **values)
-    step()  # before it is committed
+        def stopping(function, *arguments, **values):
+            step()
+            done = function(*arguments, **values)
+            step()
+            return done
 
-database.keep = stopping
-write = index._write_matrix
-index._write_matrix = lambda *arguments: (step(), write(*arguments), step())[1]
-index.sync(sys.argv[1], search_data.ColorEmbedder(), tests.items_of(int(sys.argv[3]), int(sys.argv[4])), prune=True)
-"""
+        database.keep = functools.partial(stopping, keep)  # the last of each transaction
+        index._write_matrix = functools.partial(stopping, write)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
 @pytest.mark.parametrize("begin", [0, 3])
-def test_killed_between_any_two_steps(tmp_path, begin):
-    """The process ends without a word; the same command again gives what a whole run gives, and leaves nothing."""
-    if begin:  # an update: three gone, three new
-        sync(tmp_path / "before", ColorEmbedder(), items_of(7))
+def test_killed_between_any_two_steps(tmp_path, monkeypatch, begin):
+    """The same command again gives what a whole run gives, and leaves nothing."""
+    monkeypatch.setattr(changes, "BLOCK", {"images": 2, "texts": 2})
+    monkeypatch.setattr(changes, "TOGETHER", 2)
     whole = vectors_of(sync(tmp_path / "whole", ColorEmbedder(), items_of(7, begin)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    steps, ended = 0, 9
-    while ended == 9:
+    for steps in itertools.count():
         place = tmp_path / f"{steps}"
-        if begin:
-            subprocess.run(["cp", "-r", tmp_path / "before", place], check=True)
-        command = [sys.executable, "-c", KILLED, str(place), str(steps), "7", str(begin)]
-        ended = subprocess.run(command, env=environment, cwd=tmp_path).returncode
+        if begin:  # an update: three gone, three new
+            sync(place, ColorEmbedder(), items_of(7))
+        work = functools.partial(sync, place, ColorEmbedder(), items_of(7, begin), prune=True)
+        was_killed = end_after(steps, work)
         embedder = ColorEmbedder()
-        index = sync(place, embedder, items_of(7, begin), prune=True)
-        assert vectors_of(index) == whole and embedder.encoded <= 7
-        assert len(index.captions.vectors) == 14 and names(index, "thing 5")[0] == "p5"
-        assert not list(place.glob("*.partial")) and not list(place.glob(".*.partial"))
-        steps += 3 if steps > 6 else 1  # the steps are of few kinds
-    assert ended == 0 and steps > 10
+        after = sync(place, embedder, items_of(7, begin), prune=True)
+        assert vectors_of(after) == whole and embedder.encoded <= max(0, 7 - steps // 4 * 2 + 4)
+        assert len(after.captions.vectors) == 14 and names(after, "thing 5")[0] == "p5"
+        assert not [path for path in place.iterdir() if path.name.endswith(".partial")]
+        if not was_killed:
+            break
+    assert steps > 10
 
 
 def test_pruning_takes_out_what_the_sources_hold_no_more(table, made):
@@ -401,9 +403,9 @@ def test_removed_items_are_not_found(made):
     assert names(opened, "red", Filter("brand", "acme")) == ["blue.png"]
     assert changes.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
     assert names(load_index(made)) == ["violet.png", "blue.png"]
-    for arguments, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2")):
+    for wanted, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2")):
         with pytest.raises(UserError, match=words):
-            changes.remove(made, arguments)
+            changes.remove(made, wanted)
     assert load_index(made).count == 2
 
 

@@ -2,7 +2,7 @@
 
     targets.json    the teacher's digest, the vectors' size and type, how many there are, and for which data
     keys            int64 [N], 64 bits of each text, in the order in which the data first has them
-    vectors         float16 or float32 [N, D]; zeros where the teacher has none
+    vectors         float16 or float32 [N, D]; zeros where the teacher has no vector
     group_keys, group_vectors    the same of groups, where what is taught is a mean
 
 Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
@@ -118,7 +118,7 @@ class Targets:
             yield
 
     def is_made_for(self, data: str) -> bool:
-        """Tells whether all targets are there for the data that `finish` named."""
+        """Whether all targets are there for the data that `finish` named."""
         return self.said["made_for"] == data
 
     def _keys(self, kind: str = "") -> np.ndarray:

@@ -94,9 +94,6 @@ class OwnTable:
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
         """Yields the rows, in the order of the files."""
-        for kind, paths in self.others.items():
-            for path in paths:
-                on_problem(kind, str(path))
         readers = {
             CSV: functools.partial(_read_csv, form=self.form),
             JSON: functools.partial(_read_json, encoding=self.form.encoding),

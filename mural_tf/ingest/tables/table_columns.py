@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -104,11 +105,13 @@ class Columns:
         return name not in (*self.images, self.language, self.identity) and self.caption_language(name) is None
 
 
+@functools.lru_cache(maxsize=MOST)
 def plain(name: str) -> str:
     """Returns a name without what is neither letter, digit nor point, in lower case."""
     return re.sub(r"[^\w.]|_", "", name.casefold())
 
 
+@functools.lru_cache(maxsize=MOST)
 def split_language(name: str) -> tuple[str, str]:
     """Divides "title_de", "caption.pt-BR", "Titel (EN)" or "de" into the rest's plain name and the BCP 47 tag.
 

@@ -75,7 +75,7 @@ class Pictures:
         if not path.is_file():
             keep.mkdir(parents=True, exist_ok=True)
             path.with_suffix(".partial").write_bytes(content)
-            path.with_suffix(".partial").rename(path)
+            path.with_suffix(".partial").replace(path)
         return path
 
     def _content(self, value: str | bytes) -> bytes | None:
