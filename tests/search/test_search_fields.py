@@ -73,6 +73,8 @@ def test_who_makes_the_index_may_name_them():
     ([f"2026-05-{n + 1}" for n in range(20)], True, True),
     ([f"Painter {chr(97 + n)}" for n in range(20)], True, False),  # many words
     (["a long sentence that says more than a card has room for"] * 10 + ["b" * 60] * 10, False, False),
+    (["Safe to wash.", "Made of wood!", "Which one?"] * 5, False, False),
+    (["No. 5", "etc.", "10 St."] * 5, True, True),
     ([f"https://a.example/{n % 3}" for n in range(21)], False, False),
     ([str(n % 12) for n in range(36)], True, True),  # few numbers of several items each
 ])  # fmt: skip
