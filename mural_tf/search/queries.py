@@ -331,7 +331,7 @@ WHY = {"exact": "exact", "words": "words", TEXTS: "meaning", PICTURES: "picture"
 
 def why(found_by: Mapping[str, int]) -> str:
     """Returns in one word why a hit was found, by the way that ranks it best; "" where only pictures are compared."""
-    return WHY[min(found_by, key=lambda way: (way != "exact", found_by[way], list(WHY).index(way)))] if found_by else ""
+    return WHY[min(found_by, key=lambda way: (found_by[way], list(WHY).index(way)))] if found_by else ""
 
 
 def nothing_fits(result: Result) -> bool:
