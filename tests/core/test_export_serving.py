@@ -83,6 +83,7 @@ def test_the_list_holds_core_operations_and_those_of_tensorflow_text():
     assert not serving.CORE_OPS & {"PyFunc", "EagerPyFunc", "DecodeBase64", "XlaLaunch"}
 
 
+@pytest.mark.slow
 def test_other_operations_are_found(tmp_path):
     module = tf.Module()
     spec = [tf.TensorSpec([None], tf.float32)]
