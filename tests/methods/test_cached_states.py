@@ -137,7 +137,9 @@ def test_a_list_of_class_names_that_is_none(content, tmp_path):
 # States.
 
 
-@pytest.mark.parametrize("method", ["mural", "align", "siglip"])
+@pytest.mark.parametrize("method", [
+    "align", pytest.param("mural", marks=pytest.mark.slow), pytest.param("siglip", marks=pytest.mark.slow)
+])  # fmt: skip
 def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     toy_data.write_toy_data(tmp_path)
     tokenizer, results = toy_data.toy_tokenizer(), {}
@@ -156,6 +158,7 @@ def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
         assert np.max(np.abs(ours - theirs)) < 0.01 * np.max(np.abs(theirs))
 
 
+@pytest.mark.slow
 def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     toy_data.write_toy_data(tmp_path)
     tokenizer = toy_data.toy_tokenizer()
@@ -174,6 +177,7 @@ def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     assert embedded == [64]
 
 
+@pytest.mark.slow
 def test_pictures_that_do_not_decode_are_skipped_and_counted(tmp_path):
     images = toy_data.image_text_records(40)
     images[3].image = images[7].image = b"no picture"
