@@ -294,10 +294,10 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
 
 
 def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
-    """Returns a vector that came with its item; raises `UserError` unless it is of length 1, or zeros for no picture."""
+    """Returns a vector that came with its item; raises `UserError` unless its length is 1, or 0 for no picture."""
     length = float(np.linalg.norm(vector.astype(np.float32)))
     if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
-        raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by its length.")
+        raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
     return vector
 
 
