@@ -105,7 +105,7 @@ def catalogue(
             return None
         model = _searching(folder, source)
         _index(folder, model, entries, understood, fields)
-        print("\n".join([*next_lines(folder, model, entries), *last_lines(description, entries)]))
+        print("\n".join([*next_lines(folder, entries), *last_lines(description, entries)]))
     return folder / INDEX
 
 
@@ -337,17 +337,15 @@ def _quoted(path: os.PathLike | str) -> str:
     return shlex.quote(str(path))
 
 
-def next_lines(folder: pathlib.Path, model: pathlib.Path | str, entries: Sequence[Entry]) -> list[str]:
+def next_lines(folder: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     texts = (text for entry in entries for _, text in entry.captions)
-    place, trained = model_place(model), _trained(folder)
-    export = model if (place / "text_encoder").is_dir() else place / "export"
-    index, served, text = _quoted(folder / INDEX), _quoted(export), _quoted(next(texts, "a sentence"))
+    trained = _trained(folder)
+    index, text = _quoted(folder / INDEX), _quoted(next(texts, "a sentence"))
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     lines += [f"  {folder / SKIPPED}  rows that were not used, and why"] if (folder / SKIPPED).is_file() else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if model_place(export).is_dir():
-        lines += [f"  python -m mural_tf serve --export={served} --index={index}  # then http://localhost:8501/search"]
+    lines += [f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search"]
     if trained:
         data = folder / DATA
         split = "test" if list((data / "image_text").glob("test-*")) else "dev"

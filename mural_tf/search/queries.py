@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf import pages
-from mural_tf.data.pictures import read_file, thumbnail_url
+from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
@@ -75,6 +75,11 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
     for query in queries:
         if query.image and not as_path(query.image).is_file():
             raise UserError(f"The image {query.image} does not exist.")
+        try:
+            if query.image:  # its header: a file that is something else shows before a model is loaded
+                open_image(read_file(query.image), MAX_SCAN)
+        except BadImage as error:
+            raise UserError(f"The image {query.image} cannot be used: {error}.") from None
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
         if len(query.text) > LONGEST_SENTENCE:
@@ -326,7 +331,7 @@ WHY = {"exact": "exact", "words": "words", TEXTS: "meaning", PICTURES: "picture"
 
 def why(found_by: Mapping[str, int]) -> str:
     """Returns in one word why a hit was found, by the way that ranks it best; "" where only pictures are compared."""
-    return WHY[min(found_by, key=lambda way: (way != "exact", found_by[way], list(WHY).index(way)))] if found_by else ""
+    return WHY[min(found_by, key=lambda way: (found_by[way], list(WHY).index(way)))] if found_by else ""
 
 
 def nothing_fits(result: Result) -> bool:

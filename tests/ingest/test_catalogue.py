@@ -349,7 +349,7 @@ def test_next_commands_parse(tmp_path):
     entries, _ = found(
         understand(TableRequest(str(text(f"image\tcaption\np0.jpg\t{said}\n")(tmp_path)), language="en")), tmp_path
     )
-    lines = [line for line in runs.next_lines(folder, runs._searching(folder, ""), entries) if "python -m" in line]
+    lines = [line for line in runs.next_lines(folder, entries) if "python -m" in line]
     assert len(lines) == 4 and said in shlex.split(lines[0])
     for command in lines:
         words = shlex.split(command, comments=True)

@@ -196,8 +196,8 @@ def test_what_filters_leave_is_ranked(opened):
 def test_the_terminal_and_programs_get_captions_and_fields(opened):
     results = search(opened, ColorEmbedder(), [Query("red", "de")], 2)
     assert to_lines(opened, results[0])[1:] == [
-        "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact, pictures, texts, words]",
-        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [pictures, texts]",
+        "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact]",
+        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [meaning]",
     ]
     hit = json.loads(to_json(opened, results))["results"][0]["hits"][0]
     assert hit["fields"] == {"brand": "acme", "price": "10"} and hit["captions"] == [["en", "a red shoe"]]
