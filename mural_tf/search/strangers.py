@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.search import ranking, words
-from mural_tf.search.ranking import ALL, DEPTH, PICTURES, QUESTIONS, WAYS, Captions, Ranked, prompt_of
+from mural_tf.search.ranking import ALL, DEPTH, QUESTIONS, WAYS, Captions, Ranked, prompt_of
 
 MOST_ASKED = 2000  # captions
 LEAST_ASKED = 200  # captions that choose weights
