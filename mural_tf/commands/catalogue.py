@@ -38,6 +38,7 @@ NOTHING = "nothing"
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
+MEASURED = 2000  # pictures with which it is measured how sure answers are
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
@@ -275,12 +276,23 @@ def _index(
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
             print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
-        if index.confidence is None and trained:
-            calibrate_index(index, place, embedder, [str(data)])
+        if index.confidence is None:  # a model that was trained here must not be asked with what it was trained on
+            calibrate_index(index, place, embedder, [str(data)] if trained else [], pictures=_captioned(index))
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
             asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
             write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
+
+
+def _captioned(index):
+    """Returns an index in memory of `MEASURED` items with a picture and captions, about, `None` where there is none."""
+    from mural_tf.search.index import Index
+
+    bare = set(index.bare.tolist())
+    rows = [row for row, item in enumerate(index.table) if item.captions and row not in bare]
+    rows = rows[:: max(1, len(rows) // MEASURED)]
+    items, vectors = [index.describe(row) for row in rows], index.embeddings[rows].astype("float32")
+    return Index(items, vectors, index.model) if rows else None
 
 
 def _is_index_of(place: pathlib.Path, embedder) -> bool:
