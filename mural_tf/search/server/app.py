@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import logging
 import pathlib
 import socket
@@ -79,6 +80,7 @@ def serve(
     models, routes = load_served(export, index, title)
     app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
+    gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
     place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
     print(f"Serving {export or index} at {place}", flush=True)
     web.run_app(app, sock=listener, print=None, **run_options())
