@@ -307,3 +307,10 @@ def remove(
         check_filters(opened, filters)
         count, of = changes.remove(folder, names, filters, gone, dry_run)
     print(f"{count:,} of {of:,} {opened.kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+
+
+def export(index_folder: str, output: str) -> None:
+    """Writes an index as a Parquet file, for databases and other programs."""
+    opened = load_index(index_folder)
+    embed.export(opened, output)
+    print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")

@@ -19,9 +19,6 @@ from mural_tf.errors import UserError
 from mural_tf.search.database import FEW, FEW_NUMBERS, ItemTable
 from mural_tf.search.items import Item, amount
 
-if TYPE_CHECKING:
-    from mural_tf.search.index import Index
-
 ON_CARD, MOST_FILTERS = 5, 8
 LOOKED_AT = 1000  # items, evenly spread
 LONG, ENDS = 40, (".", "!", "?", "。", "！", "？", "।")  # characters of a value, on average, and how sentences end
@@ -47,7 +44,7 @@ class Fields(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def of_index(index: Index) -> Fields:
+def of_index(index) -> Fields:
     """Returns the fields that an index shows: named when it was made, or chosen."""
     return choose(index.table, index.fields_wanted)
 

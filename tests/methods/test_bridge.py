@@ -191,6 +191,7 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
         model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     """And losses and gradients of the head are those of the tower in the step."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
@@ -217,6 +218,7 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     assert (folder / "targets.json").read_bytes() == said
 
 
+@pytest.mark.slow
 def test_states_of_texts_are_added_to_those_of_other_runs(tmp_path):
     tokenizer, config = toy_data.toy_tokenizer(), complete(contract.toy_config(METHOD))
     config.data.directory = str(tmp_path)
