@@ -39,7 +39,7 @@ from PIL import Image
 from benchmarks.damage import BINARY, damaged
 
 TEXT, IMAGE = "/v1/models/text_encoder:predict", "/v1/models/image_encoder:predict"
-ELSEWHERE = ("/", "/v1/models/x:predict", "/v1/models/text_encoder", "/metrics", "/%ff/../..", "*")
+ELSEWHERE = ("/", "/v1/models/x:predict", "/v1/models/text_encoder", "/healthz", "/%ff/../..", "*")
 KINDS = (("RGB", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "GIF"), ("L", "BMP"), ("1", "TIFF"))
 SIGNATURES = ("serving_default", "tokens", "image", "text_text", "x", "", "__saved_model_init_op", 3, None)
 NAMES = ("text", "image_bytes", "b64", "input_word_ids", "input_mask", "input_type_ids", "", "é")
@@ -51,7 +51,8 @@ SIZE = 28 * 10**6  # bytes of a large body
 
 def post(path: str, content: bytes) -> bytes:
     """Returns the bytes of a whole request."""
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(content), content)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 GOOD = post(TEXT, b'{"instances": ["a red heart"]}')
@@ -171,7 +172,8 @@ def fuzz(port: int, seeds) -> tuple[collections.Counter, list[str]]:
 
 def is_well(port: int) -> bool:
     """Whether /healthz says ok and a text gets its vector."""
-    return ask(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200 and not verdict(*ask(port, GOOD), GOOD)
+    healthy = ask(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+    return healthy and not verdict(*ask(port, GOOD), GOOD)
 
 
 def large_bodies() -> list[bytes]:
@@ -237,7 +239,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first request; the next has the next")
     parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and beside the attack")
     arguments = parser.parse_args()
-    with served(arguments.export, "--body_timeout_s=5") as (port, process):
+    with served(arguments.export, "--timeout_s=10") as (port, process):
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)

@@ -25,10 +25,8 @@ REQUIRED = [
     "tqdm>=4.65",  # progress bars
     "fsspec>=2024.2",  # files in stores
     "aiohttp>=3.14",  # the server
-    "prometheus-client>=0.20",  # its /metrics
 ]
 EXTRAS = {
-    "search": ["faiss-cpu>=1.9,<2"],  # approximate search
     "hub": ["huggingface_hub>=0.34"],  # hf://ORG/NAME
     "gs": ["gcsfs>=2024.2"],
     "s3": ["s3fs>=2024.2"],

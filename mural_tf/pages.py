@@ -1,20 +1,16 @@
-"""Pages for people: one HTML file each, which needs nothing outside it and can be mailed.
+"""Pages for people: HTML without scripts; all but the server's are one file that needs nothing outside it.
 
-The templates lie in `templates/`; what a page shows is computed where it belongs. Every text is escaped. No script
-runs but that of the server's search page, which its page allows by digest.
+The templates lie in `templates/`; what a page shows is computed where it belongs. Every text is escaped.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import jinja2
-import markupsafe
 
 from mural_tf.printable import visible
 
@@ -29,7 +25,7 @@ def render(template: str, **values) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
@@ -37,13 +33,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["digest"] = _digest
-    return made
-
-
-def _digest(script: markupsafe.Markup) -> str:
-    """What a Content-Security-Policy calls a script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], title: str) -> dict[str, object] | None:

@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import handle, here, place
+from mural_tf.cli import handle, here, place, there
 from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
 from mural_tf.progress import tell
@@ -100,15 +100,21 @@ def _catalogue_config():
 @cli.command(
     positional=True,
     config=_catalogue_config,
-    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
+    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", there),
     columns=(
         [],
-        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
     ),
     language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
     encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
     captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
-    image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+    where=(
+        (),
+        "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
+    ),
+    fields=lambda: flags.DEFINE_string(
+        "fields", None, "Fields to show, brand,price or none. Default: they are chosen."
+    ),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
@@ -121,11 +127,11 @@ def _catalogue_config():
     dry_run=(False, "Print what is understood of the table, and do nothing."),
     trust=cli.define_trust,
 )
-def catalogue(tables, config, output, translations, train, dry_run, trust, **flag):
-    """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
+def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
+    """Makes a multilingual search of your own table of pictures and captions: tuning, index, examples.
 
-    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
-    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
+    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
+    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-256 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
@@ -140,12 +146,13 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, **fla
         )
     if not dry_run:
         cli.need(output=output)
-    from mural_tf.commands.catalogue import catalogue
-    from mural_tf.ingest.tables.catalogue import TableRequest
+    from mural_tf.commands.catalogue import catalogue, conditions
+    from mural_tf.ingest.tables.products import TableRequest
 
-    source = flag.pop("from")
-    request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes")
+    source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
+    request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
+    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
+    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", wanted)
 
 
 def _define_protocol():
@@ -158,7 +165,7 @@ def _define_protocol():
 
 @cli.command(
     model=("", "Workdir, export, checkpoint's folder or hf://ORG/NAME to evaluate.", model_name),
-    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
+    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", there),
     split=("", "Choose on dev, report test. Default: the benchmark's test."),
     languages=([], "Evaluate these languages only, for example en,de. Default: all."),
     benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
@@ -196,7 +203,7 @@ def evaluate(compare, list, trust, **flag):
 
 
 @cli.command(
-    model=(None, "Workdir to export a checkpoint of.", place),
+    model=(None, "Workdir to export a checkpoint of.", there),
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
@@ -205,8 +212,8 @@ def evaluate(compare, list, trust, **flag):
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", place),
-    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", place),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", there),
+    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
     trust=cli.define_trust,
 )
 def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
@@ -226,6 +233,10 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
 
         export_two_towers(model, own_texts, data_dir, output)
         return
+    from mural_tf.export.versions import check_free
+    from mural_tf.files import as_path
+
+    check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
     from mural_tf.export.saved_model import export_workdir
 
     path = export_workdir(model, output, **options)
@@ -239,7 +250,6 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
 
 @cli.command(
     positional=True,
-    input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place),
     model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", model_name),
     output=(None, "Folder for the embeddings; it appears when they are complete.", place),
     restart=(False, "Start again instead of going on with a run that stopped."),
@@ -247,24 +257,21 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
     batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
-    shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
     max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
     trust=cli.define_trust,
 )
-def embed(named, input, model, output, restart, trust, **settings):
-    """Embeds images or texts on many processes or machines: shards of vectors, and what they are vectors of.
+def embed(sources, model, output, restart, trust, **settings):
+    """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
 
-    python -m mural_tf embed --input=DATA --input='photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
+    python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
-    Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
-    was interrupted. See docs/search.md.
+    Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
     """
-    sources = [*input, *named]
     if not sources:
-        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
+        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables.")
     from mural_tf.search.embed import Settings, describe, embed
 
     print(describe(embed(model, sources, output, Settings(**settings), restart)))
@@ -274,19 +281,14 @@ def embed(named, input, model, output, restart, trust, **settings):
     positional=True,
     model=("", "Workdir, export or hf://ORG/NAME. Default with --embeddings: the model that made them.", model_name),
     output=(None, "Folder of the index.", place),
-    kind=("images", "What of the sources to index.", ["images", "texts"]),
+    kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
-    dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+    dtype=("", "Type of the stored vectors. Default: float32.", ["", "float32", "float16"]),
     batch_size=(64, "Images encoded at a time.", 1),
-    update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
-    prune=(False, "With --update: also take out what the sources hold no more."),
+    prune=(False, "Take out what the sources hold no more."),
     embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
-    approximate=(
-        "auto",
-        "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-        ["auto", "none", "inverted_lists"],
-    ),
-    queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+    fields=lambda: flags.DEFINE_string("fields", None, "Fields to show: brand,price. Default: they are chosen."),
+    queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
     calibrate=(
         "",
         "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
@@ -294,24 +296,25 @@ def embed(named, input, model, output, restart, trust, **settings):
     ),
     trust=cli.define_trust,
 )
-def search_index(sources, approximate, queries, trust, **flag):
-    """Indexes images, or texts, to be asked often.
+def search_index(sources, fields, queries, trust, **flag):
+    """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. When sources have changed:
+    --embeddings takes what the command embed has made. When the sources have changed:
 
-    python -m mural_tf search index --update [--prune] --output=INDEX
+    python -m mural_tf search index --prune --output=INDEX
 
     docs/search.md has the rest.
     """
-    if not flag["embeddings"] and (sources or not flag["update"]):
+    if sources and not flag["embeddings"]:
         cli.need(model=flag["model"])
     from mural_tf.search import commands
 
-    commands.index(names=sources, method=approximate, queries_file=queries, **flag)
+    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
+    commands.index(names=sources, queries_file=queries, fields=wanted, **flag)
 
 
 @cli.command(
@@ -320,11 +323,10 @@ def search_index(sources, approximate, queries, trust, **flag):
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
     images=("", "Search this folder, glob or data set, without an index.", place),
     split=("", "Only this split of a folder of TFRecords."),
-    image=((), "An image to search with; may be repeated.", place),
+    image=((), "An image to search with; may be repeated.", there),
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
     language=("", "BCP 47 code of the sentences, for fonts on the page."),
-    exact=(False, "Compare with everything, although the index is approximate."),
     least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
@@ -360,7 +362,7 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     if images:
         commands.search_once(model, images, asked, split=flag["split"], **common)
     else:
-        commands.query(index, asked, model=model, use_exact=flag["exact"], **common)
+        commands.query(index, asked, model=model, **common)
 
 
 @cli.command(
@@ -377,7 +379,7 @@ def search_delete(names, index, filter, gone, dry_run):
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
     python -m mural_tf search delete --gone --index=INDEX
 
-    What is still in the sources comes back with the next `search index --update`.
+    A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
     """
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
@@ -386,52 +388,47 @@ def search_delete(names, index, filter, gone, dry_run):
 
 
 @cli.command(
-    export=(None, "Export to serve, made by the command export, or hf://ORG/NAME.", model_name),
+    index=(None, "Folder of the index.", place),
+    output=(None, "The file to write, FILE.parquet.", place),
+    to=("parquet", "Its format.", ["parquet"]),
+)
+def search_export(index, output, to):
+    """Writes ids, fields and vectors of an index as Parquet, for PostgreSQL, faiss and others.
+
+    python -m mural_tf search export --index=INDEX --to=parquet --output=index.parquet
+    """
+    from mural_tf.search import commands
+
+    commands.export(index, output)
+
+
+@cli.command(
+    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", model_name),
     index=("", "Index made with the same model, searched at /search.", place),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-    poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
-    max_batch=(64, "Rows in one run of an encoder."),
-    batch_window_ms=(2.0, "How long a request waits for others to share a run."),
-    max_rows=(1024, "Rows in one request."),
-    max_request_mb=(32.0, "Size of a request's body."),
-    max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
-    max_values=(1_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
-    max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
-    max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
-    max_waiting=(1024, "Requests that may wait for one signature."),
-    max_connections=(512, "Connections open at once."),
-    idle_timeout_s=(75.0, "How long a connection is kept without a request."),
-    body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
-    request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
+    title=("", "Title of the search page."),
+    max_batch=(64, "Rows in one run of an encoder; a picture counts one more per million pixels.", 1),
+    max_request_mb=(32, "Size of a request's body.", 1),
+    timeout_s=(60.0, "How long a request may take; its body has half of that to arrive.", (0.1, 3600.0)),
 )
-def serve(export, index, host, port, poll_seconds, **limit):
-    """Serves an export over HTTP, with TensorFlow Serving's REST paths and JSON.
+def serve(export, index, host, port, title, max_batch, max_request_mb, timeout_s):
+    """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
 
+    python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
     from mural_tf.search.server.app import serve
     from mural_tf.search.server.limits import Limits
 
-    same = ("max_batch", "max_rows", "max_values", "max_waiting", "max_connections")
-    limits = Limits(
-        **{name: limit[name] for name in same},
-        window=limit["batch_window_ms"] / 1000.0,
-        max_request_bytes=int(limit["max_request_mb"] * 2**20),
-        max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
-        max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
-        max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
-        idle_timeout=limit["idle_timeout_s"],
-        body_timeout=limit["body_timeout_s"],
-        request_timeout=limit["request_timeout_s"],
-    )
-    serve(export, index=index, host=host, port=port, poll_seconds=poll_seconds, limits=limits)
+    limits = Limits(max_batch, max_request_mb * 2**20, timeout_s)
+    serve(export, index=index, host=host, port=port, title=title, limits=limits)
 
 
 @cli.command(
     model=MODEL,
     head=("", "Head of the text tower, text_text for example. Default: image_text."),
-    data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
+    data_dir=(None, "Folder of aligned files, or of TFRecords.", there),
     split=SPLIT,
     languages=([], "These languages only. Default: all with --least_share of the sentences."),
     least_share=(0.5, "Share of the sentences that a language must have."),
@@ -455,7 +452,7 @@ def analyse_languages(model, head, trust, **flag):
 @cli.command(
     model=MODEL,
     other=("", "Second model, shown beside the first.", model_name),
-    data_dir=(None, "Folder of image-text TFRecords.", place),
+    data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
     queries=(20, "Queries for each language and direction.", 1),
@@ -479,7 +476,7 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", place),
+    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", there),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the one with most training captions."),
@@ -519,7 +516,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
-    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-224 --workdir=workdirs/siglip2
+    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-256 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip
 
@@ -628,7 +625,7 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
 
 @cli.command(
-    data_dir=(None, "Folder of image-text records.", place),
+    data_dir=(None, "Folder of image-text records.", there),
     output=(None, "Folder for the features; it appears when it is complete.", place),
     encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
     resize=(256, "Pixels; the side to which images are resized.", 1),
@@ -646,8 +643,8 @@ def features(**flag):
 
 
 @cli.command(
-    data_dir=(None, "A data folder with image-text records.", place),
-    translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
+    data_dir=(None, "A data folder with image-text records.", there),
+    translations=(None, "A data folder with text pairs, one side of which is a caption.", there),
     output=(None, "Folder for the data set; it appears when it is complete.", place),
 )
 def translate(**flag):
@@ -730,6 +727,7 @@ COMMANDS = {
     "search index": search_index,
     "search query": search_query,
     "search delete": search_delete,
+    "search export": search_export,
     "serve": serve,
     "analyse languages": analyse_languages,
     "analyse errors": analyse_errors,

@@ -1,70 +1,56 @@
-"""From somebody's table of pictures and captions to multilingual search: data set, fine-tuning, index, a page.
+"""From somebody's table of pictures and captions to multilingual search: rows, perhaps fine-tuning, index, a page.
 
-Everything lies in one folder. Each part is made once: a run that stopped goes on where it was by the same command. Of a
-table that changed, data set, index and page follow; the model stays.
+Everything lies in one folder. The same command goes on where it was stopped, and follows a table that changed; a
+trained model stays.
 
-    data/          the data set, see ingest/tables/catalogue.py; skipped.tsv names the rows that are not in it
-    workdir/       the trained model and its export; not there where nothing is trained
+    index/         every product, with pictures, captions and fields
+    examples.html  a page with an example in each language
+    skipped.tsv    the rows that are not in the index, and why
+    pictures/      pictures that lie in no file of their own: those of Parquet, of img2dataset
+    data/          the data set to train on, see ingest/tables/training_data.py; with training only, as those below
+    workdir/       the trained model and its export
     translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
-    index/         every picture, with captions and fields
-    search.html    a page with an example in each language
-    report.json    what was read, and what the model makes of it
 """
 
 from __future__ import annotations
 
 import collections
-import functools
-import json
+import operator
 import os
 import pathlib
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ml_collections import ConfigDict
-
-from mural_tf.cli import find_config, given_fields, read_config
-from mural_tf.config_file import load_config
-from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
-from mural_tf.export.versions import newest_description
-from mural_tf.files import as_path, exclusive_lock, json_field, read_json, remove_tree, storage_errors, write_whole
-from mural_tf.ingest.tables.catalogue import (
-    SKIPPED,
-    WITHOUT_CAPTIONS,
-    Examine,
-    TableRequest,
-    Understood,
-    make_data_set,
-    understand,
-)
-from mural_tf.remote_folders import local_copy, local_folder, model_place
+from mural_tf.files import as_path, exclusive_lock, read_json, remove_tree, storage_errors, write_whole
+from mural_tf.ingest.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
+from mural_tf.progress import tqdm
+from mural_tf.remote_folders import local_folder, model_place
 
-DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
-PAGE, REPORT = "search.html", "report.json"
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
+DATA, WORKDIR, TRANSLATED, INDEX, PICTURES = "data", "workdir", "translated", "index", "pictures"
+PAGE, SKIPPED = "examples.html", "skipped.tsv"
 NOTHING = "nothing"
-FEWEST_CAPTIONS = 32  # to train on: steps on a few pairs only spoil a model
-MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are worth a word
+FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
+MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
-
-NO_SOURCE = (
-    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), a checkpoint's "
-    "folder with both towers, the address or folder of a TF-Hub text encoder, or towers from different places once "
-    "they are a workdir: `python -m mural_tf import "
-    "efficientnet --weights=FILE --config=CONFIG --workdir=A`, then `python -m mural_tf import labse --weights=LaBSE "
-    "--onto=A --workdir=B`, and --from=B (docs/your_own_data.md). --from=nothing trains a small model from the start."
-)
+DRAWINGS = ("emoji", "shapes")  # data sets of drawings
+PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
 
 def catalogue(
     request: TableRequest,
     output: str | os.PathLike,
     source: str,
-    config: ConfigDict,
+    config: ConfigDict | None = None,
     translations: Sequence[str] = (),
     dry_run: bool = False,
     train: bool = True,
+    fields: Sequence[str] | None = None,
 ) -> pathlib.Path | None:
     """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
 
@@ -77,6 +63,7 @@ def catalogue(
         so that languages are found that the table lacks.
       dry_run: print what is understood of the table, and do nothing.
       train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
+      fields: that the search shows; `None`: it chooses.
 
     Returns:
       `None` where a signal stopped training, and for a dry run.
@@ -89,270 +76,119 @@ def catalogue(
     if dry_run:
         return None
     if not source:
-        raise UserError(NO_SOURCE)
+        raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
     if source != NOTHING and "://" not in source and not as_path(source).exists():
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
     if not train and (translations or source == NOTHING):
         given = "--translations teaches" if translations else f"--from={NOTHING} is no model"
         raise UserError(f"{given}: --train=no searches with a model as it is, --from=MODEL, and teaches nothing.")
+    for name in fields or ():
+        if name not in understood.fields:
+            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(understood.fields)}.")
+    description = _description(source)
+    _check_has_images(description, source)
     if translations:
-        _check_translations(translations, source)
+        from mural_tf.commands.catalogue_training import check_translations
+
+        check_translations(translations, description, source)
     folder = as_path(output)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
     with exclusive_lock(folder / "catalogue.lock", busy):
-        return _make(understood, folder, source, config, translations, train)
+        tally = RowTally()
+        with tqdm(desc="Reading", unit=" rows") as bar:
+            entries = read(understood, tally, folder / PICTURES, bar)
+        print("\n".join(report_lines(entries, tally)), flush=True)
+        _write_skipped(folder / SKIPPED, tally)
+        if not _trained_if_wanted(entries, tally, folder, source, config, translations, train):
+            return None
+        model = _searching(folder, source)
+        _index(folder, model, entries, understood, fields)
+        print("\n".join([*next_lines(folder, entries), *last_lines(description, entries)]))
+    return folder / INDEX
 
 
-def _check_translations(translations: Sequence[str], source: str) -> None:
-    """Raises `UserError` for a folder without text pairs to train on, or a source whose method has no such stage."""
-    from mural_tf.data import records
-    from mural_tf.models import method_class
-    from mural_tf.models.translation_distillation import TranslationDistillation
-    from mural_tf.trust import check_class
+def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
+    """Returns column -> tests of its text, from "stock>0", "brand=acme"; raises `UserError` for anything else."""
+    from mural_tf.search.items import amount, parse_filters
 
-    for name in translations:
-        if not records.find_files(name, records.TEXT_PAIRS, "train"):
-            raise UserError(
-                f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
-                "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
+    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    found: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
+    for name, value, sign in parse_filters(text for text in texts if text != "all"):
+        if sign == "=":
+            found[name].append(lambda text, value=value: text.casefold() == value.casefold())
+        else:
+            fits, bound = compare[sign], amount(value)
+            found[name].append(
+                lambda text, fits=fits, bound=bound: (number := amount(text)) is not None and fits(number, bound)
             )
-    folder = _described_folder(source)
-    if folder is None:
-        return
-    model, stage = load_config(folder / "config.json").model, TranslationDistillation
-    check_class(model, folder / "config.json")
-    if not stage.may_start_from(method_class(model)):
-        raise UserError(f"--translations: the stage starts from {stage.starts_from}; {source} is {model}.")
+    return found
 
 
-def _described_folder(source: str) -> pathlib.Path | None:
+def _description(source: str) -> pathlib.Path | None:
     """Returns the folder with the configuration of a workdir or an export, `None` where the source has none."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
-    folder = newest_description(local_copy(source))
+    from mural_tf.export.versions import newest_description
+
+    folder = newest_description(model_place(source))
     path = folder / "config.json"
     return folder if path.is_file() and "model_type" not in read_json(path) else None  # Hugging Face's have one
 
 
-def _make(
-    understood: Understood,
-    folder: pathlib.Path,
-    source: str,
-    config: ConfigDict,
-    translations: Sequence[str],
-    train: bool,
-) -> pathlib.Path | None:
-    data, trained = folder / DATA, _trained(folder)
-    if not train:
-        _embedder(str(trained or source))  # one that cannot search is said before anything is made
-    before = _read_json_of(data)
-    begun = (folder / WORKDIR / "config.json").is_file()
-    known = functools.partial(_trained_on, data) if begun and before else frozenset
-    make_data_set(understood, data, _examination(source), known=known)
-    if before == _read_json_of(data):
-        print(f"{data} holds this table already; to look at its pictures again, remove it.")
-    report = {"table": understood.describe().splitlines(), **report_of(data)}
-    write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    print("\n".join([describe(data), *report_lines(report)]), flush=True)
-    captions = report["pictures"].get("train", {}).get("captions", 0)
-    few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
-    if few and (translations or source == NOTHING):
-        raise UserError(f"{data}: {few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
-    if few or not train:
-        reason = few if train else "--train=no"
-        print(f"Nothing is trained: {reason}. {trained or source} searches as it is.", flush=True)
-    else:
-        if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
-            return None
-        if translations and not _teach(translations, folder):
-            return None
-    model = _searching(folder, source)
-    index = _index(folder, model, bool(trained))
-    print("\n".join(next_lines(folder, model)))
-    return index
-
-
-def _read_json_of(data: pathlib.Path) -> dict:
-    return read_json(data / DESCRIPTION) if (data / DESCRIPTION).is_file() else {}
-
-
-def _trained_on(data: pathlib.Path) -> set[str]:
-    """Returns the ids of the pictures that are in train so far, so that none of them becomes one to measure with."""
-    from mural_tf.data import records
-
-    there = records.find_files(data, records.IMAGE_TEXT, "train")
-    return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, "train")} if there else set()
-
-
-@functools.lru_cache(maxsize=1)
-def _embedder(model: str):
-    """Loads a model; raises `UserError` if it is one of texts alone."""
+def _check_has_images(description: pathlib.Path | None, source: str) -> None:
     from mural_tf.config import has_images
-    from mural_tf.loading import load
+    from mural_tf.config_file import load_config
 
-    embedder = load(model)
-    if hasattr(embedder, "config") and not has_images(embedder.config.image_tower):
-        raise UserError(f"{model} is a model of texts alone, which cannot index pictures: give one with both towers.")
-    return embedder
+    if description is not None and not has_images(load_config(description / "config.json").image_tower):
+        raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
 
 
-# What the model makes of the captions.
-
-
-def _examination(source: str) -> Examine | None:
-    """Returns what counts captions that a model cuts off and pieces that it does not know; None if it has no words."""
-    folder = _described_folder(source)
-    if folder is None or not (folder / "vocabulary.txt").is_file():
-        return None
-    config = load_config(folder / "config.json")
-    if config.text_tower.name == "words":
-        return None
-    from mural_tf.text import build_tokenizer
-
-    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
-    unknown = tokenizer.unknown_id
-
-    def examine(texts: Sequence[str]) -> Mapping[str, int]:
-        pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
-        return {
-            "cut": int((pieces.row_lengths().numpy() > tokenizer.room).sum()),
-            "pieces": int(pieces.values.shape[0]),
-            "unknown": int((pieces.values.numpy() == unknown).sum()),
-        }
-
-    return examine
-
-
-def report_of(data: pathlib.Path) -> dict:
-    """Returns what was read, by rows, languages and splits; raises `UserError` for a folder that is something else."""
-    path = data / DESCRIPTION
-    described = read_json(path)
-    places = {name: name for name in ("rows", "captions", "skipped", "left_out")}
-    places |= {"pictures": "counts.image_text", "text_pairs": "counts.text_pairs"}
-    return {name: json_field(described, place, dict, path) for name, place in places.items()}
-
-
-def report_lines(report: Mapping) -> list[str]:
-    """Returns the report in words."""
-    rows = report["rows"]
+def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
+    """Returns in words what was read."""
     lines = [
-        f"{rows['read']:,} rows: {rows['used']:,} used, {rows['skipped']:,} skipped, {rows['left_out']:,} left out"
+        f"{tally.read:,} rows: {tally.written:,} used, {tally.skipped.total:,} skipped, "
+        f"{tally.left_out.total:,} left out"
     ]
-    bare = report["pictures"].get(WITHOUT_CAPTIONS, {}).get("images", 0)
-    if bare:
-        lines.append(f"{bare:,} pictures have no caption: they can be found, and nothing is learned from them.")
-    for language, counts in sorted(report["captions"].items(), key=lambda item: -item[1]["captions"]):
-        notes = [f"{counts['captions']:,} captions of {counts['pictures']:,} pictures"]
-        notes += [f"language guessed for {counts['guessed']:,}"] if counts["guessed"] else []
-        if counts.get("cut", 0) > MANY_CUT * counts["captions"]:
-            notes.append(f"{counts['cut']:,} longer than the model reads")
-        if counts.get("unknown", 0) > MANY_UNKNOWN * counts.get("pieces", 0):
-            notes.append(f"{counts['unknown'] / counts['pieces']:.0%} of the pieces unknown to the model")
-        lines.append(f"  {language}: {', '.join(notes)}")
+    lines += [f"  skipped {line}" for line in tally.skipped.lines()]
+    lines += [f"  left out {line}" for line in tally.left_out.lines()]
+    unseen = sum(entry.file is None for entry in entries)
+    bare = sum(not entry.captions for entry in entries)
+    lines += [f"{unseen:,} products have no picture: they are found by their words."] if unseen else []
+    lines += [f"{bare:,} pictures have no caption: they are found by what they show."] if bare else []
+    for language, counts in languages_of(entries).items():
+        guessed = f", language guessed for {counts.guessed:,}" if counts.guessed else ""
+        lines.append(f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures{guessed}")
     return lines
 
 
-# Training.
-
-
-def _for_data(config: ConfigDict, data: pathlib.Path, source: str, report: Mapping) -> ConfigDict:
-    """Returns the configuration for a data set, which may be too small for all that the configuration asks."""
-    config = config.copy_and_resolve_references()
-    config.data.source, config.data.directory = "records", str(data)
-    if config.evaluation.split not in report["pictures"]:
-        config.evaluation.split = "dev"
-    if source == NOTHING:
-        pairs, captions = report["text_pairs"].get("train", 0), report["pictures"]["train"]["captions"]
-        config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
-        config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
-        if not pairs:
-            config.loss.text_text_weight = 0.0
-    return config
-
-
-def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
-    """Trains, or goes on; tells whether it came to its end."""
-    from mural_tf.runs.finetune import finetune
-    from mural_tf.runs.finish import is_finished
-    from mural_tf.runs.pretrain import pretrain
-
-    if source == NOTHING:
-        pretrain(config, workdir)
+def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
+    if tally.places:
+        write_whole(path, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
     else:
-        finetune(config, source, workdir, given=given_fields())
-    return is_finished(workdir)
+        path.unlink(missing_ok=True)
 
 
-def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
-    """Adds the stage of translations, or goes on with it; tells whether it came to its end."""
-    from mural_tf.runs.finetune import finetune
-    from mural_tf.runs.finish import is_finished
+def _trained_if_wanted(entries, tally, folder, source, config, translations, train) -> bool:
+    """Trains where that is wanted and there is enough to learn from; returns whether the command goes on."""
+    captions = sum(len(entry.captions) for entry in entries if entry.file)
+    few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
+    if few and (translations or source == NOTHING):
+        raise UserError(f"{few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
+    if few or not train:
+        reason = few if train else "--train=no"
+        print(f"Nothing is trained: {reason}. {_trained(folder) or source} searches as it is.", flush=True)
+        return True
+    from mural_tf.commands import catalogue_training
 
-    workdir, tuned = folder / TRANSLATED, load_config(local_copy(folder / WORKDIR / "config.json"))
-    stage = read_config(find_config("translated"))
-    data = str(folder / DATA)
-    stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
-    names = [data, *translations]
-    stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
-    stage.evaluation.update(tuned.evaluation)
-    print(f"Teaching translations of {', '.join(translations)} and of the table.", flush=True)
-    finetune(stage, str(folder / WORKDIR), workdir)
-    return is_finished(workdir)
-
-
-# Index and page.
-
-
-def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -> pathlib.Path:
-    """Makes the index, or brings it up to date, and writes the page."""
-    from mural_tf.runs.report_page import NAME as RUN_PAGE
-    from mural_tf.search import index as index_files
-    from mural_tf.search.build import build_index
-    from mural_tf.search.commands import calibrate_index
-    from mural_tf.search.queries import search, write_gallery
-
-    embedder = _embedder(str(model))
-    with local_folder(folder / INDEX) as place:
-        _drop_index_of_another_model(place, embedder)
-        path = place / index_files.DESCRIPTION
-        before = path.stat().st_mtime_ns if path.is_file() else None
-        names = set(index_files.load_index(place).table.names()) if before else set()
-        index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
-        print(f"{len(index):,} pictures in {folder / INDEX}.")
-        if before and path.stat().st_mtime_ns != before:
-            now = set(index.table.names())
-            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone.")
-            if was_trained:
-                models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
-                print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
-        queries = _examples(folder / DATA, index.product)
-        if queries and index.confidence is None:
-            calibrate_index(index, place, embedder, [str(folder / DATA)])
-        trained = _trained(folder)
-        links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
-        with tempfile.TemporaryDirectory() as pictures:
-            asked = queries or _similar(index, pathlib.Path(pictures))
-            write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
-    return folder / INDEX
-
-
-def _drop_index_of_another_model(place: pathlib.Path, embedder) -> None:
-    """Removes the index, or what there is of one, that another model made: before training, or without the stage."""
-    from mural_tf.fingerprint import TOLERANCE, Fingerprint, take
-    from mural_tf.search.index import BUILDING, PROBES, read_array
-
-    model = take(embedder)
-    for found in (place, place / BUILDING):
-        if (found / PROBES).is_file() and not model.distance(Fingerprint(read_array(found / PROBES))) <= TOLERANCE:
-            print(f"{place} is of another model than {model.describe()}: it is made anew.")
-            remove_tree(place)
-            place.mkdir()
+    return catalogue_training.train(entries, tally, folder, source, config, translations)
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path | None:
     """The workdir of the trained model: that of the stage, where it came to its end; None where there is none."""
+    if not any((folder / name).exists() for name in (TRANSLATED, WORKDIR)):
+        return None
     from mural_tf.runs.finish import is_finished
 
     return next((folder / name for name in (TRANSLATED, WORKDIR) if is_finished(folder / name)), None)
@@ -366,34 +202,125 @@ def _searching(folder: pathlib.Path, source: str) -> pathlib.Path | str:
     return trained / "export" if (trained / "export").exists() else trained
 
 
-def _examples(data: pathlib.Path, product: str) -> list:
-    """Returns queries, held-out captions with their right answers: one in each of the most frequent languages.
+def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> list[str]:
+    """Returns what the user should know of the model before anything that is found is believed."""
+    if description is None:
+        return []
+    from mural_tf.config_file import load_config
 
-    They are of different pictures, as far as there are enough. Right is any picture of the `product`, a field.
+    config, lines = load_config(description / "config.json"), []
+    if config.data.source in DRAWINGS:
+        size = config.image_tower.image_size
+        lines.append(f"Note: this model knows drawings of {size} pixels; for photographs --from={PHOTOGRAPHS}.")
+    if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
+        return lines
+    from mural_tf.text import build_tokenizer
+
+    tokenizer = build_tokenizer(config, description / "vocabulary.txt")
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    for entry in entries:
+        for language, text in entry.captions:
+            texts[language].append(text)
+    unknown, cut = [], []
+    for language, of_language in texts.items():
+        pieces = tokenizer.tokenize(of_language[:10_000]).merge_dims(1, 2)
+        share = float((pieces.values.numpy() == tokenizer.unknown_id).mean()) if pieces.values.shape[0] else 0.0
+        unknown += [f"{language} ({share:.0%} of its word pieces are unknown)"] if share > MANY_UNKNOWN else []
+        share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
+        cut += [f"{language} ({share:.0%})"] if share > MANY_CUT else []
+    lines += [f"Note: this model does not know {', '.join(unknown)}."] if unknown else []
+    lines += (
+        [f"Note: this model reads {tokenizer.room} word pieces; longer are captions in {', '.join(cut)}."]
+        if cut
+        else []
+    )
+    return lines
+
+
+# Index and page.
+
+
+def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
+    """Yields (item, file of its picture or None) of everything that is found."""
+    from mural_tf.search.items import Item
+
+    for entry in entries:
+        path = "" if entry.file is None else str(entry.file if "://" in str(entry.file) else entry.file.absolute())
+        yield Item(entry.name, path, -1, tuple(entry.captions), "", entry.texts(), "", entry.digest()), entry.file
+
+
+def _index(
+    folder: pathlib.Path,
+    model: pathlib.Path | str,
+    entries: Sequence[Entry],
+    understood: Understood,
+    fields: Sequence[str] | None,
+) -> None:
+    """Makes the index, or brings it up to date, and writes the page."""
+    from mural_tf.loading import load
+    from mural_tf.runs.report_page import NAME as RUN_PAGE
+    from mural_tf.search.commands import calibrate_index, report
+    from mural_tf.search.index import sync
+    from mural_tf.search.queries import search, write_gallery
+
+    embedder, data = load(str(model)), folder / DATA
+    products = collections.Counter(entry.product for entry in entries if entry.product)
+    product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
+    with local_folder(folder / INDEX) as place:
+        is_new = not _is_index_of(place, embedder)
+        about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
+        index = sync(place, embedder, items_of(entries), prune=True, progress=True, **about)
+        report(index, str(folder / INDEX))
+        trained = _trained(folder)
+        if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
+            models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
+            print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
+        if index.confidence is None and trained:
+            calibrate_index(index, place, embedder, [str(data)])
+        links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
+        with tempfile.TemporaryDirectory() as pictures:
+            asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
+            write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
+
+
+def _is_index_of(place: pathlib.Path, embedder) -> bool:
+    """Whether there is an index of this model; one of another model, before training for example, is removed."""
+    from mural_tf.fingerprint import TOLERANCE, take
+    from mural_tf.search.index import model_of
+
+    model, known = take(embedder), model_of(place)
+    if known is None or model.distance(known) <= TOLERANCE:
+        return known is not None
+    print(f"{place} is of another model than {model.describe()}: it is made anew.")
+    remove_tree(place)
+    return False
+
+
+def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
+    """Returns queries: a caption in each of the most frequent languages, of different pictures as far as possible.
+
+    Of a model that was trained here they are of dev, with their right answers: any picture of the product.
     """
-    from mural_tf.data import records
-    from mural_tf.search import collect
-    from mural_tf.search.items import IMAGES
     from mural_tf.search.queries import Query
 
-    order = report_of(data)["captions"]
-    wanted = sorted(order, key=lambda language: -order[language]["captions"])[:EXAMPLES]
-    held_out = bool(records.find_files(data, records.IMAGE_TEXT, "dev"))  # of one or two products none is
-    entries = collect.find(IMAGES, [str(data)], "dev") if held_out else ()
-    found = [entry[0] for entry in entries if not isinstance(entry, collect.Unreadable)]
-    right = collections.defaultdict(list)
-    for item in found:
-        right[item.fields.get(product, item.name)].append(item.name)
-    first, chosen = {}, {}
-    for item in found:
-        names = tuple(right[item.fields.get(product, item.name)])
-        of_picture: dict[str, Query] = {}
-        for language, text in item.captions:
-            of_picture.setdefault(language, Query(text, language, right=names))
-        first = {**of_picture, **first}
-        chosen.update([(name, of_picture[name]) for name in wanted if name in of_picture and name not in chosen][:1])
-    chosen = {**first, **chosen}
-    return [chosen[name] for name in wanted if name in chosen]
+    held_out: set[str] | None = None
+    if _trained(folder):
+        from mural_tf.commands.catalogue_training import names_in
+
+        held_out = names_in(folder / DATA, "dev")
+    asked = [entry for entry in entries if held_out is None or entry.name in held_out]
+    right: dict[str, list[str]] = collections.defaultdict(list)
+    for entry in entries if held_out is not None else ():
+        right[entry.product or entry.name].append(entry.name)
+    queries, used = [], set()
+    for language in list(languages_of(entries))[:EXAMPLES]:
+        having = [entry for entry in asked if any(tag == language for tag, _ in entry.captions)]
+        if having:
+            entry = next((entry for entry in having if entry.name not in used), having[0])
+            used.add(entry.name)
+            text = next(text for tag, text in entry.captions if tag == language).strip(" |;,.")
+            queries.append(Query(text, language, right=tuple(right[entry.product or entry.name])))
+    return queries
 
 
 def _similar(index, folder: pathlib.Path) -> list:
@@ -410,24 +337,19 @@ def _quoted(path: os.PathLike | str) -> str:
     return shlex.quote(str(path))
 
 
-def next_lines(folder: pathlib.Path, model: pathlib.Path | str) -> list[str]:
+def next_lines(folder: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
-    queries, trained = _examples(folder / DATA, ""), _trained(folder)
-    place = model_place(model)
-    export = model if (place / "text_encoder").is_dir() else place / "export"
-    places = (folder / INDEX, trained or model, folder / DATA, export, folder / "errors.html")
-    index, workdir, data, served, errors = map(_quoted, places)
-    text = _quoted(queries[0].text if queries else "a sentence")
-    lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
-    skipped = folder / DATA / SKIPPED
-    lines += [f"  {skipped}  rows that were not used, and why"] if skipped.is_file() else []
-    examples = "an example in each language" if queries else "pictures and those like them"
-    lines += [f"  {folder / PAGE}  {examples}: open it in a browser"]
+    texts = (text for entry in entries for _, text in entry.captions)
+    trained = _trained(folder)
+    index, text = _quoted(folder / INDEX), _quoted(next(texts, "a sentence"))
+    lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
+    lines += [f"  {folder / SKIPPED}  rows that were not used, and why"] if (folder / SKIPPED).is_file() else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if model_place(export).is_dir():
-        lines += [f"  python -m mural_tf serve --export={served} --index={index}  # then http://localhost:8501/search"]
-    split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
-    if split:
-        lines.append(f"  python -m mural_tf evaluate --model={workdir} --data_dir={data} --split={split}")
-        lines.append(f"  python -m mural_tf analyse errors --model={workdir} --data_dir={data} --output={errors}")
+    lines += [f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search"]
+    if trained:
+        data = folder / DATA
+        split = "test" if list((data / "image_text").glob("test-*")) else "dev"
+        about = f"--model={_quoted(trained)} --data_dir={_quoted(data)}"
+        lines.append(f"  python -m mural_tf evaluate {about} --split={split}")
+        lines.append(f"  python -m mural_tf analyse errors {about} --output={_quoted(folder / 'errors.html')}")
     return lines

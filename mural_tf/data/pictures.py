@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import stat
+import threading
 import warnings
 
 import numpy as np
@@ -30,15 +31,18 @@ with contextlib.suppress(ImportError):  # phones' HEIC, where this is installed
     pillow_heif.register_heif_opener()
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound below is a stricter one
 MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
+MAX_SCAN = 2**28  # pixels of a picture in a file, which Pillow shrinks before anybody else gets it: a gigabyte
 # Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
-ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic")
+ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic", "svg")
 JPEG_QUALITY = 95  # of what is encoded again
 _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
 
 
+_DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
+
 _OTHERS = {  # what lies among pictures -> what to say of it
     rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
-    rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!doctype svg[^>]*>\s*)?<svg": "SVG drawing: save it as PNG",
+    _DRAWING.pattern: "SVG drawing, which is taken from files alone: save it as PNG",
     rb"%PDF": "PDF file: save its pictures as PNG or JPEG",
     rb"\s*(<!doctype html|<html)": "HTML page in place of a picture",
 }
@@ -48,7 +52,7 @@ class BadImage(UserError):
     """An image that cannot be used; the message is the kind of problem, in a few words."""
 
 
-def open_image(data: bytes) -> Image.Image:
+def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     """Opens an image, reading its header only: format, size, EXIF data; raises `BadImage`."""
     if not data:
         raise BadImage("empty image file")
@@ -59,14 +63,14 @@ def open_image(data: bytes) -> Image.Image:
     except MemoryError:  # says nothing of the image
         raise
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
-        raise BadImage(f"image of more than {MAX_PIXELS:,} pixels") from None
+        raise BadImage(f"image of more than {most_pixels:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
         known = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
         raise BadImage(next(known, "file that is not an image that Pillow reads")) from None
     if image.format in _RUNS_A_PROGRAM:
         raise BadImage(f"{image.format} file, which Pillow does not read by itself")
-    if image.width * image.height > MAX_PIXELS:
-        raise BadImage(f"image of more than {MAX_PIXELS:,} pixels")
+    if image.width * image.height > most_pixels:
+        raise BadImage(f"image of more than {most_pixels:,} pixels")
     return image
 
 
@@ -110,20 +114,51 @@ def turned(image: Image.Image) -> Image.Image:
 
 def on_white(image: Image.Image) -> Image.Image:
     """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
-    if image.mode.startswith("I;16"):  # Pillow would cut 65,535 levels of grey off at 255
-        image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # Pillow would cut levels above 255 off
+        image = _eight_bits(image)
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image.convert("RGB")
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Returns grey of 16 or 32 bits, or of fractions, in 256 levels; white is the end of the range that is in use."""
+    levels = np.nan_to_num(np.asarray(image).astype(np.float32))
+    ranges = (2**16 - 1,) if image.mode.startswith("I;16") else (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
+    white = next((white for white in ranges if levels.max() <= white), levels.max())
+    return Image.fromarray(np.clip(levels * (256 / (white + 1) if white > 1 else 255), 0, 255).astype(np.uint8))
+
+
+def is_plain(image: Image.Image) -> bool:
+    """Whether the graph decodes an opened image as Pillow does, but for how it is turned: JPEG, most of PNG."""
+    if image.width * image.height > MAX_PIXELS:
+        return False
+    # The graph shows the colour that a PNG without an alpha channel names as its transparent one.
+    is_png = image.format == "PNG" and (image.mode in ("RGBA", "LA", "P") or "transparency" not in image.info)
+    return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further ones behind it, as phones write them
+
+
+_one_scan = threading.Lock()  # memory is held for one picture of more than MAX_PIXELS at a time
+
+
 def upright(image: Image.Image) -> Image.Image:
-    """Decodes an opened image to RGB, upright and on white; raises `BadImage`."""
+    """Decodes an opened image to RGB, upright and on white, of at most `MAX_PIXELS`; raises `BadImage`."""
     try:
-        return on_white(turned(image))
+        if not _is_scan(image):
+            return on_white(turned(image))
+        with _one_scan:
+            image.draft("RGB", (image.width // 2, image.height // 2))  # JPEG: decoded at half its size
+            image.load()
+            can_reduce = _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK")
+            decoded = on_white(turned(image.reduce(2) if can_reduce else image))
+            return decoded.reduce(2) if _is_scan(decoded) else decoded
     except (ValueError, OSError) as error:
         raise error if isinstance(error, BadImage) else BadImage("image that does not decode") from None
+
+
+def _is_scan(image: Image.Image) -> bool:
+    return image.width * image.height > MAX_PIXELS
 
 
 def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
@@ -144,15 +179,16 @@ def for_the_encoder(data: bytes) -> bytes:
     """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
 
     JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Whatever else Pillow
-    reads (WebP, AVIF, TIFF, GIF, …), and a PNG that is to be turned, becomes an upright JPEG on white.
+    reads (WebP, AVIF, TIFF, GIF, …), a PNG that is to be turned or names a transparent colour, and a scan of more than
+    `MAX_PIXELS`, become an upright JPEG on white.
 
     Raises:
-      BadImage: it is not an image that Pillow reads, or claims more than `MAX_PIXELS` or `MAX_BYTES`, which is found
-        before it is decoded; or it has to be decoded and does not. JPEG and PNG are not decoded here.
+      BadImage: it is not an image that Pillow reads, or claims more than `MAX_SCAN` pixels or `MAX_BYTES`, which is
+        found before it is decoded; or it has to be decoded and does not. JPEG and PNG are not decoded here.
     """
-    image = open_image(data)
-    if image.format in ("JPEG", "MPO") or (image.format == "PNG" and orientation(image) == 1):
-        return data  # MPO: a JPEG with further ones behind it, as phones write them
+    image = open_image(data, MAX_SCAN)
+    if is_plain(image) and (image.format != "PNG" or orientation(image) == 1):
+        return data
     return encode_jpeg(upright(image))
 
 
@@ -166,7 +202,7 @@ def read_picture(data: bytes, side: int = 0) -> Image.Image:
     Raises:
       BadImage: Pillow cannot read it, or it claims too many pixels.
     """
-    image = open_image(data)
+    image = open_image(data, MAX_SCAN)
     if side:
         image.draft("RGB", (2 * side, 2 * side))
     return upright(image)
@@ -191,10 +227,11 @@ def thumbnail_url(data: bytes, side: int) -> str:
 
 
 def read_file(path: str | os.PathLike) -> bytes:
-    """Returns the content of an image file.
+    """Returns the content of an image file, of an SVG the PNG that it draws.
 
     Raises:
-      BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`.
+      BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`; a drawing that
+        cannot be drawn, or names files.
       OSError: it is not there or cannot be read.
     """
     path = as_path(path)
@@ -205,7 +242,14 @@ def read_file(path: str | os.PathLike) -> bytes:
         content = file.read(size + 1)  # Python allocates all that is asked for
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
-    return content
+    if not _DRAWING.match(content):
+        return content
+    from mural_tf.data.drawings import draw
+
+    try:
+        return draw(content)
+    except ValueError as error:
+        raise BadImage(str(error)) from None
 
 
 def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:

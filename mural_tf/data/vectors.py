@@ -1,31 +1,37 @@
-"""Vectors of texts on disk, as `embed` writes them and as any program can: what a teacher in a folder is.
+"""Vectors on disk as Parquet, which pandas, DuckDB, Spark and databases read: what `embed` and `search export` write.
 
-embeddings.json                {"kind": "texts", "embedding_size": D, "shards": S}, and more of `embed`'s
-vectors-00000-of-00012.npy     float32 or float16 [n, D]
-items-00000-of-00012.jsonl     a line {"name": text} for each row
+A folder of files *.parquet. Columns that every file needs:
+
+    name      a text: a path, an id, or the text itself
+    vector    a list of D numbers, float16 or float32
+
+Those of an item besides, where they are known:
+
+    path, offset, language, content   see search/items.py; `path` as bytes, because names of files may be no UTF-8
+    captions, fields                  JSON: [[language, text], …] and {name: value}
+
+The files' metadata say under "mural_tf" of what kind the items are and which model made the vectors.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, forget, json_field, read_array, read_json
+from mural_tf.errors import UserError, install_extra
+from mural_tf.files import as_path, forget
 from mural_tf.hashes import bytes_hash
 
-DESCRIPTION = "embeddings.json"
-ENDINGS = {"vectors": "npy", "items": "jsonl", "manifest": "json"}  # of a shard's files
-
-
-def shard_name(kind: str, number: int, count: int) -> str:
-    """Returns the name of one of the files of `ENDINGS`."""
-    return f"{kind}-{number:05d}-of-{count:05d}.{ENDINGS[kind]}"
+ENDING, METADATA = ".parquet", b"mural_tf"
+ROWS = 4096  # read, and written, at a time
 
 
 _PARTS_OF_MODELS = (  # names, with * for any
@@ -49,53 +55,132 @@ def model_digest(model: str | os.PathLike) -> str:
     return summed.hexdigest()
 
 
+def _pyarrow():
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(f"Parquet needs pyarrow: {install_extra('convert')}.") from None
+    return pyarrow
+
+
+def vector_files(folder: str | os.PathLike) -> list:
+    """Returns the Parquet files in a folder, in the order of their names."""
+    folder = as_path(folder)
+    return sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else []
+
+
+class VectorFile:
+    """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, about) as file: file.add(…)`."""
+
+    def __init__(self, path: str | os.PathLike, width: int, dtype: str, about: Mapping):
+        self._arrow, self._width, self._dtype = _pyarrow(), width, np.dtype(dtype)
+        arrow, number = self._arrow, self._arrow.float16() if self._dtype == np.float16 else self._arrow.float32()
+        texts = {name: arrow.string() for name in ("name", "language", "content", "captions", "fields")}
+        kinds = {**texts, "path": arrow.binary(), "offset": arrow.int64(), "vector": arrow.list_(number, width)}
+        self._schema = arrow.schema(kinds.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
+        # Each page has a checksum: a bit that flipped is noticed.
+        self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
+
+    def __enter__(self) -> VectorFile:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._writer.close()
+
+    def add(self, rows: Sequence[Mapping], vectors: np.ndarray) -> None:
+        """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
+        numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
+        column = self._arrow.FixedSizeListArray.from_arrays(numbers, self._width)
+        found = [
+            self._arrow.array([row[name] for row in rows], self._schema.field(name).type)
+            for name in self._schema.names[:-1]
+        ]
+        self._writer.write_table(self._arrow.Table.from_arrays([*found, column], schema=self._schema))
+
+
+def about_of(path: str | os.PathLike) -> dict:
+    """Returns what a file says of itself, {} where another program wrote it. Raises `UserError` if it is damaged."""
+    with _opened(path) as file:
+        said = (file.schema_arrow.metadata or {}).get(METADATA, b"{}")
+        return json.loads(said)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike) -> Iterator:
+    arrow = _pyarrow()
+    try:
+        with as_path(path).open("rb") as content:
+            yield arrow.parquet.ParquetFile(content, page_checksum_verification=True)
+    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged, or no Parquet of name and vector ({reason}): make it again.") from None
+
+
+def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tuple[list[dict], np.ndarray]]:
+    """Yields rows, dictionaries of the columns but "vector", and their vectors [B, D], some thousands at a time.
+
+    `names`: only these columns. Raises `UserError` for a file that is damaged or holds no vectors.
+    """
+    with _opened(path) as file:
+        there = file.schema_arrow.names
+        columns = [name for name in there if name != "vector" and (not names or name in names)]
+        if not {"name", "vector"} <= set(there):
+            raise UserError(f"{path} has the columns {', '.join(there)}: expected name and vector.")
+        for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
+            vectors = batch.column(batch.schema.get_field_index("vector"))
+            if vectors.null_count:
+                raise UserError(f"{path} holds rows without a vector: leave them out.")
+            flat = vectors.flatten().to_numpy(zero_copy_only=False)
+            flat = flat if flat.dtype == np.float16 else flat.astype(np.float32)
+            if len(flat) % len(batch) or len(set(vectors.value_lengths().to_pylist())) > 1:
+                raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
+            rows = batch.drop_columns(["vector"]).to_pylist()
+            yield rows, flat.reshape(len(batch), -1)
+
+
 class TextVectors:
     """A folder of vectors of texts, looked up by text.
 
     Raises `UserError` where it holds something else, or is damaged. Attributes: `width`, D; `digest`, 16 hexadecimal
-    digits of the description and of the size and the first megabyte of each file.
+    digits of the name, the size and the first megabyte of each file.
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder, path = folder, folder / DESCRIPTION
-        described = read_json(path)
-        kind, self.width = json_field(described, "kind", str, path), json_field(described, "embedding_size", int, path)
-        if kind != "texts":
-            raise UserError(f"{folder} holds vectors of {kind}: a teacher's are of texts.")
-        self._shards = json_field(described, "shards", int, path)
-        summed = hashlib.blake2b(path.read_bytes(), digest_size=8)
-        for number in range(self._shards):
-            for file in (self._file("items", number), self._file("vectors", number)):
-                if not file.is_file():
-                    raise UserError(f"{file} does not exist: {path} names {self._shards} shards.")
-                with open(file, "rb") as content:
-                    summed.update(str(file.stat().st_size).encode() + content.read(1 << 20))
+        self._files = vector_files(folder)
+        summed = hashlib.blake2b(digest_size=8)
+        for file in self._files:
+            kind = about_of(file).get("kind", "texts")
+            if kind != "texts":
+                raise UserError(f"{folder} holds vectors of {kind}: a teacher's are of texts.")
+            with open(file, "rb") as content:
+                summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
         self.digest = summed.hexdigest()
+        blocks = (vectors.shape[1] for file in self._files for _, vectors in read_rows(file, ["name"]))
+        self.width = next(blocks, 0)
         self._keys: np.ndarray | None = None
 
-    def _file(self, kind: str, number: int) -> pathlib.Path:
-        return self._folder / shard_name(kind, number, self._shards)
-
     def _read(self) -> None:
-        """Reads the texts, of which 64 bits each stay, and maps the vectors."""
-        keys = array.array("Q")
-        self._vectors = [read_array(self._file("vectors", number)) for number in range(self._shards)]
-        for number, vectors in enumerate(self._vectors):
-            file, before = self._file("items", number), len(keys)
-            try:
-                with open(file, "rb") as lines:
-                    keys.extend(bytes_hash(json.loads(line)["name"].encode()) for line in lines)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise UserError(f"{file}, line {len(keys) - before + 1}: expected an object with a name.") from None
-            if vectors.shape != (len(keys) - before, self.width):
-                raise UserError(
-                    f"{self._file('vectors', number)} is {list(vectors.shape)}, expected [{len(keys) - before}, "
-                    f"{self.width}]: a row for each line of {file.name}."
-                )
+        """Reads the texts, of which 64 bits each stay, and the vectors into a file that is mapped."""
+        keys, dtype = array.array("Q"), None
+        self._store = tempfile.TemporaryFile()
+        for file in self._files:
+            for rows, vectors in read_rows(file, ["name"]):
+                dtype = dtype or vectors.dtype
+                if vectors.shape[1] != self.width:
+                    raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, others of {self.width}.")
+                if not all(isinstance(row["name"], str) for row in rows):
+                    raise UserError(f"{file}: expected a text in the column name of each row.")
+                keys.extend(bytes_hash(row["name"].encode()) for row in rows)
+                self._store.write(np.ascontiguousarray(vectors, dtype).tobytes())
+        self._store.flush()
         unsorted = np.array(keys, np.uint64)
         self._rows = np.argsort(unsorted, kind="stable")
         self._keys = unsorted[self._rows]
-        self._ends = np.cumsum([len(vectors) for vectors in self._vectors])
+        if len(keys):
+            self._vectors = np.memmap(self._store, dtype, "r", shape=(len(keys), self.width))
 
     def look_up(self, texts: list[bytes]) -> np.ndarray:
         """Returns float32 [N, D] of UTF-8 texts; a row of zeros where the folder has no such text."""
@@ -107,10 +192,6 @@ class TextVectors:
         wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
         places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
         known = np.flatnonzero(self._keys[places] == wanted)
-        rows = self._rows[places[known]]
-        shards = np.searchsorted(self._ends, rows, side="right")
-        for number, vectors in enumerate(self._vectors):
-            mine = np.flatnonzero(shards == number)
-            found[known[mine]] = vectors[rows[mine] - (self._ends[number] - len(vectors))]
-            forget(vectors)
+        found[known] = self._vectors[self._rows[places[known]]]
+        forget(self._vectors)
         return found

@@ -251,7 +251,7 @@ def measure_retrieval(
     batch_size: int = 128,
     name: str = "retrieval",
 ) -> Evaluation:
-    """Measures one split of a folder of records, whatever share of its images decodes.
+    """Measures one split of a folder of records, for any share of images that decode.
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,

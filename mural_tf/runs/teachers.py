@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from mural_tf.data.streams.targets import Embed
-from mural_tf.data.vectors import DESCRIPTION, TextVectors, model_digest
+from mural_tf.data.vectors import TextVectors, model_digest, vector_files
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models.dual_encoder import DualEncoder
@@ -29,12 +29,12 @@ class Teacher:
 
 
 def open_teacher(path: str) -> Teacher:
-    """Returns a teacher: a folder of vectors of texts, or a model that `mural_tf.load` takes.
+    """Returns a teacher: a folder of vectors of texts as Parquet, or a model that `mural_tf.load` takes.
 
     Raises `UserError` where it is neither, when it is opened or when it is first asked.
     """
     folder = local_model(path)
-    if (folder / DESCRIPTION).is_file():
+    if vector_files(folder):
         vectors = TextVectors(folder)
         return Teacher(vectors.digest, vectors.look_up)
     if not folder.is_dir():

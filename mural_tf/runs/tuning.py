@@ -154,17 +154,17 @@ def _counts_of(source: Source, kind: str) -> dict[str, int]:
 
 
 def caption_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training captions by language, those of `data.image_text_languages` where these are given.
+    """Returns training captions by language, of `data.image_text_languages` where these are given.
 
-    Raises `UserError` if there are none.
+    Raises `UserError` if there are not any.
     """
     return _chosen_counts(data, "image_text", records.IMAGE_TEXT, data.image_text_languages, "captions")
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training text pairs by their second language, those of `data.text_text_languages` where these are given.
+    """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
 
-    Of captions as pairs, the captions' counts. Raises `UserError` if there are none.
+    Of captions as pairs, the captions' counts. Raises `UserError` if there are not any.
     """
     if data.text_pairs != "files":
         return caption_counts(data)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
 
 from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path, json_field, read_json, write_whole
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, write_whole
+from mural_tf.fingerprint import take
 from mural_tf.remote_folders import local_folder, model_place, shown
-from mural_tf.search import approximate, collect, confidence, embed, ranking
+from mural_tf.search import changes, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
-from mural_tf.search.build import PLAN, build_index, index_embeddings, index_in_memory
-from mural_tf.search.index import BUILDING, SKIPPED, Index, load_index, read_description
+from mural_tf.search.changes import SKIPPED
+from mural_tf.search.index import Index, described, index_in_memory, load_index
 from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
     Query,
@@ -37,65 +37,48 @@ def index(
     *,
     model: str = "",
     embeddings: str = "",
-    method: str = "auto",
     queries_file: str = "",
     calibrate: str = "",
     batch_size: int = 64,
-    update: bool = False,
     prune: bool = False,
-    **content: str,
+    fields: Sequence[str] | None = None,
+    kind: str = "",
+    split: str = "",
+    dtype: str = "",
 ) -> Index:
-    """Makes the index `output` and, where it is large, an approximate one; prints what was done.
+    """Makes the index `output`, or brings it to what its sources hold; prints what was done.
 
     Args:
-      names, batch_size: see `build_index`.
-      model: a workdir or an export; not needed with `embeddings`, unless their own is not where it was.
-      embeddings: a folder that `embed` made, in place of `names` and `content`.
-      method: of the approximate index, see `approximate.choose`.
-      queries_file: see `read_queries`.
+      names, kind, split, dtype, batch_size, prune, fields: see `Index.build`.
+      model: a workdir or an export; by default the one that made the index, or the embeddings.
+      embeddings: a folder that `embed` made, in place of `names`, kind, split and dtype.
+      queries_file: see `read_queries`; right answers tell how sure answers are.
       calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
         default those of the split dev of `names`.
-      update: bring a complete index to what its sources hold; without `names` and `embeddings` those it was made of,
-        with the model that made it.
-      prune: the update takes out what is in the sources no more.
-      content: kind, split and dtype, see `build_index`.
     """
-    if prune and not update:
-        raise UserError("--prune takes out what the sources hold no more: it needs --update.")
     given = read_queries(queries_file) if queries_file else []
-    if method not in ("none", "auto"):
-        approximate.import_faiss()
     if embeddings and names:
         raise UserError("--embeddings takes the place of sources: give one or the other.")
-    if calibrate and content.get("kind", IMAGES) != IMAGES:
+    if calibrate and kind not in ("", IMAGES):
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
-        if update and not names and not embeddings:
-            names, content = _made_of(folder)
-            if len(names) == 1 and (as_path(names[0]) / embed.DESCRIPTION).is_file():
+        if not names and not embeddings:
+            known = described(folder)
+            names = known["sources"]
+            if len(names) == 1 and embed.is_embeddings(names[0]):
                 names, embeddings = [], names[0]
             else:
-                model = model or read_description(folder)["model"]["path"]
+                model = model or known["model"]["path"]
+                kind, split, dtype = kind or known["kind"], split or known["split"], dtype or known["dtype"]
         captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
         _captioned(captioned)  # mistakes show before the model is loaded
-        if not embeddings:
-            collect.list_files(content.get("kind", IMAGES), names, content.get("split", ""))
         if embeddings:
-            made = index_embeddings(embeddings, folder, update, prune)
-            embedder = model_of(made, model) if model else LateModel(made)
-            if model:
-                ranking.add_captions(folder, made, embedder)
-            elif made.captions is None and len(made.table.caption_rows()):
-                print("Captions are searched by words alone: --model=MODEL encodes them, too.")
+            made, embedder = _index_embeddings(embeddings, folder, model, prune, fields)
         else:
-            embedder, of_update = load(model), dict(update=update, prune=prune)
-            made = build_index(embedder, names, folder, batch_size=batch_size, progress=True, **of_update, **content)
-        print(f"{made.count:,} {made.kind} in {shown(folder)}, made by {made.model.describe()}.")
-        if made.skipped:
-            print(f"{made.skipped:,} could not be read: see {shown(folder)}/{SKIPPED}.", file=sys.stderr)
-        if made.gone:
-            print(f"{made.gone:,} of them are in the sources no more; --prune takes them out.")
-        _approximate(made, embedder, folder, method, given)
+            collect.list_files(kind or IMAGES, names, split)
+            embedder, of = load(model), dict(kind=kind, split=split, dtype=dtype, fields=fields)
+            made = Index.build(folder, embedder, names, prune=prune, batch_size=batch_size, progress=True, **of)
+        report(made, shown(folder))
         answered = [one for one in given if one.right]
         unsure = made.confidence is None and (captioned or made.captions is not None)
         if made.kind == IMAGES and (unsure or calibrate or answered):
@@ -103,12 +86,31 @@ def index(
     return made
 
 
-def _made_of(folder: pathlib.Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the sources of an index, also of one whose update was cut short, and its kind, split and dtype."""
-    plan = folder / BUILDING / PLAN
-    described = read_json(plan) if plan.exists() else read_description(folder)
-    content = {name: json_field(described, name, str, folder) for name in ("kind", "split", "dtype")}
-    return json_field(described, "sources", list[str], folder), content
+def report(made: Index, place: str) -> None:
+    """Prints what an index holds and what the last change of it did."""
+    print(f"{made.count:,} {made.kind} in {place}, made by {made.model.describe()}.")
+    counts = made.counts
+    words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
+    if counts.changed or counts.pruned or counts.kept:
+        print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
+    if made.skipped:
+        print(f"{made.skipped:,} could not be read: see {place}/{SKIPPED}.", file=sys.stderr)
+    if counts.deleted:
+        print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
+    if counts.gone:
+        print(f"{counts.gone:,} of them are in the sources no more; --prune takes them out.")
+
+
+def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
+    """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
+    made_by, about, items = embed.read(embeddings)
+    embedder = load(quickest(model)) if model else None
+    if embedder is not None:
+        made_by.check(take(embedder), f"The folder {embeddings}")
+    made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
+    if model == "" and made.captions is None and len(made.table.caption_ids()):
+        print("Captions are searched by words alone: --model=MODEL encodes them, too.")
+    return made, embedder or LateModel(made)
 
 
 def calibrate_index(
@@ -134,16 +136,16 @@ def calibrate_index(
         chosen = ranking.choose_weights(asked) if made.captions is not None else None
         if chosen is not None:
             made.weights, shares = chosen
-            ranking.save_weights(folder, made.captions.head, made.weights)
             weights = ", ".join(f"{way} {weight:g}" for way, weight in made.weights.items())
             found = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
             print(f"Weights of the one ranking: {weights}. Recall@10 in languages that the captions lack: {found}.")
             asked = [one.weighted(made.weights) for one in asked]
         made.confidence = confidence.learn(made, embedder, pictures, given, asked)
     except UserError as error:
+        changes.keep(folder, made.weights, None)
         print(f"Warning: it is not known how sure answers are: {error}", file=sys.stderr)
         return
-    confidence.save(folder, made.confidence)
+    changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
     fitted = made.confidence
     print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
 
@@ -193,34 +195,6 @@ def model_of(made: Index, model: str = ""):
     embedder = load(quickest(model))
     made.check_model(embedder)
     return embedder
-
-
-def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given: Sequence[Query]) -> None:
-    """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
-
-    One of as many cells is kept, and its effort is chosen again, for the `given` sentences as well.
-    """
-    cells, built = approximate.choose(len(made), method), made.approximate
-    is_there = built is not None and built.cells == cells
-    if cells is None or (is_there and not given):
-        print("Its approximate index is there already." if is_there else "Searched exactly.")
-        return
-    if method == "auto" and not importlib.util.find_spec("faiss"):
-        print(f"Searched exactly, because faiss is not installed: {install_extra('search')}.")
-        return
-    if not is_there:
-        built = approximate.build(made.embeddings, cells, progress=True)
-    groups = approximate.collect_queries(made, embedder, given)
-    report = approximate.choose_effort(built, made.embeddings, groups)
-    approximate.save(folder, built, report)
-    made.approximate = built
-    print("\n".join(approximate.to_lines(report, built)))
-    if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
-        print(
-            "Warning: recall was not measured for sentences, because none is known: give some in the languages that "
-            "will be asked, --queries=FILE with language[TAB]text a line.",
-            file=sys.stderr,
-        )
 
 
 def check_outputs(html: str = "", json: str = "") -> None:
@@ -274,7 +248,6 @@ def query(
     queries: Sequence[Query],
     *,
     model: str = "",
-    use_exact: bool = False,
     html: str = "",
     json: str = "",
     **asked,
@@ -288,7 +261,7 @@ def query(
     """
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)
-    opened = load_index(index_folder, use_exact)
+    opened = load_index(index_folder)
     return _answer(opened, LateModel(opened, model), queries, html, json, asked)
 
 
@@ -330,7 +303,14 @@ def remove(
         raise UserError("Give names, or --filter and --gone, which say which items; not both.")
 
     with local_folder(index_folder) as folder:
-        check_filters(load_index(folder, use_exact=True), filters)
-        count, of = index_files.remove(folder, names, filters, gone, dry_run)
-        kind = read_description(folder)["kind"]
-    print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+        opened = load_index(folder)
+        check_filters(opened, filters)
+        count, of = changes.remove(folder, names, filters, gone, dry_run)
+    print(f"{count:,} of {of:,} {opened.kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+
+
+def export(index_folder: str, output: str) -> None:
+    """Writes an index as a Parquet file, for databases and other programs."""
+    opened = load_index(index_folder)
+    embed.export(opened, output)
+    print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")

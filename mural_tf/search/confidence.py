@@ -31,7 +31,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import os
+import io
 import pathlib
 import unicodedata
 import zlib
@@ -40,11 +40,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import whole
 from mural_tf.search import ranking
 from mural_tf.search.ranking import NEIGHBOURS, SAME, Ranked
 
-FILE = "confidence.npz"
 FEATURES = ("score", "lead", "caption", "lead of caption", "share", "lead of share")  # of the first answer
 FEATURES += ("characters", "words", "order", "known texts", "hub")
 DOMAINS = pathlib.Path(__file__).with_name("other_domains.txt")
@@ -458,25 +456,23 @@ def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[s
     return made
 
 
-# Files.
+# In the database of an index.
 
 
-def save(folder: str | os.PathLike, confidence: Confidence) -> None:
-    """Writes the file into the folder of an index, whole."""
-    with whole(pathlib.Path(folder) / FILE) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, **dataclasses.asdict(confidence))
+def to_bytes(confidence: Confidence) -> bytes:
+    """Returns a file of NumPy's."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **dataclasses.asdict(confidence))
+    return file.getvalue()
 
 
-def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
-    """Returns what `save` wrote; None if there is nothing, or it is for an index of another size than `count`.
+def from_bytes(data: bytes, count: int, size: int) -> Confidence | None:
+    """Returns what `to_bytes` wrote; None if it is for an index of another size than `count`.
 
     Raises `UserError` if it is damaged, or of vectors of another length than `size`.
     """
-    path = pathlib.Path(folder) / FILE
-    if not path.exists():
-        return None
     try:
-        with np.load(path) as values:  # no pickles
+        with np.load(io.BytesIO(data)) as values:  # no pickles
             found = {field.name: values[field.name] for field in dataclasses.fields(Confidence)}
         numbers = {name: int(found[name]) for name in ("count", "captions", "images")}
         confidence = Confidence(**{**found, **numbers, "scripts": tuple(map(str, found["scripts"]))})
@@ -484,5 +480,5 @@ def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
             raise ValueError(f"known is {list(confidence.known.shape)}, expected [M, {size}]")
     except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged files
         reason = str(error) or type(error).__name__
-        raise UserError(f"{path} is damaged ({reason}); delete it, or make the index again.") from None
+        raise UserError(f"How sure answers are is damaged ({reason}): make the index again.") from None
     return confidence if abs(count - confidence.count) <= CHANGED * confidence.count else None

@@ -1,28 +1,24 @@
-"""Embeds images or texts by blocks, in one process or many: shards of vectors, and what they are vectors of.
+"""Embeds images or texts by blocks, in one process or many, and writes vectors as Parquet (`data/vectors.py`).
 
     python -m mural_tf embed photos data/mine --model=EXPORT --output=FOLDER
 
 A folder of embeddings, complete when it has `embeddings.json`:
 
-    embeddings.json                kind, count, size and type of the vectors, the model, files and their checksums
-    vectors-00000-of-00012.npy     float32 or float16 [N, D], L2-normalised
-    items-00000-of-00012.jsonl     one `Item` in each line, of the same row
-    manifest-00000-of-00012.json   counts, what was skipped, checksums, what was read
-    model_probes.npy               the model's `Fingerprint`
-    skipped.tsv                    reason[TAB]place of what could not be read; only if something could not
+    embeddings.json              kind, counts, the model, what was skipped
+    part-00000-of-00012.parquet  items and their vectors
+    skipped.tsv                  reason[TAB]place of what could not be read; only if something could not
 
-The sources' files are cut into shards beforehand, so that the number of workers does not change a byte. While it runs,
-everything lies in a hidden folder beside the output; the same command again makes the shards that have no manifest yet.
+The sources' files are cut into shards beforehand, so that the number of workers does not change what is in one. While
+it runs, everything lies in a hidden folder beside the output; the same command again makes the shards that are missing.
 An item that comes again in its shard is left out; `search index` leaves out those that come again in another.
 """
 
 from __future__ import annotations
 
-import collections
+import base64
 import dataclasses
 import functools
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -31,29 +27,27 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
-import google_crc32c
 import numpy as np
 
-from mural_tf.data import pictures, shards
+from mural_tf.data import shards
 from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
-from mural_tf.data.vectors import DESCRIPTION, ENDINGS, model_digest, shard_name
+from mural_tf.data.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
+from mural_tf.files import as_path, read_json, storage_errors, whole, write_whole
+from mural_tf.fingerprint import Fingerprint, take
 from mural_tf.progress import tell, tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_model
-from mural_tf.search import collect
-from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
-from mural_tf.search.items import IMAGES, Item, read_image, to_json
-from mural_tf.search.ranking import CAPTIONS, prompt_of
+from mural_tf.search import changes, collect
+from mural_tf.search.collect import Found, Piece, Unreadable
+from mural_tf.search.index import Index
+from mural_tf.search.items import IMAGES, Item
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Step
 
-MODEL = "model.json"
-FORMAT = 1  # raised when the same input would give other bytes than before
-DTYPES = ("float32", "float16")
+DESCRIPTION, SKIPPED = "embeddings.json", "skipped.tsv"
+FORMAT = 2  # raised when the same input would give other vectors than before
 BLOCK = 4096  # items given to the encoder in one call, which sorts texts by length
 BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
 
@@ -145,7 +139,7 @@ def embed(
 
 
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
-    """Returns what decides the bytes of embeddings, as JSON values."""
+    """Returns what decides the vectors, as JSON values."""
     read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
     for path in collect.side_files(unit.path for pieces in groups for _, unit in pieces):
         read.update(path.read_bytes())
@@ -188,21 +182,13 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     """
     with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
-    keep_model(folder, fingerprint, f"The unfinished work in {folder}")
-    width = fingerprint.probes.shape[1]
+    for path in vector_files(folder / "parts")[:1]:
+        made_by(path).check(fingerprint, f"The unfinished work in {folder}")
 
     def work(element: tuple[int, Sequence[Piece]]) -> None:
-        make_shard(embedder, folder, *element, settings, width, Seen(settings.kind))
+        make_shard(embedder, fingerprint, folder, *element, settings)
 
     return work
-
-
-def keep_model(folder: pathlib.Path, fingerprint: Fingerprint, what: str) -> None:
-    """Says in an unfinished folder, `what`, which model makes its shards; raises `UserError` if another one did."""
-    if not (folder / PROBES).is_file():
-        write_whole(folder / MODEL, json.dumps({"path": fingerprint.path, "step": fingerprint.step}))
-        save_array(folder / PROBES, fingerprint.probes)
-    Fingerprint(np.array(read_array(folder / PROBES)), "of the finished shards").check(fingerprint, what)
 
 
 _LOADING = threading.Lock()
@@ -229,112 +215,46 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
 
 
 def make_shard(
-    embedder,
-    folder: pathlib.Path,
-    number: int,
-    pieces: Sequence[Piece],
-    settings: Settings,
-    width: int,
-    seen: Seen,
-    choose: Callable[[Iterator[Found]], Iterator[Found]] = iter,
+    embedder, model: Fingerprint, folder: pathlib.Path, number: int, pieces: Sequence[Piece], settings: Settings
 ) -> None:
-    """Encodes what pieces hold and writes it as a shard of an unfinished folder: the one way to vectors on disk.
+    """Encodes what pieces hold and writes it into an unfinished folder: a file of vectors, and its manifest last."""
+    tally, entries, seen = Embedded(), collect.read(settings.kind, pieces), set()
+    path = folder / "parts" / f"{number:06d}{ENDING}"
+    about = about_vectors(model, settings.kind, settings.split, settings.dtype)
+    with whole(path) as partial:
+        with VectorFile(partial, model.probes.shape[1], settings.dtype, about) as file:
+            while block := list(itertools.islice(entries, BLOCK)):
+                items, vectors = _encode(embedder, block, settings, seen, tally)
+                if items:
+                    file.add([to_row(item) for item in items], vectors)
+        size = partial.stat().st_size
+    part = Part("vectors", "", path.name, size, "", tally.written, tally.written, {})
+    shards.write_manifest(folder, number, Manifest(tally, [part], [[*unit[:4]] for _, unit in pieces]))
 
-    The same pieces give the same bytes.
 
-    Args:
-      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
-      folder: holds the folder `parts`.
-      width: D of the vectors.
-      seen: what was met before is left out and counted; what is met now is added.
-      choose: leaves out further items, or gives the vector of one in place of its content.
-    """
-    tally, rows, vectors = Embedded(), [], [np.zeros((0, width), settings.dtype)]
-
-    def distinct() -> Iterator[Found]:
-        for entry in collect.read(settings.kind, pieces):
-            if seen.add(entry):
-                yield entry
-            else:
-                tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
-
-    found = choose(distinct())
-    for first in found:
-        block = itertools.chain([first], itertools.islice(found, BLOCK - 1))
-        items, encoded, unreadable = encode(embedder, block, settings.kind, settings.batch)
-        for entry in unreadable:
+def _encode(
+    embedder, block: Iterable[Found], settings: Settings, seen: set[bytes], tally: Embedded
+) -> tuple[list[Item], np.ndarray]:
+    """Returns the items of a block that can be used and were not seen before, and their vectors [N, D]."""
+    read: list[changes.Entry] = []
+    for found in block:
+        key = changes.key_of(settings.kind, found)
+        entry = changes.read_entry(settings.kind, found)
+        if key in seen:
+            tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry.item.name)
+        elif isinstance(entry, Unreadable):
             tally.skip(entry.kind, entry.name, entry.count)
-        tally.written += len(items)
-        rows += items
-        vectors.append(encoded.astype(settings.dtype))
-    write_shard(folder, number, pieces, rows, np.concatenate(vectors), tally)
-
-
-def part_path(folder: pathlib.Path, number: int, kind: str) -> pathlib.Path:
-    """Where a shard's "vectors" or "items" lie while others are made."""
-    return folder / "parts" / f"{number:06d}.{kind}.{ENDINGS[kind]}"
-
-
-def write_shard(
-    folder: pathlib.Path, number: int, pieces: Sequence[Piece], items: Sequence[Item], vectors: np.ndarray, tally: Tally
-) -> None:
-    """Writes a shard's files, each whole, and last the manifest of what was read; `vectors`: [N, D] of its items."""
-    array = io.BytesIO()
-    np.save(array, vectors)
-    languages = collections.Counter(item.language for item in items if item.language)
-    of_items = {"records": len(items), "texts": len(items), "languages": dict(sorted(languages.items()))}
-    parts = []
-    for kind, content in {"items": b"".join(map(to_json, items)), "vectors": array.getvalue()}.items():
-        path, checksum = part_path(folder, number, kind), f"{google_crc32c.value(content):08x}"
-        with whole(path) as partial:
-            partial.write_bytes(content)
-        parts.append(Part(kind, split="", name=path.name, bytes=len(content), crc32c=checksum, **of_items))
-    shards.write_manifest(folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
-
-
-def encode(embedder, found: Iterable[Found], kind: str, batch_size: int, progress: bool | None = False):
-    """Returns (items, float32 [N, D], unreadable ones) of what was found; images stream through the encoder.
-
-    Items that came with a vector in place of their content keep it, and are the first ones.
-    """
-    items: list[Item] = []
-    known: list[tuple[Item, np.ndarray]] = []
-    unreadable: list[Unreadable] = []
-
-    def contents():
-        for entry in found:
-            if isinstance(entry, Unreadable):
-                unreadable.append(entry)
-            elif isinstance(entry[1], np.ndarray):
-                known.append(entry)
-            else:
-                items.append(entry[0])
-                yield entry[1]
-
-    if kind == IMAGES:
-        embeddings, kept = embedder.encode_image(
-            contents(), batch_size=batch_size, on_error="skip", progress=bool(progress)
-        )
-    else:
-        prompt = prompt_of(embedder, CAPTIONS)
-        embeddings = embedder.encode_text(list(contents()), batch_size=batch_size, progress=bool(progress), **prompt)
-        kept = np.arange(len(items))
-    readable = set(kept.tolist())
-    unreadable += [_why(kind, item) for row, item in enumerate(items) if row not in readable]
-    if known:
-        embeddings = np.concatenate([np.stack([vector for _, vector in known]), embeddings])
-    return [*(item for item, _ in known), *(items[row] for row in kept)], embeddings, unreadable
-
-
-def _why(kind: str, item: Item) -> Unreadable:
-    try:
-        pictures.for_the_encoder(read_image(item))
-        reason = "damaged: it does not decode"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+        else:
+            read.append(entry)
+        seen.add(key)
+    if not read:
+        return [], np.zeros((0, 0))
+    vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
+    unread = np.setdiff1d(np.arange(len(read)), kept)
+    for entry in (changes.unreadable(settings.kind, read[place].item) for place in unread):
+        tally.skip(entry.kind, entry.name)
+    tally.written += len(kept)
+    return [read[place].item for place in kept], vectors
 
 
 # The end.
@@ -350,23 +270,12 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
     complete.mkdir(exist_ok=True)
     for number, manifest in enumerate(manifests):
         for part in manifest.parts:
-            name = shard_name(part.kind, number, count)
-            shards.rename_part(folder, part, complete / name)
-            part.name = name
-        text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False)
-        write_whole(complete / shard_name("manifest", number, count), text)
+            shards.rename_part(folder, part, complete / f"part-{number:05d}-of-{count:05d}{ENDING}")
     shards.join_skipped(folder, count, complete / SKIPPED)
-    probes = np.array(read_array(folder / PROBES))
-    save_array(complete / PROBES, probes)
-    made_by = {**read_json(folder / MODEL), "digest": identity["model"], "identity": str(Fingerprint(probes))}
-    described = {
-        **identity,
-        "made_by": made_by,
-        "count": tally.written,
-        "embedding_size": int(probes.shape[1]),
-        "shards": count,
-        **tally.described(),
-    }
+    model = made_by(vector_files(complete)[0])
+    by = {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)}
+    width = int(model.probes.shape[1])
+    described = {**identity, "made_by": by, "count": tally.written, "embedding_size": width, **tally.described()}
     write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     shards.publish_work(folder, output)
 
@@ -375,10 +284,86 @@ def describe(output: pathlib.Path) -> str:
     """Returns what a folder of embeddings holds and what was skipped, in lines to print."""
     found = read_json(output / DESCRIPTION)
     lines = [
-        f"{found['count']:,} {found['kind']} in {output}: {found['dtype']} [N, {found['embedding_size']}] in "
-        f"{found['shards']} shards, made by {found['made_by']['path']} [{found['made_by']['identity']}]"
+        f"{found['count']:,} {found['kind']} in {output}: {found['dtype']} [N, {found['embedding_size']}], made by "
+        f"{found['made_by']['path']} [{found['made_by']['identity']}]"
     ]
     for word in ("skipped", "left_out"):
         for kind, entry in sorted(found[word].items(), key=lambda item: -item[1]["count"]):
             lines.append(f"{word.replace('_', ' ')} {entry['count']} x {kind}, first at {entry['first']}")
     return "\n".join(lines)
+
+
+# Rows of Parquet, and what an index makes of them.
+
+
+def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
+    """Returns what a file of vectors says of itself: JSON values."""
+    probes = model.probes.astype("<f4")
+    said = {"path": model.path, "step": model.step, "shape": probes.shape}
+    said["probes"] = base64.b64encode(probes.tobytes()).decode()
+    return {"kind": kind, "split": split, "dtype": dtype, "model": said}
+
+
+def made_by(path: str | os.PathLike) -> Fingerprint:
+    """Returns the model that made a file of vectors; raises `UserError` if the file does not say so."""
+    model = about_of(path).get("model")
+    if not model:
+        raise UserError(f"{path} does not say which model made its vectors: it was not written by `embed` or `export`.")
+    probes = np.frombuffer(base64.b64decode(model["probes"]), "<f4").reshape(model["shape"])
+    return Fingerprint(probes, model["path"], model["step"])
+
+
+def to_row(item: Item) -> dict[str, object]:
+    """Returns the columns of an item."""
+    texts = {name: getattr(item, name).encode("utf-8", "backslashreplace").decode() for name in ("name", "language")}
+    known = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
+    return {**texts, **known, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
+
+
+def to_item(row: dict[str, object]) -> Item:
+    """Returns the item of a row's columns; those that another program left out are empty."""
+    captions = tuple((language, text) for language, text in json.loads(row.get("captions") or "[]"))
+    path = (row.get("path") or b"").decode("utf-8", "surrogatepass")
+    offset, language = row.get("offset"), row.get("language") or ""
+    fields, content = json.loads(row.get("fields") or "{}"), row.get("content") or ""
+    return Item(row["name"], path, -1 if offset is None else offset, captions, language, fields, content)
+
+
+def export(index: Index, path: str | os.PathLike) -> None:
+    """Writes an index as one Parquet file: ids, names, captions, fields and vectors; rows without a picture are zeros."""
+    about = about_vectors(index.model, index.kind, index.split, index.dtype)
+    with storage_errors(as_path(path)), whole(path) as partial:
+        with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:
+            for items, vectors in index.blocks():
+                file.add([to_row(item) for item in items], vectors)
+
+
+def is_embeddings(folder: str | os.PathLike) -> bool:
+    """Tells whether a folder holds vectors as Parquet."""
+    return bool(vector_files(folder))
+
+
+def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
+    """Returns the model of a folder of vectors, what `index.sync` is to know, and the items with their vectors.
+
+    Raises `UserError` if there are none, or, later, for a file that is damaged.
+    """
+    files = vector_files(folder)
+    if not files:
+        raise UserError(f"{folder} holds no embeddings: it has no *{ENDING}. Make them with: embed.")
+    about = about_of(files[0])
+    model = made_by(files[0])
+    for path in files[1:]:
+        made_by(path).check(model, str(path))
+    known = {name: about[name] for name in ("kind", "split", "dtype")}
+    return model, {**known, "sources": [collect.absolute(folder)]}, _items(files)
+
+
+def _items(files: Sequence) -> Iterator[Found]:
+    for path in files:
+        for rows, vectors in read_rows(path):
+            try:
+                items = [to_item(row) for row in rows]
+            except (ValueError, TypeError, AttributeError) as error:
+                raise UserError(f"{path} holds columns that are not those of `embed` ({error}).") from None
+            yield from zip(items, vectors)

@@ -1,21 +1,19 @@
 """An index: vectors of images or texts, what they are vectors of, and the model that made them.
 
-    from mural_tf.search.index import load_index
+    from mural_tf.search.index import Index, load_index
 
-    index = load_index("folder")
-    scores, rows = index.search(embedder.encode_text(["moyo mwekundu"]), k=10)  # float32 [1, 10], int64 [1, 10]
-    index.items[rows[0, 0]]  # the path or id of the closest image
+    index = Index.build("my_index", "workdirs/emoji_mural", ["photos"])  # or load_index("my_index")
+    for hit in index.search("moyo mwekundu", where="price<20", k=10):
+        print(hit.rank, hit.name, index.describe(hit.row).fields)
 
-A folder of an index, complete when it has `index.json`:
+The folder of an index:
 
-    index.json             kind, count, sources, the model's identity
-    vectors.npy            float32 or float16 [N, D], L2-normalised
-    items.sqlite           the items, their captions, fields and words, and which rows were removed: see `ItemTable`
-    captions.npy           only if there are captions: float16 [T, D]; ranking.json: by which head, and weights
-    model_probes.npy       the model's `Fingerprint`
-    skipped.tsv            name[TAB]reason of what could not be read
-    approximate.faiss      only if asked for; recall.json: its parameters and measured recall
-    confidence.npz         only if captions were there to fit it on: how sure answers are
+    index.sqlite   everything: see database.py
+    vectors.npy    float32 or float16 [N, D], L2-normalised: the vectors of the items as a matrix
+    captions.npy   float16 [T, D]: those of the captions
+    skipped.tsv    name[TAB]reason of what could not be read
+
+The matrices are caches of the database: whoever opens the index makes them again where the database is newer.
 """
 
 from __future__ import annotations
@@ -24,90 +22,145 @@ import contextlib
 import functools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import typing
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from mural_tf import files
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, forget, json_field, read_json
+from mural_tf.files import as_path, forget, storage_errors, whole
 from mural_tf.fingerprint import TEXTS, Fingerprint, take
 from mural_tf.metrics import top_k
-from mural_tf.remote_folders import local_copy
-from mural_tf.search import approximate, confidence, ranking
-from mural_tf.search.items import IMAGES, TOGETHER, Filter, Item, ItemTable, Names, read_image
+from mural_tf.remote_folders import local_copy, model_place
+from mural_tf.search import confidence, database, ranking
+from mural_tf.search.database import DTYPES, TOGETHER, ItemTable, Names
+from mural_tf.search.items import IMAGES, Filter, Item, parse_filters, read_image
 
-if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
+    from mural_tf.search.queries import Hit
 
-DESCRIPTION, VECTORS, ITEMS, PROBES = "index.json", "vectors.npy", "items.sqlite", "model_probes.npy"
-SKIPPED = "skipped.tsv"
-FORMAT = 3
+Where: typing.TypeAlias = "str | Sequence[str | Filter]"
+
+VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
 
 
 class Index:
-    """Vectors [N, D] and their items; made by `load_index`, or by `build.index_in_memory`.
+    """Vectors [N, D] and their items, as they were when they were opened.
 
     Attributes:
       table: the `ItemTable` of the rows. items: their names (path, id or text).
-      embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped.
+      embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped; zeros where there is no picture.
+      bare: int64, rising: rows without a picture, which are found by captions and words alone.
       model: the `Fingerprint` of the model that made them; `str` gives its identity.
-      kind: "images" or "texts".
-      approximate: an `ApproximateIndex`, or None: every search is exact.
+      kind: "images" or "texts". sources, split, dtype: what it was made of, and how.
       skipped: how many images could not be read.
-      removed: int64, rising: rows that no search finds.
       created: when it was made or updated, "" in memory.
-      gone: how many rows the update that has just been had kept although no source holds them any more.
+      counts: what the change that has just been made did, or None.
       confidence: a `Confidence`, or None: nothing is known about how sure answers are.
       product: the field whose value the pictures of one product share, "" if there is none.
+      fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
       captions: the `ranking.Captions`, or None: nothing is found by them. weights: of the ways in one ranking.
     """
 
     def __init__(
-        self,
-        items: Sequence[Item] | ItemTable,
-        embeddings: np.ndarray,
-        model: Fingerprint,
-        kind: str = IMAGES,
-        *,
-        approximate_index: approximate.ApproximateIndex | None = None,
-        skipped: int = 0,
-        removed: np.ndarray | None = None,
-        created: str = "",
+        self, items: Sequence[Item] | ItemTable, embeddings: np.ndarray, model: Fingerprint, kind: str = IMAGES
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
         self.table = items if isinstance(items, ItemTable) else ItemTable(items)
         self.items = Names(self.table)
         self.embeddings, self.model, self.kind = embeddings, model, kind
-        self.approximate, self.skipped, self.created, self.gone = approximate_index, skipped, created, 0
-        self.removed = self.table.removed() if removed is None else removed
+        meta = self.table.meta
+        self.sources, self.split = tuple(meta.get("sources", ())), meta.get("split", "")
+        self.dtype, self.skipped, self.created = str(embeddings.dtype), meta.get("skipped", 0), meta.get("created", "")
+        self.product, fields = meta.get("product", ""), meta.get("fields")
+        self.fields_wanted = None if fields is None else tuple(fields)
+        self.weights = meta.get("weights") or ranking.DEFAULT_WEIGHTS
+        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
+        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | None = None
-        self.product = ""
         self.captions: ranking.Captions | None = None
-        self.weights = ranking.DEFAULT_WEIGHTS
+        self.counts = None
+        self._file: tuple[pathlib.Path, object] | None = None
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | os.PathLike,
+        model,
+        sources: Sequence[str | os.PathLike] = (),
+        *,
+        kind: str = "",
+        split: str = "",
+        dtype: str = "",
+        prune: bool = False,
+        batch_size: int = 64,
+        fields: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> Index:
+        """Makes the index `folder`, or brings it to what its sources hold by now; see `sync`.
+
+        Args:
+          model: what `mural_tf.load` takes, or an `Embedder`.
+          sources: folders, globs, TFRecords or tables, see `collect.find`; by default those that it was made of.
+          kind: "images" or "texts". split: of data sets, "" for all.
+          dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
+          prune: take out what the sources hold no more.
+          batch_size: images per call of the model.
+          fields: names of the fields to show; None: as before, or chosen.
+
+        Raises:
+          UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
+            can be read, or what `sync` raises it for.
+        """
+        from mural_tf.search import changes, collect  # only now: whoever searches need not read them
+
+        known = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
+        if not sources and not known:
+            raise UserError(f"{folder} is no index yet: name folders, globs, TFRecords or tables of paths.")
+        before = {name: known.get(name, default) for name, default in DEFAULTS.items()}
+        given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
+        asked = {name: value or before[name] for name, value in given.items()}
+        changes.check_asked(folder, known, asked)
+        if asked["dtype"] not in DTYPES:
+            raise UserError(f"Unknown dtype {asked['dtype']!r}; known: {', '.join(DTYPES)}.")
+        names = asked["sources"] if not sources else list(map(str, sources))
+        found = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
+        product = collect.product_field(names)
+        if isinstance(model, (str, os.PathLike)):
+            from mural_tf.loading import load
+
+            model = load(model)
+        about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
+        return sync(folder, model, found, prune, **asked, **about)
 
     def __len__(self) -> int:
-        """How many rows there are, the removed ones too."""
         return len(self.embeddings)
 
     @property
     def count(self) -> int:
-        """How many items searches find."""
-        return len(self) - len(self.removed)
+        """How many items there are."""
+        return len(self)
+
+    def is_current(self) -> bool:
+        """Tells whether the index in its folder is still what was opened."""
+        if self._file is None:
+            return True
+        path, state = self._file
+        return _state(path) in (state, None) and self.table.is_current()
 
     def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
-        """Returns the rows of the items that pass filters and are not removed, int64 [K] rising; None for all N.
+        """Returns the rows of the items that pass filters, int64 [K] rising; None for all N.
 
         `without`: words that none of the items may hold.
         """
-        if not filters and not len(self.removed) and not without:
+        if not filters and not without:
             return None
-        lacking = [self.removed, *(self.table.with_words(word) for word in without)]
+        lacking = [np.zeros(0, np.int64), *(self.table.with_words(word) for word in without)]
         return np.setdiff1d(self._find(tuple(filters)), np.concatenate(lacking))
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
@@ -118,39 +171,67 @@ class Index:
             found.update({name: others[name]} if name in others else {})
         return found
 
+    @typing.overload
+    def search(self, question: str, k: int = 10, where: Where = (), among: None = None) -> tuple[Hit, ...]: ...
+
+    @typing.overload
     def search(
-        self,
-        vectors: np.ndarray,
-        k: int,
-        use_exact: bool = False,
-        filters: Sequence[Filter] = (),
-        among: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows closest to each vector, best first.
+        self, question: np.ndarray, k: int = 10, where: Where = (), among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def search(self, question, k=10, where=(), among=None):
+        """Returns what is closest to a question, best first.
 
         Args:
-          vectors: float32 [Q, D], of the model that made the index; L2-normalised for cosines.
-          k: how many; at most the M items that pass the filters are returned.
-          use_exact: compare with every row although there is an approximate index.
-          filters: find only items with one of the values given for each field named.
-          among: in place of filters the rows that may be found, as `rows` returns them.
+          question: a sentence in any language, ranked as `queries.search` does by the model that made the index; or
+            float32 [Q, D], vectors of that model, which are compared with the pictures alone (L2-normalised for
+            cosines).
+          k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
+          where: find only items with one of the values given for each field named: "price<20", several of these, or
+            `Filter`s.
+          among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
-          float32 scores (dot products) [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
+          Of a sentence `queries.Hit`s, with rank, score, name and row. Of vectors float32 scores (dot products)
+          [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
 
         Raises:
           ValueError: vectors of another size or not finite, k below 1.
-          UserError: a row that was found is not of length 1.
+          UserError: what cannot be asked, a model that is not there; a row of another length than 1.
         """
+        texts = (where,) if isinstance(where, str) else where
+        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in texts)
+        if isinstance(question, str):
+            from mural_tf.search.queries import Query, check_filters, search  # they ask an index
+
+            check_filters(self, filters)
+            return search(self, self.embedder, [Query(question)], k, filters)[0].hits
+        vectors = question
         among = self.rows(filters) if among is None else among
-        if self.approximate is not None and not use_exact:
-            scores, rows = self.approximate.search(vectors, k, self.embeddings, among)
-        elif among is None:
-            scores, rows = top_k.top_k(vectors, self.embeddings, k)
-        else:
-            scores, rows = approximate.exact(vectors, self.embeddings, k, among)
-        check_lengths(self.embeddings, np.unique(rows))
+        if self.bare.size:
+            among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
+        scores, rows = exact(vectors, self.embeddings, k, among)
+        if not np.isfinite(scores).all():
+            raise UserError(f"{self._named}: some of its numbers are not finite.")
+        check_lengths(self.embeddings, np.unique(rows), self._named)
         return scores, rows
+
+    @functools.cached_property
+    def embedder(self) -> Embedder:
+        """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
+        from mural_tf.loading import load, quickest
+
+        path = self.model.path
+        if not path or not model_place(path).is_dir():
+            raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
+        found = load(quickest(path))
+        self.check_model(found)
+        return found
+
+    @property
+    def _named(self) -> str:
+        place = self._file[0].parent / VECTORS if self._file else "The index"
+        return f"{place} is damaged: delete this file, it is made again"
 
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
@@ -179,152 +260,237 @@ class Index:
             )
 
 
-def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
+DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
+
+
+def exact(
+    vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time.
+
+    `among`: int64 [M] rising, the rows to find; None for all.
+    """
+    if among is None:
+        scores, rows = top_k.top_k(vectors, embeddings, k)
+        return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
+    found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
+    for begin in range(0, len(embeddings), _BLOCK):
+        rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
+        if len(rows):
+            scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
+            found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
+            forget(embeddings)
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
+    order = np.lexsort((rows, -scores))[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+# Opening.
+
+
+def load_index(folder: str | os.PathLike) -> Index:
     """Opens the index in a folder; vectors and items are read as they are needed.
 
-    With `use_exact` its approximate part is left alone: every search is exact and faiss is not needed.
-    Raises `UserError` if there is none, it is not complete, damaged or of another format.
+    Raises `UserError` if there is none, it is damaged, busy, made by another version or may not be read.
     """
     folder = local_copy(folder)
-    description = read_description(folder)
-    embeddings = read_array(folder / VECTORS)
-    probes = read_array(folder / PROBES)
-    items = ItemTable(folder / ITEMS)
-    size, count = description["embedding_size"], description["count"]
-    fine = [a.shape[1:] == (size,) and a.dtype in (np.float32, np.float16) for a in (embeddings, probes)]
-    if not (all(fine) and len(items) == len(embeddings) == count > 0):
-        raise UserError(
-            f"The index {folder} is damaged or put together of several: {count} items with vectors of {size} numbers "
-            f"were written; {len(items)} items, vectors {embeddings.dtype} {list(embeddings.shape)} and probes "
-            f"{probes.dtype} {list(probes.shape)} are there. Make it again."
-        )
-    check_lengths(embeddings, np.linspace(0, len(embeddings) - 1, min(len(embeddings), CHECKED), dtype=np.int64))
-    made_by = description["model"]
-    index = Index(
-        items,
-        embeddings,
-        Fingerprint(probes.astype(np.float32, copy=False), made_by["path"], made_by.get("step")),
-        description["kind"],
-        approximate_index=None if use_exact else approximate.load(folder, len(embeddings)),
-        skipped=description["skipped"],
-        created=description["created"],
-    )
-    index.confidence = confidence.load(folder, index.count, size)
-    index.product = json_field(description, "product", str, folder / DESCRIPTION, "")
-    index.captions, index.weights = ranking.load(folder, items), ranking.load_weights(folder)
+    database.check_place(folder)
+    path = folder / database.NAME
+    state = _state(path)
+    index = _opened(ItemTable(path), folder)
+    index._file = path, state
     return index
 
 
-def read_array(path: pathlib.Path) -> np.ndarray:
-    """Returns an array of a .npy file, mapped where it is on this machine; raises `UserError` if there is none."""
-    try:
-        return np.asanyarray(files.read_array(path))
-    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
-        raise UserError(f"{path} is damaged ({str(error) or type(error).__name__}); make the index again.") from None
+def _state(path: pathlib.Path) -> object:
+    """Returns what changes when a file is replaced, or written where there is no log; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, None if os.access(path.parent, os.W_OK) else status.st_mtime_ns
+    return None
 
 
-CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found
-_BLOCK = 2**10  # vectors that are in memory at a time, with 64 kB around each
+def described(folder: str | os.PathLike) -> dict[str, object]:
+    """Returns what is known of the whole of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
+    folder = local_copy(folder)
+    database.check_place(folder)
+    return ItemTable(folder / database.NAME).meta
+
+
+NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
+FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
+           "weights": dict, "confidence": bytes}  # fmt: skip
+
+
+def _are_weights(weights: dict) -> bool:
+    return set(weights) == set(ranking.WAYS) and all(isinstance(value, (int, float)) for value in weights.values())
+
+
+def model_of(folder: str | os.PathLike) -> Fingerprint | None:
+    """Returns the model that made the index in a folder, finished or not; None where there is no index."""
+    path = local_copy(folder) / database.NAME if as_path(folder).exists() else None
+    if path is None or not path.is_file():
+        return None
+    meta = ItemTable(path).meta
+    return database.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
+
+
+def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
+    """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
+    meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
+    wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
+    wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
+    weights = meta.get("weights", ranking.DEFAULT_WEIGHTS)
+    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
+        raise UserError(
+            f"{what} is damaged (what it says of {', '.join(wrong) or 'its dtype or weights'}): make it again."
+        )
+    if not len(table):
+        raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
+    model = database.fingerprint_of(meta["probes"], meta["model"])
+    width = model.probes.shape[1]
+    embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
+    index = Index(table, embeddings, model, meta["kind"])
+    if "head" in meta and len(table.caption_ids()):
+        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids(), np.dtype(np.float16), 0, True)
+        index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
+    if isinstance(meta.get("confidence"), bytes) and meta.get("changed", 0) <= confidence.CHANGED * len(table):
+        index.confidence = confidence.from_bytes(meta["confidence"], index.count, width)
+    return index
+
+
+CHECKED = 2**16  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
+_BLOCK = 2**12  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
+_STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
 
 
-def check_lengths(embeddings: np.ndarray, rows: np.ndarray) -> None:
-    """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines."""
+def _matrix(
+    table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
+) -> np.ndarray | None:
+    """Returns the vectors of items or captions as a matrix, from the file `path` where it is of this state.
+
+    Otherwise it is made of the database, and the file with it, where the folder may be written. `width`: 0 for any.
+    None where captions have no vectors.
+    """
+    state = str(table.meta["state"]).encode()
+    if path is not None:
+        with contextlib.suppress(Exception):  # NumPy's reader raises many classes on damaged headers
+            with path.open("rb") as file:
+                file.seek(-_STATE, os.SEEK_END)
+                is_current = file.read() == state
+            matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+            if is_current and matrix.dtype == dtype and matrix.ndim == 2 and len(matrix) == len(ids):
+                chosen = np.linspace(0, len(ids) - 1, min(len(ids), CHECKED), dtype=np.int64)
+                check_lengths(matrix, chosen, "", may_be_zero=not of_captions)
+                return matrix
+    blocks = _vectors(table, ids, dtype, width, of_captions)
+    if path is not None and os.access(path.parent, os.W_OK):
+        with storage_errors(path), whole(path) as partial:
+            if not _write_matrix(partial, blocks, len(ids), state):
+                return None
+        return np.load(path, mmap_mode="r")
+    found = list(blocks)
+    return np.concatenate(found) if sum(map(len, found)) == len(ids) else None
+
+
+def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
+    written = 0
+    with path.open("wb") as file:
+        for block in blocks:
+            if not written:
+                shape = count, block.shape[1]
+                header = {"descr": np.lib.format.dtype_to_descr(block.dtype), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(block.tobytes())
+            written += len(block)
+        file.write(state)
+    return written == count
+
+
+def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
+    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items that have none.
+
+    Ends where a caption has none. Raises `UserError` for vectors of another length than 1.
+    """
+    what = f"The index is damaged ({database.NAME}): make it again"
+    pairs = table.vectors(of_captions)
+    known = next(pairs, None)
+    for begin in range(0, len(ids), TOGETHER):
+        rows, vectors = [], []
+        block = ids[begin : begin + TOGETHER].tolist()
+        for place, number in enumerate(block):
+            if known is not None and known[0] == number:
+                rows.append(place)
+                vectors.append(known[1])
+                known = next(pairs, None)
+        if of_captions and len(rows) < len(block):
+            return
+        joined = b"".join(vectors)
+        width = width or len(joined) // dtype.itemsize // len(rows)
+        if len(joined) != len(rows) * width * dtype.itemsize:
+            raise UserError(f"{what}: it holds vectors of another length than {width} numbers.")
+        matrix = np.zeros((len(block), width), dtype)
+        matrix[rows] = np.frombuffer(joined, dtype).reshape(len(rows), width)
+        check_lengths(matrix, np.array(rows, np.int64), what)
+        yield matrix
+
+
+def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_zero: bool = False) -> None:
+    """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines.
+
+    `what`: the line to show. `may_be_zero`: rows of zeros are allowed.
+    """
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
         forget(embeddings)
-        wrong = np.flatnonzero(~(np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE))  # NaN is wrong, too
+        is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
+        wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
         if wrong.size:
-            raise UserError(
-                f"The vector of row {chosen[wrong[0]]} has the length {lengths[wrong[0]]:.3g} instead of 1: the index "
-                "is damaged; make it again."
-            )
+            row, length = chosen[wrong[0]], lengths[wrong[0]]
+            raise UserError(f"{what}: the vector of row {row} has the length {length:.3g}, not 1.")
 
 
-def read_description(folder: str | os.PathLike) -> dict[str, object]:
-    """Returns index.json. Raises `UserError` as `load_index` does."""
-    path = pathlib.Path(folder) / DESCRIPTION
-    if not path.exists():
-        begun = (path.parent / BUILDING).is_dir()
-        hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
-        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).")
-    description = read_json(path)
-    if description.get("format") != FORMAT:
-        raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
-    numbers = dict.fromkeys(("count", "skipped", "embedding_size"), int)
-    texts = dict.fromkeys(("kind", "split", "dtype", "model.path", "created"), str)
-    for name, kind in {**numbers, **texts, "sources": list[str]}.items():
-        json_field(description, name, kind, path)
-    return description
+# Changing.
 
 
-# Rows that searches find no more.
+def sync(
+    folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
+) -> Index:
+    """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
 
-BUILDING, JOINED = "building", "joined"  # folders of an index that is being made
-
-
-def changing(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """Holds a complete index against other processes that change it; raises `UserError` if one has it."""
-    return exclusive_lock(folder / DESCRIPTION, f"Another process is changing the index {folder}; wait for it.")
-
-
-def remove(
-    folder: pathlib.Path,
-    names: Sequence[str] = (),
-    filters: Sequence[Filter] = (),
-    gone: bool = False,
-    dry_run: bool = False,
-) -> tuple[int, int]:
-    """Takes rows out of the index in a folder; returns how many, of how many.
-
-    A row that is removed stays in the vectors until the index is updated: `items.sqlite` says that it is gone. So
-    neither the vectors nor the approximate index need be written again for a product that is sold out. A killed
-    process has removed all rows or none.
-
-    Args:
-      names: the rows of these names; or none, and
-      filters: those that pass, see `Index.search`; none for all items.
-      gone: of these only rows whose image is not there any more.
-      dry_run: count only.
-
-    Raises:
-      UserError: no such item, or nothing would be left; an index that is damaged, being changed, or was being changed
-        when a process was killed.
+    A killed process has made all blocks of items but the last; the same call again goes on with what is not there.
     """
-    read_description(folder)  # says that there is none
-    with changing(folder):
-        if (folder / BUILDING / JOINED).exists():
-            raise UserError(f"An update of the index {folder} was interrupted; run that command again first.")
-        index = load_index(folder, use_exact=True)
-        rows = _named(index, names) if names else index.rows(filters)
-        rows = np.arange(len(index)) if rows is None else rows
-        if gone:
-            rows = np.array([row for row in rows.tolist() if _is_gone(index, row)], np.int64)
-        if len(rows) == index.count:
-            raise UserError(f"Nothing of the {index.count:,} {index.kind} would be left: delete {folder} itself.")
-        if len(rows) and not dry_run:
-            index.table.remove(rows)
-    return len(rows), index.count
+    from mural_tf.search import changes  # only now: whoever searches need not read it
+
+    counts = changes.sync(folder, embedder, items, prune, **about)
+    index = load_index(folder)
+    index.counts = counts
+    if embedder is not None:
+        index.embedder = embedder
+    return index
 
 
-def _is_gone(index: Index, row: int) -> bool:
-    """Tells whether the image of a row is not there any more; a text without one is not gone."""
-    item = index.describe(row)
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not index.read_image(row)
-    except (OSError, ValueError):
-        return True
+def index_in_memory(
+    embedder,
+    found: Iterable[tuple[Item, object]],
+    kind: str = IMAGES,
+    batch_size: int = 64,
+    progress: bool | None = None,
+) -> Index:
+    """Encodes what `collect.find` yields into an index that lives in memory.
 
+    Raises `UserError` if nothing can be read.
+    """
+    from mural_tf.search import changes
 
-def _named(index: Index, names: Sequence[str]) -> np.ndarray:
-    """Returns the rows of items of these names; raises `UserError` for one that there is not."""
-    wanted, removed = set(names), set(index.removed.tolist())
-    rows = {row: name for row, name in enumerate(index.table.names()) if name in wanted and row not in removed}
-    unknown = sorted(wanted - set(rows.values()))
-    if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
-    return np.array(list(rows), np.int64)
+    opened = database.connect()
+    changes.keep_model(opened, take(embedder), "The index in memory")
+    database.keep(opened, kind=kind, dtype="float32", sources=[])
+    counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
+    if not counts.added:
+        raise UserError(f"None of the {counts.skipped} {kind} can be read.")
+    made = _opened(ItemTable(opened))
+    made.created, made.counts, made.embedder = "", counts, embedder
+    return made

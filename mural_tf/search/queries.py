@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf import pages
-from mural_tf.data.pictures import read_file, thumbnail_url
+from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
-from mural_tf.search import confidence, ranking, words
+from mural_tf.search import confidence, fields, ranking, words
 from mural_tf.search.confidence import Sureness
-from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked
 from mural_tf.text_files import read_lines
 
 if TYPE_CHECKING:
     from mural_tf.embedder import Embedder
+
+
+LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,21 +69,29 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:
-    """Raises `UserError` for no query, an empty one, a missing image or `top` below 1."""
+    """Raises `UserError` for no query, an empty or very long one, a missing image or `top` below 1."""
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
         if query.image and not as_path(query.image).is_file():
             raise UserError(f"The image {query.image} does not exist.")
+        try:
+            if query.image:  # its header: a file that is something else shows before a model is loaded
+                open_image(read_file(query.image), MAX_SCAN)
+        except BadImage as error:
+            raise UserError(f"The image {query.image} cannot be used: {error}.") from None
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
+        if len(query.text) > LONGEST_SENTENCE:
+            length = len(query.text)
+            raise CannotBeAsked(f"The sentence has {length:,} characters; at most {LONGEST_SENTENCE:,} are read.")
         if not query.image and not words.split(query.text)[0].strip():
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
 
 
-def check_filters(index: Index, filters: Sequence[Filter]) -> None:
+def check_filters(index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
     if not filters or len(index.rows(filters)):
         return
@@ -153,7 +163,7 @@ class Result:
 
 
 def search(
-    index: Index,
+    index,
     embedder: Embedder,
     queries: Sequence[Query],
     top: int = 10,
@@ -216,7 +226,7 @@ SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
 
 
 def find(
-    index: Index,
+    index,
     vectors: np.ndarray | None,
     queries: Sequence[Query],
     top: int = 10,
@@ -259,7 +269,7 @@ def find(
     return results
 
 
-def browse(index: Index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
+def browse(index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
     """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
     rows = index.rows(filters)
     groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
@@ -267,7 +277,7 @@ def browse(index: Index, top: int, filters: Sequence[Filter] = (), offset: int =
     return [Hit(place, 0.0, index.items[row], row) for place, (row,) in enumerate(page, start=offset + 1)]
 
 
-def _folded(index: Index, rows: np.ndarray) -> list[list[int]]:
+def _folded(index, rows: np.ndarray) -> list[list[int]]:
     """Returns rows, best first, in groups: of one product, or that look the same and have the same captions."""
     groups: list[list[int]] = []
     if index.kind != IMAGES or len(rows) < 2:
@@ -294,7 +304,7 @@ def _folded(index: Index, rows: np.ndarray) -> list[list[int]]:
 ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
 
 
-def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]:
+def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
     """Returns groups by the field of their first row; those without a number or date come last, in their order."""
     amounts = dict(zip(*(part.tolist() for part in index.table.amounts(sort.removeprefix("-")))))
     if not amounts:
@@ -303,31 +313,53 @@ def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]
     return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))
 
 
-def to_lines(index: Index, result: Result) -> list[str]:
-    """Returns the lines to print: the query, and rank, score, name, caption and fields of each hit."""
-    lines = [f"{result.query.name!r} in {index.count:,} {index.kind}{describe_sure(result)}:"]
+def to_lines(index, result: Result) -> list[str]:
+    """Returns the lines to print: the query and how sure its answer is, and each hit in a line."""
+    heading = f"{result.query.name!r} in {index.count:,} {index.kind}"
+    notes = ["Nothing fits; the closest"] if nothing_fits(result) else []
+    notes = notes or [note for note in (sure_line(result),) if note]
+    lines = [f"{': '.join([heading, *notes])}:"]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None and not result.left_out:
         lines.append("      none of the right answers")
     return lines
 
 
-LONGEST_CAPTION = 80  # characters of a line
+LONGEST_CAPTION, LONGEST_VALUE = 80, 30  # characters of a line
+WHY = {"exact": "exact", "words": "words", TEXTS: "meaning", PICTURES: "picture"}
 
 
-def _line(index: Index, hit: Hit, language: str) -> str:
+def why(found_by: Mapping[str, int]) -> str:
+    """Returns in one word why a hit was found, by the way that ranks it best; "" where only pictures are compared."""
+    return WHY[min(found_by, key=lambda way: (found_by[way], list(WHY).index(way)))] if found_by else ""
+
+
+def nothing_fits(result: Result) -> bool:
+    """Whether the first answer most probably does not fit: hits are the closest all the same."""
+    return getattr(result, "nothing_fits", False)
+
+
+def sure_line(result: Result) -> str:
+    """Returns how sure the first answer is, in words; "" where that is not known well enough."""
+    return describe_sure(result).removeprefix(", ").removesuffix(".")
+
+
+def _line(index, hit: Hit, language: str) -> str:
     item = index.describe(hit.row)
     _, caption = item.caption(language or "en")
     shown = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
-    if caption:
-        shown.append(caption if len(caption) <= LONGEST_CAPTION else f"{caption[: LONGEST_CAPTION - 1]}…")
-    shown += [f"{name}={value}" for name, value in item.fields.items()]
+    shown += [_shortened(caption, LONGEST_CAPTION)] if caption else []
+    shown += [f"{name}={_shortened(value, LONGEST_VALUE)}" for name, value in fields.of_index(index).of(item).items()]
     shown += [f"(and {hit.alike} alike)"] if hit.alike else []
-    shown += [f"[{', '.join(hit.found_by)}]"] if hit.found_by else []
+    shown += [f"[{why(hit.found_by)}]"] if hit.found_by else []
     return "  ".join([*(" ".join(visible(part).split("\n")) for part in shown), *(["(right)"] if hit.right else [])])
 
 
-def to_json(index: Index, results: Sequence[Result]) -> str:
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def to_json(index, results: Sequence[Result]) -> str:
     """Returns {"model", "kind", "count", "results": [{"query", "hits": [{"rank", "score", "row", "name", …}]}]}."""
     return json.dumps(
         {
@@ -370,7 +402,7 @@ def sure_as_json(result: Result) -> dict[str, object]:
     return {**shown, "left_out": True} if result.left_out else shown
 
 
-def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
+def describe_hit(index, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
     item = index.describe(hit.row)
     known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
@@ -392,12 +424,12 @@ SIDE = 240  # pixels of the longer side of an image
 ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
 
 
-def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result], links: Mapping = {}) -> None:
+def write_gallery(path: str | os.PathLike, index, results: Sequence[Result], links: Mapping = {}) -> None:
     """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
     write_whole(path, page_html(index, results, links))
 
 
-def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
+def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
     """Returns the page of all results, a section a query, with `links` {words: address} at its foot."""
     return pages.render(
         "results.html",
@@ -411,25 +443,29 @@ def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] 
     )
 
 
-def _section(index: Index, result: Result) -> dict[str, object]:
+def _section(index, result: Result) -> dict[str, object]:
     query, notes = result.query, []
     if query.right:
         place = result.first_right
-        notes.append(f"First right answer: rank {place}." if place else "No right answer among these.")
-    if result.sure:
-        notes.append(f"{describe_sure(result).removeprefix(', ').capitalize()}.")
+        notes.append(f"The expected answer is number {place}." if place else "The expected answer is not among these.")
+    if nothing_fits(result):
+        notes.append("Nothing fits; the closest:")
+    elif sure_line(result):
+        notes.append(f"{sure_line(result)}.")
     asked = thumbnail_url(read_file(query.image), SIDE) if query.image else None
     hits = [_hit(index, hit, query.language or "en") for hit in result.hits]
     return {"query": query, "asked": asked, "notes": notes, "hits": hits}
 
 
-def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
-    """What is shown of an item: `words` are an image's caption, or the text that was found."""
+def _hit(index, hit: Hit, language: str) -> dict[str, object]:
+    """What is shown of an item: `words` are an image's caption, or its name, or the text that was found."""
     item = index.describe(hit.row)
-    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "found_by": hit.found_by, "alike": hit.alike}
-    shown |= {"fields": item.fields, "picture": "", "link": ""}
+    shown = {"rank": hit.rank, "right": hit.right, "why": why(hit.found_by), "alike": hit.alike}
+    card = fields.of_index(index).of(item)
+    further = {name: value for name, value in item.fields.items() if name not in card}
+    shown |= {"fields": card, "further": further, "picture": "", "link": ""}
     if index.kind != IMAGES:
-        return {**shown, "words": item.name, "language": item.language, "name": ""}
+        return {**shown, "words": item.name, "language": item.language}
     caption_language, words = item.caption(language)
     try:
         shown["picture"] = thumbnail_url(index.read_image(hit.row), SIDE)
@@ -437,7 +473,7 @@ def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
         pass  # it is gone
     if shown["picture"]:
         shown["link"] = _link(item)
-    return {**shown, "words": words, "language": caption_language, "name": item.name}
+    return {**shown, "words": words or item.name, "language": caption_language}
 
 
 def _link(item: Item) -> str:

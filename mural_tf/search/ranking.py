@@ -9,8 +9,6 @@ The three lists become one by reciprocal ranks: an item's score is the sum of we
 a question in a script or language that no caption has is left to the model, and one that the model does not know to the
 words. An item of which a caption, the name or a field is the whole question comes before all others. The weights are
 chosen on captions whose language is hidden from the index, so that they ask as a stranger would.
-
-Beside an index whose items have captions lie `captions.npy`, float16 [T, D], and `ranking.json`, head and weights.
 """
 
 from __future__ import annotations
@@ -18,27 +16,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
-import os
-import pathlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_array, read_json, whole, write_whole
 from mural_tf.metrics import top_k
 from mural_tf.search import words
 
 if TYPE_CHECKING:
-    from mural_tf.search.items import Filter, ItemTable
+    from mural_tf.search.database import ItemTable
+    from mural_tf.search.items import Filter
 
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
 EXACT = "exact"  # found as a whole, beside the ways
-VECTORS, WEIGHTS = "captions.npy", "ranking.json"
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
@@ -46,7 +40,6 @@ CONSTANT = 60  # of reciprocal ranks
 LEAST = 1e-3  # what a value below counts as, so that the order of a list is kept
 DEFAULT_WEIGHTS = {PICTURES: 0.05, TEXTS: 1.0, WORDS: 2.0}
 TRIED = np.array(list(itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))))
-ENCODED = 4096  # captions encoded in one call
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 LEAST_ASKED = 50  # captions that choose the weights
 MOST_STRANGERS = {PICTURES: 10_000, ALL: 2000}  # captions that ask
@@ -99,9 +92,12 @@ class Captions:
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
+        longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
             rows = self.rows[begin : begin + BLOCK]
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
+            if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
+                raise UserError("captions.npy is damaged: delete this file, it is made again.")
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
@@ -232,67 +228,6 @@ def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]
 
 
 # Making and choosing.
-
-
-def add_captions(folder: pathlib.Path, index, embedder, before: Captions | None = None) -> None:
-    """Encodes the captions of an index that has not their vectors yet and keeps them in its folder.
-
-    `before`: of what the index was before an update: texts that it holds are not encoded again.
-    """
-    table = index.table
-    total = len(table.caption_rows())
-    if index.captions is not None or not total:
-        return
-    made = Captions(np.zeros((0, 0), np.float16), table, HEAD if HEAD in getattr(embedder, "text_heads", ()) else "")
-    known: dict[str, int] = {}
-    if before is not None and before.head == made.head:
-        known = {text: n for n, (_, text) in enumerate(before.table.caption_texts(0, len(before.vectors)))}
-    with whole(folder / VECTORS) as partial, partial.open("wb") as file:
-        for begin in range(0, total, ENCODED):
-            texts = [text for _, text in table.caption_texts(begin, min(begin + ENCODED, total))]
-            fresh = [text for text in texts if text not in known]
-            vectors = dict(zip(fresh, made.encode(embedder, fresh).astype(np.float16))) if fresh else {}
-            block = np.stack([vectors[text] if text in vectors else before.vectors[known[text]] for text in texts])
-            if not begin:
-                shape = (total, block.shape[1])
-                header = {"descr": np.lib.format.dtype_to_descr(block.dtype), "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(block.tobytes())
-    index.weights = load_weights(folder)
-    save_weights(folder, made.head, index.weights)
-    index.captions = load(folder, table)
-
-
-def load(folder: pathlib.Path, table: ItemTable) -> Captions | None:
-    """Returns the vectors of captions in the folder of an index, None without. Raises `UserError` for damaged ones."""
-    if not (folder / VECTORS).is_file():
-        return None
-    head = json_field(read_json(folder / WEIGHTS), "head", str, folder / WEIGHTS)
-    try:
-        vectors = np.asanyarray(read_array(folder / VECTORS))
-    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged files
-        raise UserError(f"{folder / VECTORS} is damaged ({error}); delete it and index again.") from None
-    found = Captions(vectors, table, head)
-    if vectors.ndim != 2 or vectors.dtype != np.float16 or len(vectors) != len(found.rows):
-        raise UserError(
-            f"{folder / VECTORS} holds {vectors.dtype} {list(vectors.shape)}, expected float16 [{len(found.rows)}, D]: "
-            "delete it, and index again."
-        )
-    return found
-
-
-def load_weights(folder: pathlib.Path) -> dict[str, float]:
-    """Returns the weights kept with an index, otherwise the usual ones."""
-    path = folder / WEIGHTS
-    if not path.is_file():
-        return DEFAULT_WEIGHTS
-    found = read_json(path)
-    return {way: json_field(found, f"weights.{way}", float, path) for way in WAYS}
-
-
-def save_weights(folder: str | os.PathLike, head: str, weights: dict[str, float]) -> None:
-    """Keeps the weights, and the head that made the captions' vectors, with an index."""
-    write_whole(pathlib.Path(folder) / WEIGHTS, json.dumps({"head": head, "weights": weights}) + "\n")
 
 
 @dataclasses.dataclass(frozen=True)

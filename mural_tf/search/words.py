@@ -8,24 +8,33 @@ read as FTS5's syntax.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterable
 
 BORDER = "|"  # around each caption, name and value; no text holds it
 MOST_GRAMS = 64  # of a question; the first ones, of longer texts
-_MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}  # accents, variants; vowel signs of other scripts stay
+# Accents, variants, and what Hebrew and Arabic write above and below letters: few people type vowels or a hamza there.
+# Vowel signs of other scripts stay.
+_MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
+_MARKS |= {0x640, *(c for c in range(0x591, 0x6EE) if unicodedata.category(chr(c)) == "Mn")}
+_SAME = str.maketrans({**dict.fromkeys(_MARKS), "ı": "i", "ٱ": "ا"})  # letters that have no mark to take away
 _ALONE = (range(0x2E80, 0xA000), range(0xAC00, 0xD7B0), range(0xF900, 0xFB00), range(0x20000, 0x40000))
 _WITHOUT = re.compile(r"(?<!\S)-([^\W\d_]\S*)")
 
 
 def spread(text: str) -> str:
-    """Returns a text in small letters without accents and punctuation, with spaces around Chinese, Japanese, Korean."""
+    """Returns a text in small letters without accents, vowel marks and punctuation.
+
+    Chinese, Japanese and Korean characters have spaces around them.
+    """
     letters = unicodedata.normalize("NFKD", text.casefold())
-    letters = unicodedata.normalize("NFC", "".join(c for c in letters if ord(c) not in _MARKS))
+    letters = unicodedata.normalize("NFC", letters.translate(_SAME))
     return " ".join("".join(map(_placed, letters)).split())
 
 
+@functools.lru_cache(2**16)
 def _placed(letter: str) -> str:
     if (
         letter == BORDER

@@ -14,6 +14,7 @@ from PIL import Image
 
 from mural_tf.data import pictures
 from mural_tf.data.images import decode_image
+from mural_tf.data.picture_folders import picture_files
 from mural_tf.data.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture
 from mural_tf.ingest.filters import usable_bytes
 
@@ -55,10 +56,14 @@ def test_whatever_pillow_reads_is_accepted(image_format):
     assert decode_image(tf.constant(for_the_encoder(image_bytes(0, 48, 32, image_format)))).shape == (32, 48, 3)
 
 
-def test_sixteen_bits_of_grey_are_not_cut_off():
+@pytest.mark.parametrize("levels, grey", [
+    (np.array([[0, 0x8000, 0xFFFF]], np.uint16), 128), (np.array([[0, 2**30, 2**31 - 1]], np.int32), 128),
+    (np.array([[0, 100, 255]], np.int32), 100), (np.array([[-1.0, 0.5, 1.0]], np.float32), 127),
+])  # fmt: skip
+def test_grey_of_more_than_eight_bits_is_not_cut_off(levels, grey):
     buffer = io.BytesIO()
-    Image.fromarray(np.full((4, 4), 0x8000, np.uint16)).save(buffer, "TIFF")
-    assert read_picture(buffer.getvalue()).getpixel((0, 0)) == (128, 128, 128)
+    Image.fromarray(levels).save(buffer, "TIFF")
+    assert np.asarray(read_picture(buffer.getvalue()))[0, :, 0].tolist() == [0, grey, 255]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +81,68 @@ def png_of(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(header) + chunk(b"IDAT" + zlib.compress(b"\0" * 99)) + chunk(b"IEND")
 
 
-@pytest.mark.parametrize("side", [8193, 60_000])  # the second one is above Pillow's own bound
-def test_too_many_pixels_are_refused_before_they_are_decoded(side):
-    for use in (for_the_encoder, read_picture, lambda data: pictures.thumbnail(data, 10)):
-        with pytest.raises(BadImage, match="image of more than 67,108,864 pixels"):
+@pytest.mark.parametrize("side, bound", [(8193, "67,108,864"), (60_000, "67,108,864"), (16_385, "268,435,456")])
+def test_too_many_pixels_are_refused_before_they_are_decoded(side, bound):
+    """The second side is above Pillow's own bound; files may be larger than what clients send."""
+    uses = (open_image,) if bound[0] == "6" else (for_the_encoder, lambda data: pictures.thumbnail(data, 10))
+    for use in uses:
+        with pytest.raises(BadImage, match=f"image of more than {bound} pixels"):
             use(png_of(side, side))
     assert open_image(png_of(8192, 8192)).size == (8192, 8192)
+
+
+@pytest.mark.parametrize("image_format, mode", [("JPEG", "RGB"), ("PNG", "P"), ("TIFF", "L")])
+def test_a_scan_is_shrunk_as_it_is_decoded(monkeypatch, image_format, mode):
+    """A page of A3 at 600 dots per inch has 69 million pixels; here the bound is 1,000."""
+    buffer = io.BytesIO()
+    Image.new(mode, (48, 32), 0).save(buffer, image_format)
+    for bound, size in ((1000, (24, 16)), (2000, (48, 32))):
+        monkeypatch.setattr(pictures, "MAX_PIXELS", bound)
+        assert read_picture(buffer.getvalue()).size == size
+        assert Image.open(io.BytesIO(for_the_encoder(buffer.getvalue()))).size == size
+
+
+ENTITY = "&part;</svg><!DOCTYPE svg [<!ENTITY part '>&#60;image href=\"a.png\"/>'>]>"
+
+
+def test_a_drawing_is_drawn_where_it_is_a_file(tmp_path):
+    pytest.importorskip("resvg_py", reason="needs resvg-py: pip install -e '.[demo]'")
+    content = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="{}">{}</svg>'
+    (tmp_path / "a.svg").write_text(content.format(20, "<rect width='9' height='9' fill='red'/>"))
+    drawn = read_picture(read_file(tmp_path / "a.svg"))
+    assert drawn.size == (256, 512) and drawn.getpixel((9, 9)) == (255, 0, 0)
+    assert drawn.getpixel((9, 500)) == (255, 255, 255)
+    Image.new("RGB", (9, 9)).save(tmp_path / "secret.png")
+    secret = f"{tmp_path}/secret.png"
+    for part in ("<image href='secret.png'/>", f"<image\nx:href = '{secret}'/>", "<feImage href='a.png'/>", ENTITY):
+        (tmp_path / "b.svg").write_text(content.format(20, part))
+        with pytest.raises(BadImage, match="shows other files"):
+            read_file(tmp_path / "b.svg")
+    (tmp_path / "b.svg").write_text(content.format("1e9", ""))  # its shape would take 64 GB at full width
+    assert max(read_picture(read_file(tmp_path / "b.svg")).size) <= 512
+    (tmp_path / "b.svg").write_text("<svg")
+    with pytest.raises(BadImage, match="cannot be drawn"):
+        read_file(tmp_path / "b.svg")
+
+
+def test_a_transparent_colour_of_a_png_is_white():
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4), (200, 30, 30)).save(buffer, "PNG", transparency=(200, 30, 30))
+    data = buffer.getvalue()
+    for made in (for_the_encoder(data), usable_bytes(data, open_image(data))):
+        assert decode_image(tf.constant(made)).numpy().min() == 255
+
+
+def test_programs_own_folders_hold_no_pictures(tmp_path):
+    hidden = ("a/@eaDir/x.jpg/SYNO.jpg", "__MACOSX/x.jpg", ".Trashes/x.jpg", "a/._x.jpg")
+    for name in ("a/x.jpg", "a/y.txt", *hidden, "b.MP4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    files, others = picture_files(tmp_path, ("txt",))
+    assert files == [tmp_path / "a/x.jpg", tmp_path / "a/y.txt"]
+    assert {kind: len(paths) for kind, paths in others.items()} == {
+        "picture that is hidden, or in a folder of a program": 4, "file that is no picture (.MP4)": 1
+    }  # fmt: skip
 
 
 def test_bombs_are_skipped_and_counted_in_conversion(tmp_path):

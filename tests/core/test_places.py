@@ -22,7 +22,7 @@ from mural_tf.training.prepare import check_places
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head",
          "translation_languages", "config", "benchmark", "tpu_type", "version", "filter",
-         "columns", "encoding", "rank", "sort", "license"}  # fmt: skip
+         "columns", "where", "fields", "title", "encoding", "rank", "sort", "license"}  # fmt: skip
 FIELDS = """model origin text_pairs source emoji_languages format default_language read split name precision builder
          layout prompt sha256 mode fused batch_norm_group normalization resize_mode interpolation jpeg padding
          activation pooling attention language_branches norm recurrent""".split()
@@ -42,7 +42,7 @@ def test_every_flag_is_settled(command):
             flag = flags.FLAGS[name]
             if isinstance(flag.default, (bool, int, float)) or isinstance(flag.parser, flags.EnumParser) or "." in name:
                 continue
-            check(flag, "x")
+            check(flag, ".")
             for value, words in (("hdfx://b/x", UNKNOWN), ("gs:/b/x", "expected a local path, or a store's name")):
                 with pytest.raises(UserError, match=words):
                     check(flag, value)

@@ -256,3 +256,12 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     assert (embedder.similarity(pictures, texts).argmax(axis=1) == np.arange(16)).mean() > 0.5
     assert load_config(tmp_path / "run/config.json").image_tower.cached
     assert isinstance(embedder, Embedder)
+
+    before, unknown = embedder.encode_text(texts), ["never seen", *texts[:3]]
+    mixed = embedder.encode_text(unknown)
+    embedder.use_training_states()
+    assert 0 < difference(embedder.encode_text(texts), before) < 1e-3  # float16 states in place of the tower's
+    looked_up = embedder.encode_text(unknown)
+    assert difference(looked_up, mixed) < 1e-3 and difference(looked_up[:1], mixed[:1]) < 1e-6
+    exported.use_training_states()  # has no such states
+    assert difference(before, exported.encode_text(texts)) < 1e-5

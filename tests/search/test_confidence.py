@@ -311,7 +311,7 @@ def index_command(monkeypatch):
     monkeypatch.setattr(commands, "load", lambda model: ColorEmbedder())
     for name in ("LEAST_CAPTIONS", "LEAST_IMAGES", "LEAST_RIGHT"):
         monkeypatch.setattr(confidence, name, 1)
-    return functools.partial(commands.index, model="model", method="none", split="test")
+    return functools.partial(commands.index, model="model", split="test")
 
 
 def test_an_index_learns_from_the_dev_split_of_its_data(data, tmp_path, capsys, index_command, monkeypatch):

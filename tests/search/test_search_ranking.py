@@ -11,9 +11,10 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
-from mural_tf.search import build, commands, ranking, words
+from mural_tf.search import commands, ranking, words
+from mural_tf.search.database import ItemTable
 from mural_tf.search.index import Index, load_index, take
-from mural_tf.search.items import Item, ItemTable
+from mural_tf.search.items import FILTER, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json
 
 ITEMS = [
@@ -121,6 +122,41 @@ def test_no_question_is_syntax(text):
 ])  # fmt: skip
 def test_short_words_are_found(text, rows):
     assert sorted(ItemTable(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
+
+
+@pytest.mark.parametrize("asked, said", [
+    ("كتاب", "كِتَابٌ"), ("احمر", "أَحْمَر"), ("الكتاب", "ٱلْكِتَـاب"), ("שלום", "שָׁלוֹם"), ("IŞIK", "ışık"), ("isik", "ışık"),
+    ("izmir", "İZMİR"), ("αθηνα", "Αθήνα"), ("strasse", "Straße"), ("हिन्दी", "हिन्दी"),
+])  # fmt: skip
+def test_words_are_found_as_people_type_them(asked, said):
+    table = ItemTable([Item("1", captions=(("", said),)), Item("2")])
+    assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
+
+
+def test_vowel_signs_of_indic_scripts_tell_words_apart():
+    assert words.spread("की") != words.spread("का") != words.spread("क")
+
+
+def test_a_word_with_a_minus_is_a_whole_word():
+    table = ItemTable([Item("1", captions=(("en", text),)) for text in ("coloured", "a red hat", "hundred", "red")])
+    assert table.with_words("red").tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("earlier, later", [
+    ("2025-12-31", "2026-01-01"), ("2026-01-31", "2026-02-01"), ("2025-12", "1.1.2026"), ("2026", "2026-01-02"),
+])  # fmt: skip
+def test_dates_are_in_order_across_the_ends_of_months_and_years(earlier, later):
+    assert amount(earlier) < amount(later)
+
+
+def test_long_questions_and_filters_are_told_their_bounds(index):
+    for text in (" " * 300_000 + "a" + " " * 300_000, "price<1" + " " * 300_000 + "x"):
+        assert FILTER.fullmatch(text) is None or text[0] == "p"  # of one pass: with the square of it this never ends
+    assert parse_filters([f" brand = {'x' * 490}"])[0].value == "x" * 490
+    with pytest.raises(UserError, match="A filter has 8,001 characters; at most 500 are read."):
+        parse_filters([" " * 8000 + "x"])
+    with pytest.raises(UserError, match="The sentence has 10,000 characters; at most 2,000 are read."):
+        found(index, "x" * 10_000)
 
 
 def test_a_language_can_be_hidden():

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import types
 import zlib
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -29,15 +30,16 @@ from toy_export import TEXTS, pictures, toy_model
 from benchmarks.rest_attack import fuzz, is_well
 from mural_tf.backend import keras
 from mural_tf.data.pictures import for_the_encoder
+from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.saved_model import save_for_inference
-from mural_tf.search.server.app import PREDICT, create_app
-from mural_tf.search.server.batches import Signature
+from mural_tf.search.server import models
+from mural_tf.search.server.app import PREDICT, create_app, serve
 from mural_tf.search.server.limits import Limits
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"
-LIMITS = Limits(window=0.01, max_batch=16, max_rows=100, max_request_bytes=2**20, body_timeout=2.0)
+LIMITS = Limits(max_batch=16, max_request_bytes=2**20, timeout=8.0)
 
 
 async def similarity(request):
@@ -74,13 +76,11 @@ def encoders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(encoders):
     """The app on a free port, for all tests."""
-    warmed = set()
-    with pytest.MonkeyPatch.context() as patch:
-        original = Signature.run
-        patch.setattr(Signature, "run", lambda self, inputs: (warmed.add(self), original(self, inputs))[1])
-        app = create_app(encoders, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
-    with running(app, LIMITS) as test_server:
-        test_server.app, test_server.warmed = app, warmed
+    with mock.patch.object(models, "_warm_up", wraps=models._warm_up) as warm_up:
+        loaded = models.load_models(encoders)
+    app = create_app(loaded, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
+    with running(app) as test_server:
+        test_server.models, test_server.warmed = loaded, [call.args[0] for call in warm_up.call_args_list]
         yield test_server
 
 
@@ -93,10 +93,9 @@ def ask(server):
 @pytest.fixture(scope="module")
 def direct(server):
     """`direct(encoder, signature, name=values, …)`: what the signature computes without the server."""
-    models = server.app[PREDICT].__self__.versions.models
 
     def run(encoder, signature="serving_default", **inputs):
-        (output,) = models[encoder].signatures[signature].run(inputs).values()
+        (output,) = server.models[encoder].signatures[signature].run(inputs).values()
         return output
 
     return run
@@ -132,6 +131,16 @@ def test_texts_in_rows_and_columns(ask, direct):
     status, answer = ask(TEXT + ":predict", {"signature_name": "text_text", "instances": TEXTS})
     assert_close(answer["predictions"], direct("text_encoder", "text_text", text=TEXTS))
     assert ask(TEXT + ":predict", json.dumps({"instances": ["x" * 10**5, "a\0b"]}))[0] == 200
+
+
+def test_bytes_and_bodies_that_clients_write_otherwise(ask):
+    """Base64 without padding, in lines as of MIME, and a byte order mark: TensorFlow Serving takes these too."""
+    wanted = ask(TEXT + ":predict", {"instances": ["thing w1"]})[1]
+    encoded = base64.b64encode(b"thing w1").decode()
+    assert encoded.endswith("=")
+    for text in (encoded.rstrip("="), encoded[:4] + "\r\n" + encoded[4:] + "\n"):
+        body = json.dumps({"instances": [{"b64": text}]})
+        assert ask(TEXT + ":predict", body.encode("utf-8-sig")) == (200, wanted)
 
 
 def test_inputs_with_several_names(ask, direct):
@@ -217,6 +226,19 @@ def test_other_formats_are_encoded_again(ask, direct):
     assert np.min(np.asarray(answer["predictions"]) @ original) > 0.99  # JPEG rounds colours
 
 
+def test_pictures_are_turned_by_exif_in_every_format(ask):
+    """Half red, half blue: turned by a quarter, another picture."""
+    picture = Image.fromarray(np.repeat(np.uint8([[[250, 0, 0]] * 20 + [[0, 0, 250]] * 20]), 40, axis=0))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (upright,) = ask(IMAGE + ":predict", {"instances": [b64(saved(picture.rotate(-90), "PNG"))]})[1]["predictions"]
+    rows = [b64(saved(picture, kind, exif=exif)) for kind in ("PNG", "JPEG", "WEBP")]
+    turned = ask(IMAGE + ":predict", {"instances": rows})[1]["predictions"]
+    assert np.min(np.asarray(turned) @ upright) > 0.99
+    (other,) = ask(IMAGE + ":predict", {"instances": [b64(saved(picture, "PNG"))]})[1]["predictions"]
+    assert np.dot(other, upright) < 0.98
+
+
 def test_a_jpeg_of_many_scans_is_refused(ask):
     good = saved(Image.new("L", (40, 30), 77), "JPEG", progressive=True)
     assert ask(IMAGE + ":predict", {"instances": [b64(good)]})[0] == 200
@@ -230,7 +252,7 @@ def test_damaged_requests_get_errors_or_right_answers(server):
     assert not wrong and counts[200] and counts[400] and is_well(server.port)
 
 
-def test_status_metadata_health_and_metrics(ask):
+def test_status_metadata_and_health(ask, server):
     status, answer = ask(TEXT)
     state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     assert status == 200 and answer == {"model_version_status": [{"version": "1", **state}]}
@@ -239,16 +261,15 @@ def test_status_metadata_health_and_metrics(ask):
     definition = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]
     assert definition["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
     assert [size["size"] for size in definition["outputs"]["embedding"]["tensor_shape"]["dim"]] == ["-1", "80"]
-    assert ask("/healthz") == (200, {"status": "ok"})
-    status, text = ask("/metrics")
-    assert status == 200 and b'requests_total{model="text_encoder",status="200"}' in text
-    assert b"process_resident_memory_bytes" in text
+    status, answer, headers = ask_server(server.port, "/healthz")
+    assert (status, answer) == (200, {"status": "ok"})
+    assert (headers["Server"], headers["X-Content-Type-Options"]) == ("mural_tf", "nosniff")
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
 
 
 def test_every_signature_is_warm_before_the_server_listens(server):
-    models = server.app[PREDICT].__self__.versions.models
-    signatures = {signature for model in models.values() for signature in model.signatures.values()}
-    assert len(signatures) == 5 and signatures == server.warmed
+    signatures = [signature for model in server.models.values() for signature in model.signatures.values()]
+    assert len(signatures) == 5 and all(any(one is warm for warm in server.warmed) for one in signatures)
 
 
 def test_a_mounted_route_uses_the_encoders(ask, direct):
@@ -271,6 +292,7 @@ MALFORMED = [
     ({"instances": [1]}, 400, "takes strings or"),
     ({"instances": [{"text": "a"}, {"words": "b"}]}, 400, "\"instances\"[1] has the keys ['words']"),
     ({"instances": [{"b64": "?"}]}, 400, "not base64"),
+    ({"instances": [{"b64": "AAAAA"}]}, 400, "not base64"),
     ({"instances": []}, 400, '"instances" is empty'),
     ('{"instances": [' + "9" * 5000 + "]}", 400, "not JSON that"),
     ({"instances": [["a", "b"]]}, 400, "nested more than 1 deep, expected the shape [any]"),
@@ -280,7 +302,8 @@ MALFORMED = [
     ({"signature_name": "classify", "instances": ["a"]}, 400, "has no signature 'classify'"),
     ({"signature_name": 3, "instances": ["a"]}, 400, "must be a string"),
     ({"signature_name": "tokens", "instances": ["a"]}, 400, "must be an object with the keys"),
-    ({"instances": ["a"] * 101}, 400, "at most 100"),
+    ({"instances": ["a"] * 1025}, 400, "at most 1024"),
+    ('{"inputs": [[' + "[]," * 75_000 + "[]]]}", 413, "at most 140000 are taken"),
     ({"instances": ["a" * 2**20]}, 413, ""),
 ]
 TOKENS = [
@@ -297,7 +320,8 @@ TOKENS = [
 ]
 
 
-def test_malformed_requests_are_reported(ask):
+def test_malformed_requests_are_reported(ask, monkeypatch):
+    monkeypatch.setattr("mural_tf.search.server.limits.VALUES", 140_000)
     for body, status, words in MALFORMED:
         found, answer = ask(TEXT + ":predict", body)
         assert found == status and set(answer) == {"error"} and words in answer["error"], (body, answer)
@@ -349,8 +373,7 @@ def test_packed_bodies_and_slow_ones(ask, server):
 
 @pytest.mark.slow
 def test_a_whole_export_is_served(export):
-    app = create_app(export, LIMITS)
-    with running(app, LIMITS) as server:
+    with running(create_app(models.load_models(export), LIMITS)) as server:
         for path, rows in ((TEXT, TEXTS), (IMAGE, [b64(image) for image in pictures()])):
             status, answer, _ = ask_server(server.port, path + ":predict", {"instances": rows})
             assert status == 200 and np.abs(np.linalg.norm(answer["predictions"], axis=1) - 1).max() < 1e-5
@@ -369,28 +392,74 @@ def test_rest_client_as_exported(server, direct, tmp_path):
     assert len(client.read_text().splitlines()) <= 25
 
 
+SLOW = """
+import sys, time
+from mural_tf.search.server import batches
+together = batches.Batcher._run_together
+def slowly(self, batch):
+    print("running", flush=True)
+    time.sleep(1)
+    return together(self, batch)
+batches.Batcher._run_together = slowly
+from mural_tf.commands import run
+run()
+"""
+
+
 def test_the_program_answers_and_ends_on_sigterm(tmp_path):
+    """The request that runs when the signal comes gets its answer."""
     module = tf.Module()
     spec = [tf.TensorSpec([None], tf.float32, name="x")]
     module.call = tf.function(lambda x: {"y": 2.0 * x}, input_signature=spec)
     tf.saved_model.save(module, str(tmp_path / "doubler/1"), signatures=module.call)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={tmp_path}", "--port=0", "--batch_window_ms=1500"]
+    command = [sys.executable, "-c", SLOW, "serve", f"--export={tmp_path}", "--port=0"]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving "), process.stderr.read()
         port = int(line.rsplit(":", 1)[1])
+        for host, status in (("evil.example", 403), (f"127.0.0.1:{port}", 200), ("[::1]", 200)):
+            assert ask_server(port, "/healthz", headers={"Host": host})[0] == status  # DNS may lead others here
         connection = http.client.HTTPConnection("localhost", port, timeout=30)
         connection.request("POST", "/v1/models/doubler:predict", json.dumps({"instances": [3]}))
-        later = http.client.HTTPConnection("localhost", port, timeout=30)
-        later.request("GET", "/healthz")
-        assert later.getresponse().status == 200  # so the first is in; it waits for company when the signal comes
+        assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
-        assert answer.status == 200 and json.loads(answer.read()) == {"predictions": [6.0]}
-        assert process.wait(30) == 0
+        code, log = process.wait(30), process.stderr.read()
+        assert answer.status == 200 and json.loads(answer.read()) == {"predictions": [6.0]}, log
+        assert code == 0 and "Traceback" not in log
     finally:
         process.kill()
     with pytest.raises(OSError):
         socket.create_connection(("localhost", port), timeout=1)
+
+
+def test_what_cannot_be_served_is_said_in_one_line(encoders, tmp_path):
+    """Before models are loaded, where it can be known then."""
+    (tmp_path / "workdir/export").mkdir(parents=True)
+    (tmp_path / "damaged/text_encoder/2").mkdir(parents=True)
+    (tmp_path / "damaged/text_encoder/2/saved_model.pb").write_bytes(b"no graph")
+    with socket.create_server(("localhost", 0)) as taken:
+        for options, words in (
+            ({}, ("--export=EXPORT, --index=INDEX",)),
+            ({"export": encoders, "port": taken.getsockname()[1]}, ("Cannot listen on localhost", "in use")),
+            ({"export": tmp_path / "gone"}, ("gone does not exist", "export")),
+            ({"export": tmp_path / "workdir"}, ("it is a workdir, whose export is", "workdir/export")),
+            ({"export": tmp_path / "damaged"}, ("damaged/text_encoder/2",)),
+            ({"export": encoders, "index": tmp_path}, ("is not an index",)),
+            ({"index": tmp_path}, ("is not an index",)),
+        ):
+            with pytest.raises(UserError) as error:
+                serve(**{"port": 0, **options})
+            assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+def test_the_newest_version_that_all_encoders_have_is_served(encoders, tmp_path):
+    for name in ("image_encoder", "text_encoder"):
+        for number in ("3", "12"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / number).symlink_to(encoders / name / "1")
+    (tmp_path / "text_encoder/13").symlink_to(encoders / "text_encoder/1")
+    with mock.patch.object(models, "load_model", side_effect=lambda path, saved_model: path.name):
+        assert models.load_models(tmp_path) == {"image_encoder": "12", "text_encoder": "12"}

@@ -1,15 +1,11 @@
 """Batching with a model that counts its runs and fails on some values."""
 
 import asyncio
-import threading
-import weakref
 
 import numpy as np
-import pytest
-from running_app import Multiplier, until
+from running_app import Multiplier
 
 from mural_tf.search.server.batches import Batcher
-from mural_tf.search.server.limits import Limits, Overloaded
 
 
 class Doubler(Multiplier):
@@ -22,76 +18,50 @@ class Doubler(Multiplier):
         return {"y": doubled[:, 0]}
 
 
-def with_batcher(scenario, **limits):
-    """Runs `scenario(batcher, model)` in a loop and returns (its result, sizes of the runs)."""
+def behind_a_run(*requests, most=4):
+    """Asks [1], and the requests while it runs; returns their answers and the rows of the runs after it."""
     model = Doubler()
 
     async def main():
-        batcher = Batcher(model.run, Limits(**{"window": 0.05, "max_batch": 4, **limits}), lambda rows: None)
-        return await scenario(batcher, model)
+        batcher = Batcher(model.run, most)
+        model.gate.clear()
+        first = asyncio.create_task(batcher({"x": np.array([1])}))
+        await asyncio.to_thread(model.began.wait, 20)
+        tasks = [asyncio.create_task(batcher(*request)) for request in requests]
+        await asyncio.sleep(0)
+        model.gate.set()
+        answers = await asyncio.gather(first, *tasks, return_exceptions=True)
+        return answers[1:]
 
-    return asyncio.run(main()), [len(rows) for rows in model.runs]
+    return asyncio.run(main()), [np.shape(rows)[0] for rows in model.runs[1:]]
 
 
-def ask(batcher, *values):
-    return batcher({"x": np.array(values)})
+def x(*values):
+    return ({"x": np.array(values)},)
 
 
 def test_requests_share_runs_and_get_their_rows():
-    async def scenario(batcher, model):
-        return await asyncio.gather(ask(batcher, 1), ask(batcher, 2, 3), ask(batcher, 4, 5), ask(batcher, 6))
-
-    answers, runs = with_batcher(scenario)
-    assert [answer["y"].tolist() for answer in answers] == [[2], [4, 6], [8, 10], [12]]
-    assert runs == [4, 2]  # 1 + 2 + 1 rows fit into the first; the second keeps [4, 5]
+    answers, runs = behind_a_run(x(1), x(2, 3), x(4), x(5, 6), x(7))
+    assert [answer["y"].tolist() for answer in answers] == [[2], [4, 6], [8], [10, 12], [14]] and runs == [4, 3]
 
 
-def test_a_request_larger_than_a_batch_is_split_and_an_empty_one_answered():
-    async def scenario(batcher, model):
-        return [(await ask(batcher, *range(10)))["y"].tolist(), (await ask(batcher))["y"].tolist()]
-
-    answers, runs = with_batcher(scenario)
-    assert answers == [[2 * i for i in range(10)], []] and runs == [4, 4, 2, 0]
+def test_a_request_larger_than_a_batch_is_run_in_parts_and_others_come_between():
+    answers, runs = behind_a_run(x(*range(10)), x(77), x())
+    assert answers[0]["y"].tolist() == [2 * i for i in range(10)] and answers[1]["y"].tolist() == [154]
+    assert answers[2]["y"].tolist() == [] and runs == [4, 1, 4, 2]
 
 
-def test_only_rows_of_one_shape_are_put_together():
-    async def scenario(batcher, model):
-        wide = batcher({"x": np.ones([1, 3])})
-        return await asyncio.gather(ask(batcher, 1), wide, ask(batcher, 2))
+def test_rows_cost_differently():
+    """Of costs 3, 1, 1 and 9 a run of 4 takes two rows, then one, then the last alone, though it costs more."""
+    answers, runs = behind_a_run(({"x": np.arange(4)}, np.array([3, 1, 1, 9])), x(5))
+    assert answers[0]["y"].tolist() == [0, 2, 4, 6] and answers[1]["y"].tolist() == [10] and runs == [2, 1, 1, 1]
 
-    answers, runs = with_batcher(scenario)
-    assert [answer["y"].shape for answer in answers] == [(1,), (1, 3), (1,)] and runs == [2, 1]
+
+def test_rows_of_different_shapes_are_answered_apart():
+    answers, runs = behind_a_run(x(1), ({"x": np.ones([1, 3])},), x(2))
+    assert [answer["y"].shape for answer in answers] == [(1,), (1, 3), (1,)] and runs == [1, 1, 1]
 
 
 def test_a_failing_request_fails_alone():
-    async def scenario(batcher, model):
-        return await asyncio.gather(ask(batcher, 1), ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
-
-    answers, runs = with_batcher(scenario)
-    assert answers[0]["y"] == 2 and isinstance(answers[1], ValueError) and answers[2]["y"] == 4
-    assert runs == [3, 1, 1, 1]
-
-
-def test_what_runs_it_ends_with_its_last_reference():
-    before, found = threading.active_count(), []
-
-    async def scenario(batcher, model):
-        found.append((weakref.ref(batcher), (await ask(batcher, 1))["y"]))
-
-    with_batcher(scenario)
-    until(lambda: found[0][0]() is None and threading.active_count() <= before)
-
-
-def test_too_many_waiting_are_refused():
-    async def scenario(batcher, model):
-        model.gate.clear()
-        running = asyncio.create_task(ask(batcher, 1))
-        await asyncio.to_thread(model.began.wait, 20)
-        waiting = [asyncio.create_task(ask(batcher, i)) for i in (2, 3)]
-        await asyncio.sleep(0.05)
-        with pytest.raises(Overloaded, match="2 requests wait already"):
-            await ask(batcher, 4)
-        model.gate.set()
-        return len(await asyncio.gather(running, *waiting))
-
-    assert with_batcher(scenario, max_waiting=2)[0] == 3
+    answers, runs = behind_a_run(x(1), x(13), x(2))
+    assert answers[0]["y"] == 2 and isinstance(answers[1], ValueError) and answers[2]["y"] == 4 and runs == [3, 1, 1, 1]

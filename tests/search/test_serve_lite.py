@@ -18,9 +18,8 @@ from mural_tf.errors import UserError
 from mural_tf.search import commands
 from mural_tf.search.index import load_index
 from mural_tf.search.queries import Query
-from mural_tf.search.server.app import create_app, load_models
-from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.lite_models import LiteModels
+from mural_tf.search.server.app import create_app
+from mural_tf.search.server.lite_models import LiteModel, lite_folder, served_models
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
 from mural_tf.runs.lite import export_lite
@@ -48,9 +47,8 @@ def index(export, tmp_path_factory):
 
 
 def test_the_server_answers_as_the_embedder_does(export):
-    models, lite = load_models(export, Limits()), mural_tf.load(export / "lite")
-    assert isinstance(models, LiteModels)
-    with running(create_app(models)) as app:
+    folder, lite = lite_folder(export), mural_tf.load(export / "lite")
+    with running(create_app(served_models(folder, LiteModel(folder)))) as app:
 
         def predict(model, **body):
             return ask(app.port, f"/v1/models/{model}:predict", body)

@@ -1,55 +1,60 @@
-"""The search page beside the encoders: the page, answers, thumbnails, and what is asked wrongly."""
+"""The search page beside the encoders: addresses, answers as JSON and as HTML, pictures, and what is asked wrongly."""
 
 import contextlib
 import functools
 import io
-import json
 import os
-import socket
-import types
+import re
 
 import numpy as np
 import pytest
+from page_reader import Page
 from PIL import Image
 from running_app import ask as ask_server
 from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect
-from mural_tf.search import index as index_files
-from mural_tf.search.items import IMAGES
-from mural_tf.search.server import app
+from mural_tf.search import changes, collect
+from mural_tf.search.index import Index, index_in_memory, take
+from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.server import app, search_page
 from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.search_page import search_routes
+from mural_tf.search.server.search_page import search_routes, vector_code, vector_of
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = write_folder(tmp_path_factory.mktemp("pictures") / "images")
-    lines = ["path\tcaption\tlanguage\tbrand", "red.png\ta red spot\ten\tacme", "blue.png\t\t\tacme", "violet.png",
+    lines = ["path\tcaption\tlanguage\tbrand", "red.png\t|a red spot.|\ten\tacme", "blue.png\t\t\tacme", "violet.png",
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
-    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    index.created = "now +"
+    return index
 
 
-LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=2.0)
-
+STATE = "now%20%2B"  # that `created`, in an address
 
 @contextlib.contextmanager
-def asking(index, **options):
+def asking(index, limits=None, **options):
     """Yields `ask(path, body)` → (status, JSON or bytes, headers) over the routes of an index alone."""
-    app = create_app(types.SimpleNamespace(models={}), Limits(), search_routes(index, ColorEmbedder(), **options))
+    app = create_app({}, limits, search_routes(index, ColorEmbedder(), **options))
     with running(app) as server:
         yield functools.partial(ask_server, server.port)
 
 
 @pytest.fixture(scope="module")
 def ask(index):
-    with asking(index, languages=["en", "fa"], limits=LIMITS) as ask:
-        ask.port = ask.args[0]
+    with asking(index, Limits(max_request_bytes=10_000, timeout=4.0), title="My <b>") as ask:
         yield ask
+
+
+def read(answer, status=200):
+    """A page that was answered."""
+    assert (answer[0], answer[2].get_content_type()) == (status, "text/html"), answer
+    return Page(answer[1].decode(), is_served=True)
 
 
 def names(answer):
@@ -58,17 +63,111 @@ def names(answer):
     return [hit["name"] for hit in found["hits"]]
 
 
-def test_the_page_offers_languages_and_fields_and_the_root_leads_to_it(ask):
-    status, page, headers = ask("/search")
-    assert (status, headers.get_content_type()) == (200, "text/html") and "{{" not in page.decode()
-    assert b'value="fa"' in page and b">a red spot</button>" in page
+def test_the_page_begins_with_everything_and_with_examples_without_stray_signs(ask):
+    page = read(ask("/search"))
+    assert "My <b>" in page.text and "4 pictures." in page.text and len(page.all("img")) == 4
+    assert {"class": "chip", "dir": "auto", "href": "search?sentence=a+red+spot"} in page.all("a")
     assert ask("/")[0] == 302
 
 
-def test_a_sentence_finds_its_picture(ask):
+def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
+    page = read(ask("/search?sentence=rot"))
+    pictures = [image["src"] for image in page.all("img")]
+    assert pictures[:2] == [f"search/picture/{row}?side=240&of={STATE}" for row in (0, 3)]
+    assert page.all("input")[0]["value"] == "rot" and "The closest of 4 pictures to “rot” come first." in page.text
+    hrefs = [link["href"] for link in page.all("a")]
+    assert "search?sentence=rot&filter=brand%3Dacme" in hrefs and "search?sentence=rot&item=3" in hrefs
+    assert "search?like=0" in hrefs
+    page = read(ask("/search?sentence=rot&filter=brand%3Dacme&offset=1"))
+    assert "The closest of 2 pictures to “rot” come" in page.text and len(page.all("img")) == 1
+    assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
+    hrefs = [link["href"] for link in page.all("a")]
+    assert "search?sentence=rot" in hrefs  # without the filter
+    page = read(ask("/search?filter=brand%3Dacme&filter=price%3C5"))
+    assert "No item has a field “price”." in page.text and "Without price<5 (2)" in page.text
+    assert "Nothing fits brand=none." in read(ask("/search?filter=brand%3Dnone")).text
+
+
+def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
+    page = read(ask("/search?sentence=rot&filter=brand%3Dacme&item=0"))
+    assert [image["src"] for image in page.all("img")] == [f"search/picture/0?of={STATE}"]
+    links = [link["href"] for link in page.all("a")]
+    assert links[1] == "search?sentence=rot&filter=brand%3Dacme" and "brand acme" in page.text
+    assert "search?filter=brand%3Dacme" in links and "search?like=0&filter=brand%3Dacme" not in links
+    assert ask("/search?item=99")[0] == 400 and ask("/search?item=x")[0] == 400
+
+
+def test_ends_of_a_range_become_filters(ask):
+    status, _, headers = ask("/search?sentence=rot&from.price=3&to.price=+7&to.year=&offset=20")
+    assert (status, headers["Location"]) == (302, "search?sentence=rot&filter=price%3E%3D3&filter=price%3C%3D7")
+
+
+def test_wrong_questions_are_pages_for_browsers(ask):
+    page = read(ask("/search?filter=brand", headers={"Accept": "text/html"}), 400)
+    assert "The filter 'brand' is not of the form" in page.text
+
+
+@pytest.mark.parametrize("options, shown, hidden", [
+    ({}, ["come first. Probably right (63%).", "violet.png"], ["Nothing fits"]),
+    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
+    ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
+    ({"sure": ""}, ["come first.", "violet.png"], ["%"]),
+])  # fmt: skip
+def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
+    monkeypatch.setattr(search_page, "nothing_fits", lambda result: options.get("nothing_fits", False))
+    monkeypatch.setattr(search_page, "sure_line", lambda result: options.get("sure", "Probably right (63%)"))
+    page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
+    assert all(words in page.text for words in shown) and not any(words in page.text for words in hidden)
+    assert ask("/search/answer?sentence=rot")[1].get("nothing_fits", False) == options.get("nothing_fits", False)
+    if options.get("nothing_fits") and not options.get("closest"):
+        assert "search?sentence=rot&closest=1" in [link["href"] for link in page.all("a")]
+
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+def test_what_others_wrote_is_text(tmp_path):
+    first = {"x": HOSTILE, "page<i>": "https://a.example/?b=1&c", "js": "javascript:alert(1)"}
+    fields = [first, {"x": "b" * 30}] * 2
+    captions = ((("ar", f"حمراء {HOSTILE}"),), (("en\"><i>", "b"),))
+    items = [Item(f"<b>{n}", str(tmp_path / "gone.png"), captions=captions[n % 2], fields=fields[n]) for n in range(4)]
+    index = Index(items, np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], take(ColorEmbedder()))
+    with asking(index, title=HOSTILE) as ask:
+        for path in ("/search?sentence=%22%3E%3Cscript%3E&filter=x%3D%22%3E%3Cscript%3E", "/search?item=0"):
+            page = read(ask(path))
+            assert not page.all("script", "i", "b") and page.text.count(HOSTILE) >= 2
+            assert "script-src" not in page.source and "default-src 'none'" in page.source
+        assert [link["href"] for link in page.all("a") if "://" in link["href"]] == ["https://a.example/?b=1&c"]
+        assert "javascript:alert(1)" in page.text
+        assert {"class": "caption", "dir": "auto", "lang": "ar"} in page.all("h2")
+        assert read(ask("/search?item=0", headers={"Accept-Language": "de, ar-EG;q=0.5"})).all("h2")[0]["lang"] == "ar"
+
+
+def test_the_page_of_texts(tmp_path):
+    items = [Item("rot", language="de"), Item("أحمر/x", language="ar")]
+    index = Index(items, np.eye(3, dtype=np.float32)[:2], take(ColorEmbedder()), TEXTS)
+    with asking(index) as ask:
+        hits = ask("/search/answer?sentence=red")[1]["hits"]
+        shown = [(hit["caption"], hit["language"], hit["has_image"]) for hit in hits]
+        assert shown == [("rot", "de", False), ("أحمر/x", "ar", False)]
+        page = read(ask("/search?sentence=red"))
+        assert {"class": "caption", "dir": "auto", "lang": "ar"} in page.all("span") and not page.all("img")
+        assert ask("/search/picture/0")[0] == 404
+
+
+PLAIN = {"language": "", "has_image": True, "fields": {}, "found_by": {}, "alike": 0, "caption": ""}
+
+
+def test_a_sentence_finds_its_picture(ask, index, tmp_path):
+    answer = ask("/search/answer?sentence=green&k=1&rank=pictures")
+    assert answer[1] == {
+        "sentence": "green", "kind": "images", "count": 4, "matching": 4, "total": 4, "index": "now +", "hits": [
+            {"rank": 1, "score": 0.6, "row": 3, "name": "orange.PNG", **PLAIN},
+        ],
+    }  # fmt: skip
     answer = ask("/search/answer?sentence=rot&k=2")
-    assert names(answer) == ["red.png", "orange.PNG"]
-    status, image, headers = ask(f"/search/thumbnail/{answer[1]['hits'][0]['row']}")
+    assert names(answer) == ["red.png", "orange.PNG"] and os.path.dirname(index.describe(0).path) not in str(answer[1])
+    status, image, headers = ask(f"/search/picture/{answer[1]['hits'][0]['row']}?side=240")
     assert (status, headers.get_content_type()) == (200, "image/jpeg")
     red, green, _ = Image.open(io.BytesIO(image)).convert("RGB").getpixel((2, 2))
     assert red > 200 and green < 50
@@ -77,7 +176,7 @@ def test_a_sentence_finds_its_picture(ask):
 def test_filters_and_rows_as_queries(ask):
     answer = ask("/search/answer?sentence=rot&filter=brand%3Dacme")
     assert names(answer) == ["red.png", "blue.png"] and answer[1]["matching"] == 2
-    assert answer[1]["hits"][0]["fields"] == {"brand": "acme"} and answer[1]["hits"][0]["caption"] == "a red spot"
+    assert answer[1]["hits"][0]["fields"] == {"brand": "acme"} and answer[1]["hits"][0]["caption"] == "|a red spot.|"
     row = answer[1]["hits"][1]["row"]
     assert names(ask(f"/search/answer?like={row}&k=2")) == ["violet.png", "red.png"]  # not itself
     assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")) == []
@@ -88,61 +187,86 @@ def test_a_picture_is_a_query(ask):
     assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))) == ["red.png", "blue.png"]
 
 
-def test_pictures_that_are_none_or_too_much_or_do_not_come_are_refused(ask):
+def multipart(data, name="picture"):
+    """The body of a page's form, and its header."""
+    head = f'--b\r\nContent-Disposition: form-data; name="{name}"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
+    return head.encode() + data + b"\r\n--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
+
+
+def test_a_picture_of_the_form_leads_to_an_address_that_can_be_narrowed(ask):
+    body, headers = multipart(png((0, 0, 200)))
+    status, _, headers = ask("/search/answer", body, headers=headers)
+    assert status == 303 and headers["Location"].startswith("../search?picture=")
+    address = headers["Location"].removeprefix("..")
+    page = read(ask(address))
+    assert "Like your picture" in page.text and page.all("img")[0]["src"].startswith("search/picture/1?")
+    assert read(ask(address + "&filter=brand%3Dacme")).text.count("Like this") == 2
+    assert ask("/search/answer", *multipart(png((0, 0, 200)), "other")[:1], headers=multipart(b"")[1])[0] == 400
+    assert ask("/search?picture=AAAA")[0] == ask("/search?picture=%C3%A9")[0] == ask("/search?picture=AQ")[0] == 400
+
+
+def test_a_vector_in_an_address_is_nearly_the_vector():
+    vectors = np.random.default_rng(0).normal(size=(20, 640)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for vector in vectors:
+        code = vector_code(vector)
+        assert len(code) < 900 and re.fullmatch("[A-Za-z0-9_-]+", code) and vector_of(code, 640) @ vector > 0.999
+
+
+def test_pictures_that_are_none_or_too_much_are_refused(ask):
     huge = bytearray(png((0, 0, 0)))
     huge[16:24] = b"\0\0\x40\0" * 2  # 16,384 x 16,384, says its header
-    for body, wanted in (
-        (b"", 400),
-        (b"no", 400),
-        (png((0, 0, 200))[:45], 400),
-        (bytes(huge), 400),
-        (bytes(10_001), 413),
-    ):
+    bodies = {b"": 400, b"no": 400, png((0, 0, 200))[:45]: 400, bytes(huge): 400, bytes(10_001): 413}
+    for body, wanted in bodies.items():
         status, answer, _ = ask("/search/answer", body)
         assert status == wanted and answer["error"]
-    with socket.create_connection(("127.0.0.1", ask.port), timeout=30) as connection:
-        connection.sendall(b"POST /search/answer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
-        assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 
 def test_larger_pictures_have_nothing_but_pixels(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
     Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
-    with asking(build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
+    with asking(index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
         status, image, headers = ask("/search/picture/0")
         assert (status, headers.get_content_type()) == (200, "image/jpeg") and b"where I live" not in image
         assert Image.open(io.BytesIO(image)).size == (1600, 800)
+        small = ask("/search/picture/0?side=240")[1]
+        assert Image.open(io.BytesIO(small)).size == (240, 120)
+        (tmp_path / "a.jpg").unlink()
+        assert ask("/search/picture/0?side=240")[1] == small and ask("/search/picture/0")[0] == 404  # kept, and gone
 
 
 def test_a_changed_index_is_served(tmp_path):
     folder = write_folder(tmp_path / "images")
-    made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
+    made = Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        index_files.remove(tmp_path / "index", ["red.png"])
+        changes.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
-        build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
-        assert names(ask(question)) == ["red.png", "green.png"]
-        (tmp_path / "index/items.sqlite").unlink()
-        os.utime(tmp_path / "index/index.json")
-        assert names(ask(question)) == ["red.png", "green.png"]  # the former one
+        Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
+        assert names(ask(question)) == ["green.png", "orange.PNG"]  # what was taken out stays out
+        assert "green.png" in read(ask("/search")).text
+        (tmp_path / "index/index.sqlite").unlink()
+        (tmp_path / "index/index.sqlite").write_bytes(b"damaged" * 1000)
+        assert names(ask(question)) == ["green.png", "orange.PNG"]  # of the former one
 
 
 WRONG = {
     400: ["/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
           "/search/answer?sentence=red&filter=brand", "/search/answer?sentence=red&filter=price%3Ccheap",
-          "/search/answer?sentence=red&offset=-1", "/search/answer?sentence=red&offset=999", "/search/answer?k=1&k=2",
+          "/search/answer?sentence=red&offset=-1", "/search/answer?offset=-5",
+          "/search/answer?k=1_0", "/search/answer?k=%D9%A3", "/search/answer?k=1.5",
+          "/search/answer?filter=a%3D" + "x" * 500, "/search/picture/0?side=300", "/search?k=3",
+          "/search?offset=-1", "/search/answer?sentence=red&offset=999", "/search/answer?k=1&k=2",
           "/search/answer?sentence=red&rank=best", "/search/answer?like=1&rank=words", "/search/answer?sentence=-red",
-          "/search/answer?like=1&least_precision=0.5", "/search/answer?rank=words",
-          "/search/answer?sentence=red&sort=colour", "/search/answer?language=%3Cb%3E", "/search/facets?k=1",
+          "/search/answer?least_precision=0.5", "/search/answer?rank=words",
+          "/search/answer?sentence=red&sort=colour", "/search/answer?language=%3Cb%3E", "/search/answer?closest=1",
           "/search/answer?sentence=red&like=1", "/search/answer?like=99", "/search/answer?like=-1",
           "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000,
           "/search/answer?sentence=++", "/search/answer?sentence=red&k=0", "/search/answer?sentence=" + "x" * 2001],
-    404: ["/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/thumbnail/99", "/search/thumbnail/-1",
-          "/search/thumbnail/..%2F..%2Fetc"],
+    404: ["/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/picture/-1", "/search/facets"],
 }  # fmt: skip
 
 
@@ -153,9 +277,9 @@ def test_wrong_questions_get_an_error(ask):
             assert found == status and answer["error"], path
 
 
-def test_what_is_not_known_of_a_question_is_said(ask):
+def test_an_unknown_parameter_is_named(ask):
     answer = ask("/search/answer?sentence=red&page=2")[1]
-    assert answer["error"].startswith("Nothing is known of 'page'; it takes sentence, like, k, offset, ")
+    assert answer["error"].startswith("Unknown parameter 'page'; expected sentence, like, k, offset, ")
 
 
 def test_pages_and_everything_there_is(ask):
@@ -171,24 +295,34 @@ def test_pages_and_everything_there_is(ask):
 def test_what_fits_nothing_says_what_to_relax(ask):
     answer = ask("/search/answer?sentence=rot&filter=brand%3Dacme&filter=price%3C5")[1]
     assert answer["matching"] == 0 and answer["relax"] == {"brand=acme": 0, "price<5": 2}
-    assert ask("/search/facets")[1] == {"brand": {"values": {"acme": 2}}}
+    assert ask("/search/answer?k=1&facets=1")[1]["facets"] == {"brand": {"values": {"acme": 2}}}
 
 
-def test_the_page_offers_languages_not_pairs_of_them(tmp_path, monkeypatch):
-    card = {"training_data": {"languages": ["cs-en", "de", "en", "en-fra", "pt-BR", "zh-Hant"]}}
-    (tmp_path / "model_card.json").write_text(json.dumps(card))
-    for name, replaced in (("load", str), ("search_routes", lambda *given, **options: given[2])):
-        monkeypatch.setattr(app, name, replaced)
-    found = app._search_routes(tmp_path, None, "index", None, app._listed_languages(tmp_path), Limits())
-    assert found == ["cs", "de", "en", "fra", "pt-BR", "zh-Hant"]
+def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
+    (tmp_path / "workdir/export/text_encoder").mkdir(parents=True)
+    assert app._export_of(str(tmp_path / "workdir")) == str(tmp_path / "workdir/export")
+    assert app._export_of(str(tmp_path / "workdir/export")) == str(tmp_path / "workdir/export")
+    for gone in ("", str(tmp_path / "gone")):
+        with pytest.raises(UserError, match="which is not there: give --export"):
+            app._export_of(gone)
 
 
-def test_errors_name_no_place_of_the_machine(tmp_path):
-    made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    with asking(made) as ask:
-        (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
-        status, answer, _ = ask("/search/answer?sentence=orange")
-        assert status == 500 and str(tmp_path) not in answer["error"]
+def test_pages_lead_to_pages(tmp_path):
+    items = [Item(f"{n}") for n in range(50)]
+    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (50, 1)), take(ColorEmbedder()), TEXTS)
+    with asking(index) as ask:
+        for offset, wanted in ((0, ["20"]), (20, ["0", "40"]), (40, ["20"]), (45, ["25"])):
+            links = [link["href"] for link in read(ask(f"/search?sentence=a&offset={offset}")).all("a")]
+            assert [href.partition("offset=")[2] for href in links if "offset=" in href] == wanted
+
+
+def test_errors_name_no_place_of_the_machine(ask, monkeypatch):
+    def damaged(*arguments, **options):
+        raise UserError("/home/me/index is damaged")
+
+    monkeypatch.setattr(search_page, "search", damaged)
+    for path in ("/search/answer?sentence=orange", "/search?sentence=orange"):
+        assert ask(path)[:2] == (500, {"error": "The server failed on this request; its log says why."})
 
 
 def test_an_index_of_another_model_is_refused(index, monkeypatch):
@@ -197,13 +331,10 @@ def test_an_index_of_another_model_is_refused(index, monkeypatch):
         search_routes(index, ColorEmbedder())
 
 
-def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, tmp_path):
-    for card in ("[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'):
-        (tmp_path / "model_card.json").write_text(card)
-        with pytest.raises(UserError, match="model_card.json"):
-            serve(tmp_path, index="index", port=0)
-    (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
-    build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    (tmp_path / "index/vectors.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="vectors.npy is damaged"):
+def test_a_damaged_index_is_named_before_models_are_loaded(tmp_path):
+    (tmp_path / "text_encoder/1").mkdir(parents=True)
+    (tmp_path / "text_encoder/1/saved_model.pb").touch()
+    Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
+    (tmp_path / "index/index.sqlite").write_bytes(b"no")
+    with pytest.raises(UserError, match="index.sqlite"):
         serve(tmp_path, index=tmp_path / "index", port=0)

@@ -75,7 +75,7 @@ def text_states(
       config: a complete configuration.
       tokenizer: of the text tower.
       workdir: of the run.
-      streams: names of those that bring the texts.
+      streams: names of the streams that bring the texts.
       encode: tokens, int32 [B, T] each, to float32 [B, width].
       tower: `digest_of` the tower.
       width: of a state.
@@ -99,7 +99,7 @@ def states_of(
     tower: str,
     width: int,
 ) -> TargetTable:
-    """Returns states in which these texts have theirs; those that other runs with this tower made are there, too.
+    """Returns states that hold these texts' states; the states that other runs with this tower made are there, too.
 
     Arguments are as of `text_states`.
     """
@@ -124,7 +124,7 @@ def image_states(
     tower: str,
     width: int,
 ) -> tuple[TargetTable, np.ndarray]:
-    """Returns the states of all pictures of streams by the pictures' ids, and the ids of those that do not decode.
+    """Returns the states of all pictures of streams by the pictures' ids, and the ids of pictures that do not decode.
 
     `encode` maps uint8 [B, S, S, 3] to float32 [B, width]; other arguments are as of `text_states`.
     """
@@ -142,17 +142,41 @@ def image_states(
     return table, table.without_vector()
 
 
+def made_text_states(
+    config: ConfigDict, workdir: pathlib.Path, tower: Callable[[], str], width: int
+) -> TargetTable | None:
+    """Returns the states of texts that runs with this tower have made, `None` where no such states lie.
+
+    Arguments are as of `text_states`; `tower` is called only where states of any tower lie.
+    """
+    place = _place(config, workdir) / FOLDER
+    if not (isinstance(place, pathlib.Path) and place.is_dir() and any(place.glob("texts-*"))):
+        return None
+    folder = place / f"texts-{_digest_of_texts(config, tower())}"
+    if not folder.is_dir():
+        return None
+    return Targets(folder, width, "float16", folder.name.removeprefix("texts-"), STATES).table(as_stored=True)
+
+
 def _folder_of_texts(config: ConfigDict, workdir: pathlib.Path, tower: str, width: int) -> Targets:
+    return _folder(config, workdir, "texts", _digest_of_texts(config, tower), width)
+
+
+def _digest_of_texts(config: ConfigDict, tower: str) -> str:
     vocabulary = config.vocabulary
     pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
     pieces.append(config.text_tower.max_length)
-    return _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
+    return f"{tower}-{digest_of((), pieces)}"
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
+    return Targets(_place(config, workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+
+
+def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
     place = as_path(config.data.directory) if config.data.directory else workdir
-    beside = isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK)
-    return Targets((place if beside else workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+    return place if isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK) else workdir
 
 
 def _texts_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -192,7 +216,7 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
 
 
 def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
-    """Returns a function of prepared pixels as one of encoded pictures; zeros for those that do not decode."""
+    """Returns a function of prepared pixels as one of encoded pictures; zeros for pictures that do not decode."""
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     traced = tf.function(encode, reduce_retracing=True)

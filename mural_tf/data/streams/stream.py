@@ -25,7 +25,7 @@ class Settings:
     """What a stream needs to know of a configuration; `data`, `image_tower` and `augmentation` are its branches.
 
     batch: texts, or pairs of them, in a batch.
-    own: the stream's `fields` as the method has them; the stream's defaults where it has none.
+    own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
     cached_texts: whether states of texts, made before (`states.py`), take the place of tokens.
     unusable: ids of pictures that have no state, int64; empty where pictures are decoded.
     """
@@ -48,7 +48,7 @@ class Stream:
       batch_field: of `config.train`, the size of a batch.
       order: two streams that run side by side have two orders.
       without: the error where no record holds such an item.
-      languages: those of the items to take; empty: all.
+      languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
       with_pictures: whether items hold "image" and "image_id".
@@ -67,6 +67,8 @@ class Stream:
         self.languages: Sequence[str] = data.image_text_languages
         self.size = self.items_of(settings.batch, settings.own)
         self.parse: Callable = caption_parser(data.format, data.default_language)
+        if settings.image_tower.cached and type(self).decode is Stream.decode:
+            self.decode = None  # items stay as `read` gives them: nothing is to be done for each alone
 
     @classmethod
     def kind(cls, data: ConfigDict) -> str:
@@ -83,13 +85,26 @@ class Stream:
         """How many items hold so many texts."""
         return batch
 
+    def read(self, serialized: tf.Tensor) -> dict:
+        """The items of a record, {name: [items, …]}, as batches take them; without pictures whose states are cached.
+
+        A picture's state is looked up by its id; a picture without one does not decode.
+        """
+        items = self.parse(serialized)
+        if not self.settings.image_tower.cached or "image" not in items:
+            return items
+        ids = fingerprint(items["image_id"])[:, None]
+        lacks_state = tf.reduce_any(tf.equal(ids, self.settings.unusable[None, :]), axis=1)
+        problem = tf.where(lacks_state & tf.equal(items["problem"], ""), UNREADABLE_IMAGE, items["problem"])
+        return {**{name: value for name, value in items.items() if name != "image"}, "problem": problem}
+
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """What an item, {name: scalar} of `parse`, at a position, int64 [2], is in a batch; its image is decoded.
+        """What an item, {name: scalar} of `read`, at a position, int64 [2], is in a batch; its image is decoded.
 
         A class where this is `None` takes items as they are.
         """
         if self.settings.image_tower.cached:
-            return self._without_picture(item)
+            return item
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
 
@@ -98,12 +113,6 @@ class Stream:
         return {**self.picture(items, seed), **self.caption(items)}
 
     # What several streams share.
-
-    def _without_picture(self, item: dict) -> dict:
-        """An item whose picture's state is looked up later, by its id; a picture without one does not decode."""
-        lacks_state = tf.reduce_any(tf.equal(fingerprint(item["image_id"]), self.settings.unusable))
-        problem = tf.where(lacks_state & tf.equal(item["problem"], ""), UNREADABLE_IMAGE, item["problem"])
-        return {**{name: value for name, value in item.items() if name != "image"}, "problem": problem}
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
         """int64 [2] for one item's draws, which differ in every epoch."""

@@ -1,20 +1,18 @@
 """Rows of tables as people keep them: CSV, Excel, JSON, Parquet, img2dataset's output, folders of pictures with texts.
 
 CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
-columns and what stands there: a text, bytes, or several texts; objects within JSON and Parquet, and lists of objects,
-become columns of their own, "captions.de".
-What cannot be read goes to `on_problem(kind, place)`, see text_files.py, or `on_problem(kind, place, rows)`.
+columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet, and lists
+of objects, become columns of their own, "captions.de". Files of text are held in memory, the others are streamed.
+What cannot be read goes to `on_problem(kind, place)`: see text_files.py.
 """
 
 from __future__ import annotations
 
 import codecs
 import collections
-import contextlib
 import csv
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -24,39 +22,34 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mural_tf.data.picture_folders import picture_files
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path
-from mural_tf.ingest.parquet import read_rows
-from mural_tf.ingest.source import find_files, known_language
-from mural_tf.ingest.sources.img2dataset import find_shards, is_download, read_samples
+from mural_tf.files import as_path, find
 from mural_tf.text_files import (
     DAMAGED,
-    LONGEST_LINE,
-    TOO_LONG,
     Problem,
-    bounded_lines,
-    buffered,
+    canonical_language,
     clean,
     is_text,
     open_binary,
     parse_object,
-    refuse,
-    unpacked_size,
+    refuse_failure,
 )
 
-Value = str | bytes | tuple[str, ...]
-CSV, JSON_LINES, JSON, PARQUET, EXCEL = "CSV", "JSON lines", "JSON", "Parquet", "Excel workbook"
+Value = str | bytes | tuple[str | bytes, ...]
+CSV, JSON, PARQUET, EXCEL = "CSV", "JSON", "Parquet", "Excel workbook"
 DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
-_FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON_LINES, ".ndjson": JSON_LINES}
-_FORMS |= {".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
+_FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON, ".ndjson": JSON, ".json": JSON}
+_FORMS |= {".parquet": PARQUET, ".xlsx": EXCEL}
 _PACKED = (".gz", ".bz2", ".xz")
+LARGEST = 2**30  # bytes of a file that is held in memory, unpacked
 CUT_OFF = "file that is damaged or cut off: what follows is lost"
 DEEPEST = 4  # levels of objects that become columns; what lies deeper stays JSON
 
 
 class Row(NamedTuple):
-    """What stands in a row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
+    """A row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
 
     place: str
     values: dict[str, Value]
@@ -64,18 +57,23 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a file of text is written: encoding, what stands between columns, whether columns may be quoted."""
+    """How a file of text is written: its encoding, and for `csv.reader` the delimiter and further arguments."""
 
     encoding: str = "utf-8"
     delimiter: str = ""
-    quoted: bool = True
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def reader(self, lines: Iterator[str]):
+        """Returns the rows of lines."""
+        return csv.reader(lines, delimiter=self.delimiter, **dict(self.more))
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnTable:
     """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
 
-    `names`: of pictures without texts beside them, the names of their files are captions.
+    `names`: pictures without texts beside them have the names of their files as captions.
+    `others`: further files of a folder of pictures, {why they are not read: paths}.
     """
 
     files: Sequence[pathlib.Path]
@@ -83,6 +81,7 @@ class OwnTable:
     folder: pathlib.Path
     form: Form = Form()
     names: bool = False
+    others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
         """Returns in words what was found, for the user to check."""
@@ -94,31 +93,24 @@ class OwnTable:
         return f"{name}: {self.kind}"
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
-        """Yields the rows, in the order of the files, in bounded memory (.json files are held whole)."""
+        """Yields the rows, in the order of the files."""
         readers = {
             CSV: functools.partial(_read_csv, form=self.form),
-            JSON_LINES: functools.partial(_read_json_lines, encoding=self.form.encoding),
             JSON: functools.partial(_read_json, encoding=self.form.encoding),
             PARQUET: _read_parquet,
             EXCEL: _read_excel,
             DOWNLOADS: _read_downloads,
         }
         if self.kind == PICTURES:
-            yield from _read_pictures(self.folder, self.files, on_problem, self.names)
-            return
-        for path in self.files:
-            for row in readers[self.kind](path, on_problem):
-                problem = _problem_with(row)
-                if problem:
-                    on_problem(problem, row.place)
-                else:
-                    yield row
-
-    def identity(self) -> list:
-        """Returns what tells this table from another one or a later state of it, as JSON values."""
-        if self.kind in (DOWNLOADS, PICTURES):
-            return [[str(path.relative_to(self.folder)), _state(path)] for path in self.files]
-        return [[path.name, _digest(path)] for path in self.files]
+            rows = _read_pictures(self.folder, self.files, on_problem, self.names)
+        else:
+            rows = itertools.chain.from_iterable(readers[self.kind](path, on_problem) for path in self.files)
+        for row in rows:
+            problem = _problem_with(row)
+            if problem:
+                on_problem(problem, row.place)
+            else:
+                yield row
 
 
 def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
@@ -143,15 +135,18 @@ def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
 
 
 def _open_files(name: str, encoding: str) -> OwnTable:
-    files = find_files(name)
+    files = [as_path(name)] if as_path(name).is_file() else sorted(find(name))
+    if not files:
+        raise UserError(f"There is no file {name}.")
     kinds = {_kind_of(path) for path in files}
     if len(kinds) > 1:
         raise UserError(f"{name} stands for files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
     kind, path = kinds.pop(), files[0]
-    form = Form() if kind in (PARQUET, EXCEL) else Form(encoding or find_encoding(path))
-    if kind == CSV:
-        form = _find_delimiter(path, form)
-    return OwnTable(files, kind, path.parent, form)
+    if kind in (PARQUET, EXCEL):
+        return OwnTable(files, kind, path.parent)
+    data = _content(path, lambda *problem: None)
+    form = Form(encoding or _find_encoding(data, path))
+    return OwnTable(files, kind, path.parent, _find_form(data, path, form) if kind == CSV else form)
 
 
 def _kind_of(path: pathlib.Path) -> str:
@@ -166,30 +161,24 @@ def _kind_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path) -> OwnTable:
-    if is_download(folder):
-        shards = find_shards(folder)
-        return OwnTable(shards, PARQUET if shards[0].suffix == ".parquet" else DOWNLOADS, folder)
+    if downloads := is_download(folder):
+        return OwnTable(downloads, PARQUET if downloads[0].suffix == ".parquet" else DOWNLOADS, folder)
     tables = sorted(folder.glob("*.parquet"))
     if tables:
         return OwnTable(tables, PARQUET, folder)
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in (*ENDINGS, "txt"))
-    if not any(path.suffix.lower() != ".txt" for path in files):
+    files, others = picture_files(folder, ("txt",))
+    if all(path.suffix.lower() == ".txt" for path in files):
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
-    return OwnTable(files, PICTURES, folder)
+    return OwnTable(files, PICTURES, folder, others=others)
 
 
-def _state(path: pathlib.Path) -> int | str:
-    if path.suffix.lower() == ".txt":
-        return _digest(path)
-    return path.stat().st_size if path.is_file() else 0
+def is_download(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the shards of img2dataset's output in a folder, [] where the folder is something else."""
+    if not any(any(folder.glob(pattern)) for pattern in ("*.tar", "*.tfrecord", "*_stats.json")):
+        return []
+    from mural_tf.ingest.sources import img2dataset
 
-
-def _digest(path: pathlib.Path) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while data := file.read(1 << 20):
-            found.update(data)
-    return found.hexdigest()
+    return img2dataset.find_shards(folder)
 
 
 # Text: encodings and separators.
@@ -198,90 +187,92 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_LOOKED_AT = 1_000_000  # lines in which the encoding is looked for
+_OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # that a message names
 
 
-def find_encoding(path: pathlib.Path) -> str:
-    """Returns the likeliest encoding of a file of text; UTF-8 may have a few bytes that are none."""
-    broken = other = 0
-    with open_binary(path) as (content, _), contextlib.suppress(*DAMAGED):
-        content = buffered(content)
-        begin = content.peek()[: 1 << 12]
-        for mark, name in _MARKS:
-            if begin.startswith(mark):
-                return name
-        for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
-            if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
-                return name
-        for line in itertools.islice(bounded_lines(content), _LOOKED_AT):
-            if line and not line.isascii():  # damage is in few lines, another encoding in all
-                is_text_of_utf8 = is_text(line.decode("utf-8", "surrogateescape"))
-                broken, other = broken + (not is_text_of_utf8), other + is_text_of_utf8
-    return "utf-8" if other >= broken else "cp1252"
+def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
+    """Returns a file, unpacked, as far as it is whole."""
+    data = bytearray()
+    with open_binary(path) as (content, _):
+        some = getattr(content, "read1", content.read)  # gives what is whole in front of what is damaged
+        try:
+            while block := some(1 << 20):
+                data += block
+                if len(data) > LARGEST:
+                    raise UserError(
+                        f"{path} is too large to be held in memory: cut it up, 'part*.csv' reads the parts."
+                    )
+        except DAMAGED as error:
+            refuse_failure(error, path)
+            on_problem(CUT_OFF, f"{path}, behind {len(data):,} bytes")
+    return bytes(data)
 
 
-class _Lines:
-    """The lines of a file of text with their ends; some may be given back.
+def _find_encoding(data: bytes, path: pathlib.Path) -> str:
+    """Returns the likeliest encoding of text, which may have a few bytes that are damaged; raises `UserError`."""
+    begin = data[: 1 << 12]
+    for mark, name in _MARKS:
+        if begin.startswith(mark):
+            return name
+    for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
+        if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
+            return name
+    lines = [line for line in data.split(b"\n") if not line.isascii()]
+    broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
+    if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
+        return "utf-8"
+    # Words of Windows-1252 have an accent here and there; those of other scripts have nothing but bytes above 127.
+    runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
+    if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
+        return "cp1252"
+    fitting = [name for name in _OTHERS if _decodes(data, name)] or ["shift_jis"]
+    raise UserError(
+        f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
+        f"{' or '.join(f'--encoding={name}' for name in fitting[:3])}, or save the file as UTF-8."
+    )
 
-    Attributes:
-      place: of the first line since `begin_row`: a reader of CSV takes several for a row with line breaks.
-    """
 
-    def __init__(self, path: pathlib.Path, encoding: str, on_problem: Problem):
-        self.path, self.encoding, self.on_problem = path, encoding, on_problem
-        self._numbered, self._again = self._read(), collections.deque()
-        self._taken: list[tuple[int, str]] = []
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
-    @property
-    def place(self) -> str:
-        return f"{self.path}:{self._taken[0][0]}"
 
-    def begin_row(self) -> None:
-        self._taken = []
+def _text(data: bytes, encoding: str) -> str:
+    """Returns text; bytes that are no text of their encoding become lone surrogates, which `is_text` finds."""
+    errors = "replace" if encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
+    try:
+        return data.decode(encoding, errors)
+    except UnicodeDecodeError:  # some encodings of two bytes know no other way
+        return data.decode(encoding, "replace")
 
-    def give_back(self) -> None:
-        """Lets all lines but the first that were taken for the row be read again."""
-        self._again.extendleft(reversed(self._taken[1:]))
 
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        self._taken.append(self._again.popleft() if self._again else next(self._numbered))
-        return self._taken[-1][1]
-
-    def _read(self) -> Iterator[tuple[int, str]]:
-        number = 0
-        # Bytes that are no text of an encoding of bytes become lone surrogates, which `is_text` finds.
-        errors = "replace" if self.encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
-        with open_binary(self.path) as (content, _):
-            text = io.TextIOWrapper(buffered(content), encoding=self.encoding, errors=errors, newline="")
-            try:
-                while line := text.readline(LONGEST_LINE):
-                    number += 1
-                    if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
-                        self.on_problem(TOO_LONG, f"{self.path}:{number}")
-                        while line and line[-1] not in "\r\n":
-                            line = text.readline(LONGEST_LINE)
-                    else:
-                        yield number, line
-            except (*DAMAGED, UnicodeError):
-                self.on_problem(CUT_OFF, f"{self.path}:{number + 1}")
+def _lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline=""))  # ends of lines are kept, and a sentence may hold U+2028
 
 
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE = 1 << 18  # characters in which the delimiter is looked for
+_PLAIN = ()
+_WAYS = (  # how quotes are written, the usual one first
+    _PLAIN, (("skipinitialspace", True),), (("escapechar", "\\"),),
+    (("escapechar", "\\"), ("skipinitialspace", True)), (("quoting", csv.QUOTE_NONE),),
+)  # fmt: skip
 
 
-def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
+def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     """Returns the form whose rows agree most in their number of columns."""
-    lines = _sample_lines(path, form.encoding)
-    if not any(map(str.strip, lines)):
+    text = _text(data[: 4 * _SAMPLE], form.encoding)
+    lines = _lines(text[:_SAMPLE])
+    if not text.strip():
         raise UserError(f"{path} is empty: expected columns for pictures and captions.")
     if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
         return dataclasses.replace(form, delimiter=lines[0][4])
-    candidates = [dataclasses.replace(form, delimiter=d, quoted=q) for q in (True, False) for d in _DELIMITERS]
-    shares = [_agreement(lines, candidate) - 0.1 * (not candidate.quoted) for candidate in candidates]
+    candidates = [Form(form.encoding, delimiter, way) for way in _WAYS for delimiter in _DELIMITERS]
+    # A way that is not the usual one must be better, not as good.
+    shares = [_agreement(lines, one) - 0.05 * (one.more != _PLAIN) for one in candidates]
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
@@ -291,26 +282,18 @@ def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     return candidates[best]
 
 
-def _sample_lines(path: pathlib.Path, encoding: str) -> list[str]:
-    lines, size = [], 0
-    for line in _Lines(path, encoding, lambda kind, place: None):
-        lines.append(line)
-        size += len(line)
-        if size > _SAMPLE:
-            break
-    return lines
-
-
 def _agreement(lines: Sequence[str], form: Form) -> float:
     """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
 
     A decimal comma in every row is none that separates columns: the row with their names has none.
     """
     lengths: list[int] = []
-    reader = _csv_reader(iter(lines), form)
+    reader = form.reader(iter(lines))
     while True:
         try:
-            lengths.append(len(next(reader)))
+            cells = next(reader)
+            is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)  # a quote that nothing closes
+            lengths.append(0 if is_open else len(cells))
         except StopIteration:
             break
         except csv.Error:
@@ -322,44 +305,40 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
     return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
 
 
-def _csv_reader(lines: Iterator[str], form: Form):
-    quoting = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
-    return csv.reader(lines, delimiter=form.delimiter, quoting=quoting)
-
-
 # Each form of table.
 
 
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
-    lines = _Lines(path, form.encoding, on_problem)
-    reader, header = _csv_reader(lines, form), None
-    while True:
-        lines.begin_row()
-        problem, cells = "", []
+    lines = _lines(_text(_content(path, on_problem), form.encoding))
+    header: list[str] = []
+    at = 0
+    while at < len(lines):
+        reader = form.reader(lines[place] for place in range(at, len(lines)))
+        place, problem, cells = f"{path}:{at + 1}", "", []
         try:
             cells = next(reader)
-        except StopIteration:
-            return
         except csv.Error as error:
             problem = f"row that is no CSV ({error})"
+        begin, at = at, at + max(1, reader.line_num)
         if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
             continue
-        if header is None and not problem:
+        if not header and not problem:
             header = _header(cells)
             if not _are_values(cells):
                 continue
         problem = problem or _problem_with_cells(cells, header, form)
         if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, lines.place)
-            lines.give_back()
+            on_problem(problem, place)
+            at = begin + 1
         else:
-            yield Row(lines.place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+            yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
     """Returns why the cells of a row are none of this table, or ""."""
     if any(cell.strip() for cell in cells[len(header) :]):
-        return "row with more columns than the first"
+        quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
+        return "row with more columns than the first" + ', perhaps by a quote within quotes, to be written ""' * quoted
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
     if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
@@ -367,7 +346,7 @@ def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form)
 
 
 def _holds_rows(cell: str, form: Form) -> bool:
-    """Tells whether a cell with line breaks holds rows or parts of them: a line with several columns and a picture."""
+    """Whether a cell with line breaks holds rows or parts of them: a line with several columns and a picture."""
     try:
         rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
         return any(len(row) > 1 and any(map(names_picture, row)) for row in rows)
@@ -376,73 +355,90 @@ def _holds_rows(cell: str, form: Form) -> bool:
 
 
 def _are_values(cells: Sequence[str]) -> bool:
-    """Tells whether a first row is one like all others: it names a picture."""
+    """Whether a first row is one like all others: it names a picture."""
     return any(names_picture(cell) for cell in cells)
 
 
 def _header(cells: Sequence[str]) -> list[str]:
-    """Returns a name of its own for each column: its number where a row of values comes first, or it has none."""
+    """Returns a name of its own for each column: its number where a row of values comes first, or it has no name."""
     if _are_values(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
-    names, taken = [], set()
+    names: list[str] = []
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(f"{name} ({number})" if name in taken else name)
-        taken.add(name)
+        names.append(f"{name} ({number})" if name in names else name)
     return names
 
 
 def texts_of(value: Value) -> tuple[str, ...]:
-    """Returns the texts of a value: one, several, or none of a picture."""
-    return () if isinstance(value, bytes) else (value,) if isinstance(value, str) else value
+    """Returns the texts of a value, without pictures."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(text for text in _several(value) if isinstance(text, str))
 
 
 def names_picture(value: Value) -> bool:
-    """Tells whether a value is a picture, or the name or address of one by its ending."""
-    if isinstance(value, bytes):
+    """Whether a value is a picture, or the name or address of one by its ending."""
+    first = (value or ("",))[0] if isinstance(value, tuple) else value
+    if isinstance(first, bytes):
         return True
-    text = (texts_of(value) or ("",))[0]
-    plain = re.split(r"[?#]", text.strip())[0] if "://" in text else text.strip()
+    plain = re.split(r"[?#]", first.strip())[0] if "://" in first else first.strip()
     return plain.rpartition(".")[2].lower() in ENDINGS and "." in plain
 
 
-def _read_json_lines(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
-    lines = _Lines(path, encoding, on_problem)
-    for line in lines:
-        try:
-            if line.strip():
-                values = parse_object(line.encode("utf-8", "surrogateescape"))  # says so where it is no text
-                yield Row(lines.place, flattened(values))
-        except ValueError:
-            on_problem("line that is no JSON object", lines.place)
-        lines.begin_row()
-
-
-LARGEST_JSON = 2**30  # bytes of a file that is held in memory
-
-
 def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
-    if unpacked_size(path) > LARGEST_JSON:
-        raise UserError(f"{path} is too large to be held in memory: write one object a line (.jsonl).")
+    """Rows of a list of objects, or of lines with an object each, whatever the file's name says."""
+    text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
+    is_lines = ".json" not in path.suffixes
     try:
-        content = json.loads("".join(_Lines(path, encoding, refuse)))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
+        lines, problem = io.StringIO(text), str(error) or "it is nested too deeply"
+        first = next((line for line in lines if line.strip() not in ("", "[")), "")
+        if not is_lines and _object_of(first) is None:
+            raise UserError(f"{path} is not valid JSON: {problem}.") from None
+        content, is_lines = None, True
+    if content is None or is_lines and not isinstance(content, list):
+        for number, line in enumerate(io.StringIO(text), start=1):
+            if line.strip() not in ("", "[", "]"):
+                values, place = _object_of(line), f"{path}:{number}"
+                yield from [Row(place, flattened(values))] if values is not None else ()
+                if values is None:
+                    on_problem("line that is no JSON object", place)
+        return
     if isinstance(content, dict):
-        content = next((value for value in content.values() if isinstance(value, list)), [content])
+        lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
+        content = next(lists, [content])
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     for number, values in enumerate(content, start=1):
         place = f"{path}, object {number}"
-        if isinstance(values, dict):
+        if _is_object(values):
             yield Row(place, flattened(values))
         else:
             on_problem("entry that is no JSON object", place)
 
 
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _object_of(line: str) -> dict | None:
+    """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
+    try:
+        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses what is no text
+    except ValueError:
+        return None
+
+
 def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    from mural_tf.ingest.parquet import read_rows
+
     for number, values in read_rows(path, None, on_problem):
         yield Row(f"{path}, row {number}", flattened(values))
+
+
+MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
@@ -451,24 +447,59 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
         import openpyxl
     except ImportError:
         raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
-    with open_binary(path) as (content, _):
-        try:
-            sheet = openpyxl.load_workbook(io.BytesIO(content.read()), read_only=True, data_only=True).active
-            header: list[str] = []
-            for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
-                cells = [str(_value(value)) for value in values]
-                if not header and sum(map(bool, map(str.strip, cells))) > 1:
-                    header = _header(cells)
-                    if not _are_values(cells):
-                        continue
-                if header:
-                    named = zip(header, cells)
-                    yield Row(f"{path}, row {number}", {name: cell for name, cell in named if cell.strip()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} is no workbook that can be read ({error}): save it again, or as CSV.") from None
+    del on_problem
+    try:
+        file = io.BytesIO(_content(path, lambda *problem: None))
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > LARGEST:
+                raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        sheet = book.active if book.active in book.worksheets else book.worksheets[0]  # a sheet may be a chart
+        sheet.reset_dimensions()  # what a file says of its own size is a hint
+        rows = itertools.islice(sheet.iter_rows(values_only=True), MOST_ROWS)
+        yield from _rows_of_sheet(path, rows, _merged(file, sheet))
+    except (UserError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - openpyxl raises what its parsers of ZIP and XML raise
+        raise UserError(f"{path} is no workbook that can be read: save it again, or as CSV (UTF-8).") from None
+
+
+def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
+    """Names the values of a sheet's rows; a merged cell holds its value in all its rows."""
+    header: list[str] = []
+    held: dict[int, tuple[int, str]] = {}  # column -> (last row, value) of the merged cell that is met
+    for number, values in enumerate(rows, start=1):
+        cells = [str(_value(value)) for value in values]
+        for column, (last, value) in held.items():
+            if number <= last and column < len(cells):
+                cells[column] = cells[column] or value
+        for column, cell in enumerate(cells) if merged else ():
+            if (number, column) in merged:
+                held[column] = merged[number, column], cell
+        if not header and sum(map(bool, map(str.strip, cells))) > 1:
+            header = _header(cells)
+            if not _are_values(cells):
+                continue
+        named = dict(zip(header, cells))
+        if any(map(str.strip, named.values())):
+            yield Row(f"{path}, row {number}", {name: cell for name, cell in named.items() if cell.strip()})
+
+
+def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
+    """Returns (first row from 1, column from 0) -> last row of the merged cells of several rows."""
+    import openpyxl.utils
+
+    path = getattr(sheet, "_worksheet_path", "")  # openpyxl reads merged cells only where it holds the whole sheet
+    with zipfile.ZipFile(file) as archive, archive.open(path) as part:
+        tail = collections.deque(iter(lambda: part.read(1 << 20), b""), maxlen=4)  # they come behind the rows
+    ranges = re.findall(rb'<(?:\w+:)?mergeCell [^>]*ref="([A-Z]+\d+:[A-Z]+\d+)"', b"".join(tail))
+    bounds = [openpyxl.utils.range_boundaries(one.decode()) for one in ranges]
+    return {(top, left - 1): bottom for left, top, _, bottom in bounds if bottom > top}
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    from mural_tf.ingest.sources.img2dataset import read_samples
+
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
@@ -479,30 +510,35 @@ def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> di
     found: dict[str, Value] = {}
     for key, value in values.items():
         name = f"{before}{key}"
-        several = value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else [value]
-        if value and isinstance(several[0], dict) and depth < DEEPEST:
-            for part in several:  # of a list of objects each column holds the texts of all
+        if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+            value = {str(part): text for part, text in value}  # a map of Parquet
+        several = value if isinstance(value, list) and all(map(_is_object, value)) else [value]
+        if value and _is_object(several[0]) and depth < DEEPEST:
+            for part in several:  # of a list of objects each column holds the texts, or the pictures, of all
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    held = found.setdefault(column, text)
-                    if held is not text and not isinstance(text, bytes):
-                        found[column] = (*texts_of(held), *texts_of(text))
+                    found[column] = (*_several(found[column]), *_several(text)) if column in found else text
             continue
         value = _value(value)
-        if value and (isinstance(value, bytes) or any(map(str.strip, value))):
+        if value and (isinstance(value, bytes) or any(isinstance(one, bytes) or one.strip() for one in value)):
             found[name] = value
     return found
+
+
+def _several(value: Value) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _value(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(text for text in map(_value, value) if isinstance(text, str) and text.strip())
+        values = (one for one in map(_value, value) if isinstance(one, (str, bytes)))
+        return tuple(one for one in values if one.strip())
     if value is None or value != value:  # NaN, which tables of numbers have where nothing stands
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return _deep_json(value) if isinstance(value, dict) else str(value)
+    return _deep_json(value) if _is_object(value) else str(value)
 
 
 def _deep_json(value: dict) -> str:
@@ -514,13 +550,10 @@ def _deep_json(value: dict) -> str:
 
 def _problem_with(row: Row) -> str:
     """Returns why no text of a row can be used, or ""."""
-    for name, value in row.values.items():
-        texts = (name, *texts_of(value))
-        if any("\0" in text for text in texts):
-            return "text with a null character"
-        if not all(map(is_text, texts)):
-            return "text that its encoding does not allow"
-    return ""
+    together = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
+    if "\0" in together:
+        return "text with a null character"
+    return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
 
 
 # A folder of pictures, with texts beside them.
@@ -552,12 +585,7 @@ def _read_pictures(
                     captions[name] = (*captions.get(name, ()), *found)
             if names and not captions and (words := _words_of_name(path.stem)):
                 captions["caption"] = (words,)
-            row = Row(str(path), {"image": str(path.relative_to(folder)), **captions})
-            problem = _problem_with(row)
-            if problem:
-                on_problem(problem, row.place)
-            else:
-                yield row
+            yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
 
 
 def _words_of_name(stem: str) -> str:
@@ -576,6 +604,15 @@ def language_of_caption(column: str) -> str | None:
     return tag if name == "caption" else None
 
 
+@functools.lru_cache(maxsize=4096)
+def known_language(code: str) -> str:
+    """Returns the BCP 47 tag of a code, "" where no language has it."""
+    try:
+        return canonical_language(code)
+    except UserError:
+        return ""
+
+
 def language_of(code: str) -> str:
     """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
     tag = known_language(code.replace("_", "-"))
@@ -588,11 +625,8 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode(find_encoding(path), "surrogateescape")
-    except OSError:
+        text = _text(data, _find_encoding(data, path)).lstrip("\ufeff")
+    except (OSError, UserError):
         return {}
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [_named_caption(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Which column of somebody's table is what: picture, captions, language, id; by its name and by what stands in it.
+"""Which column of somebody's table is what: pictures, captions, language, id, …; by its name and by what it holds.
 
 The choice is made from the first rows and said to the user, who can choose otherwise (`parse_choices`).
 
@@ -14,12 +14,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
+import functools
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import language_tag
 from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture, texts_of
+from mural_tf.text_files import canonical_language
 
 SAMPLE = 1000  # rows that are looked at
 MOST = 2**14  # columns: as many as a spreadsheet has
@@ -28,18 +30,37 @@ MOST = 2**14  # columns: as many as a spreadsheet has
 _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
-    "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder "
-    "画像 图片 圖片 изображение صورة"
+    "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder imágenes imagens immagini "
+    "afbeeldingen obrazy zdjęcie zdjęcia 画像 图片 圖片 изображение изображения صورة"
 ).split()
+_SHOWS = re.compile(
+    r"image|img|picture|pic\d|photo|foto|bild|imagen|imágen|immagin|afbeelding|obraz|zdjęci|画像|изображ"
+)
+_SHOWS_LESS = re.compile(r"thumb|small|swatch|icon|logo|mask|alt|label|width|height|position|caption|title")
+# What a thing is called, in the languages of shops; then what describes it at length.
 _CAPTION = (
-    "caption captions title titel titre titulo título titolo tytuł productname producttitle name produktname text "
-    "texts description descriptions beschreibung descripción descrizione omschrijving opis alt alttext label "
-    "bezeichnung txt headline sentence sentences タイトル 商品名 标题 標題 название"
+    "caption captions title titel titre titulo título titolo tytuł otsikko productname producttitle name "
+    "produktname nom nomduproduit nombre nombredelproducto nome nomedoproduto nomeprodotto nazwa nazwaproduktu "
+    "naam productnaam namn produktnamn navn produktnavn nimi tuotenimi název jméno názov név terméknév nume ime "
+    "naziv имя название назва όνομα isim ad ürünadı nama tên 名前 商品名 名称 名稱 이름 상품명 اسم الاسم שם text "
+    "texts bezeichnung sentence sentences headline タイトル 标题 標題 label alt alttext txt description "
+    "descriptions shortdescription beschreibung kurzbeschreibung descripción descripcióncorta descrizione "
+    "descrizionebreve descriçãocurta descrição descriptioncourte omschrijving korteomschrijving opis krótkiopis "
+    "beskrivning описание"
 ).split()
 _LANGUAGE = "language lang languagecode locale langcode sprache langue idioma lingua taal język 言語 语言 язык".split()
-_ID = (
+IDENTITIES = (
     "id sku productid productcode itemid articleid article articlenumber artikelnummer artikelnr artnr ean gtin asin "
-    "upc mpn productnumber handle key uid uuid imageid itemnumber référence referencia codice 商品番号"
+    "upc mpn productnumber handle key uid uuid imageid itemnumber référence referencia codice ugs 商品番号"
+).split()
+_PARENT = (
+    "parent parentsku parentid parenthandle superior genitore bovenliggend nadrzędny ascendente übergeordnet eltern "
+    "överordnad родительский 親"
+).split()
+GROUPS = ["itemgroupid", "productgroup", "groupid"]  # which rows without a row of their own share
+_SOLD = (
+    "published publié veröffentlicht publicado pubblicato gepubliceerd opublikowane opublikowany publicerad udgivet "
+    "опубликован опубликовано 公開 已发布 status state active aktiv enabled"
 ).split()
 _NO_LANGUAGE = "country countrycode land pays market region currency size status brand".split()
 
@@ -49,19 +70,25 @@ class Columns:
     """What the columns of a table are.
 
     Attributes:
-      image: the column of the pictures.
+      images: the columns of the pictures, the main one first.
       captions: column -> language of its captions, "" where the row says it, or nobody does.
       bases: names before the language in columns such as "title_de", for those that only later rows have.
+      others: columns of the first rows that hold no captions.
       language_of_others: returns the language of a column of captions that no name above is of; `None` of another one.
       language: the column that says the language of a row's captions, "" if there is none.
       identity: the column of the product's number or name, "" if there is none.
+      parent: the column that names the product of a variation, "" if there is none.
+      sold: the columns that say whether a product is for sale.
     """
 
-    image: str
+    images: Sequence[str]
     captions: Mapping[str, str]
     bases: tuple[str, ...] = ()
+    others: frozenset[str] = frozenset()
     language: str = ""
     identity: str = ""
+    parent: str = ""
+    sold: tuple[str, ...] = ()
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
@@ -71,49 +98,57 @@ class Columns:
         if self.language_of_others is not None:
             return self.language_of_others(name)
         base, language = split_language(name)
-        return language if language and base in self.bases and name not in (self.image, self.identity) else None
+        return language if language and base in self.bases and name not in self.others else None
 
     def is_field(self, name: str) -> bool:
-        """Tells whether a column is none of those that have a meaning here."""
-        return name not in (self.image, self.language, self.identity) and self.caption_language(name) is None
+        """Whether a column has no meaning of its own here."""
+        return name not in (*self.images, self.language, self.identity) and self.caption_language(name) is None
 
 
+@functools.lru_cache(maxsize=MOST)
 def plain(name: str) -> str:
     """Returns a name without what is neither letter, digit nor point, in lower case."""
     return re.sub(r"[^\w.]|_", "", name.casefold())
 
 
+@functools.lru_cache(maxsize=MOST)
 def split_language(name: str) -> tuple[str, str]:
     """Divides "title_de", "caption.pt-BR", "Titel (EN)" or "de" into the rest's plain name and the BCP 47 tag.
 
     The tag is "" where a name ends in no language.
     """
-    match = re.fullmatch(r"(?:(.*?)[\s_.\-:\[(/]+)?([A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?)[\])\s]*", name)
+    if re.fullmatch(r"[A-Za-z]{2}[-_][A-Za-z]{2}", name) and language_of(name):
+        return "", language_of(name)
+    match = re.fullmatch(r"(?:(.*?)[\s_.\-:\[(/]+)?([A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?)[\])\s]*", name[:200])
     if match is None:
         return plain(name), ""
     language = language_of(match[2])
     return (plain(match[1] or ""), language) if language else (plain(name), "")
 
 
+_ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
+
+
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Returns role -> names of columns from "image=foto", "caption=title+text", "caption.de=titel"; or raises."""
+    """Returns role -> names of columns from "image=foto", "caption=title+text", "caption.de=titel"; or raises.
+
+    A name may hold commas, which divide entries: what begins with no role belongs to the entry before it.
+    """
     choices: dict[str, list[str]] = {}
+    role = ""
     for entry in entries:
-        role, equals, names = entry.partition("=")
-        kind, _, code = role.partition(".")
-        if (
-            not equals
-            or not names
-            or kind not in ("image", "caption", "language", "id")
-            or (code and kind != "caption")
-        ):
+        match = _ROLE.fullmatch(entry)
+        if match is None and (not role or "=" in entry):
             raise UserError(
                 f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
                 "with the name of a column."
             )
-        if code:
-            role = f"caption.{language_tag(code)}"
-        choices[role] = names.split("+")
+        if match is None:
+            choices[role][-1] += f", {entry}"
+            continue
+        role, _, code = match[1].partition(".")
+        role = f"caption.{canonical_language(code)}" if code else role
+        choices[role] = match[2].split("+")
     return choices
 
 
@@ -123,43 +158,45 @@ def find_columns(
     """Returns what the columns of a table are.
 
     Args:
-      rows: its first ones.
+      rows: its first ones, at least one.
       choices: what the user says, of `parse_choices`.
       is_there: tells whether a value leads to a picture.
 
     Raises:
-      UserError: nothing to read, no column of pictures is found, or one that was named is not there.
+      UserError: no column of pictures is found, or one that was named is not there, or there are too many.
     """
     values: dict[str, list[Value]] = collections.defaultdict(list)
     for row in rows:
         for name, value in row.values.items():
             values[name].append(value)
-    if not values:
-        raise UserError("The table holds no rows that can be read, below its names of columns if it has any.")
     if len(values) > MOST:
         raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
-    _check_names(choices, values)
-    language_columns = {role: names for role, names in choices.items() if role.startswith("caption.")}
-    free = dict(values)
-    identity = _first(choices.get("id")) or _named(free, _ID, lambda name: split_language(name)[0] not in _CAPTION)
-    image = _first(choices.get("image")) or _find_image(free, is_there, identity)
-    language = _first(choices.get("language")) or _find_language(free, (image,))
-    taken = {image, language, *([identity] if identity != image else [])}
-    captions, bases = _find_captions({n: v for n, v in free.items() if n not in taken}, choices, language_columns)
-    if not identity:
-        taken |= {*captions}
-        identity = _find_identity({n: v for n, v in free.items() if n not in taken}, len(rows))
-    return Columns(image, captions, bases, "" if language in captions else language, identity)
+    choices = {role: [_column(role, name, values) for name in names] for role, names in choices.items()}
+    no_caption = lambda name: split_language(name)[0] not in _CAPTION  # noqa: E731 - "name_id" may be in Indonesian
+    identity = _first(choices.get("id")) or _named(values, IDENTITIES, no_caption)
+    images = choices.get("image") or _find_images(values, is_there, identity)
+    language = _first(choices.get("language")) or _find_language(values, images)
+    taken = {*images, language, *([identity] if identity not in images else [])}
+    captions, bases = _find_captions({n: v for n, v in values.items() if n not in taken}, choices)
+    free = {n: v for n, v in values.items() if n not in taken and n not in captions}
+    identity = identity or _find_identity(free, len(rows))
+    parent = _named(free, [*GROUPS, *_PARENT], lambda name: name != identity)
+    sold = tuple(name for name in free if plain(name) in _SOLD)
+    others = frozenset(name for name in values if name not in captions)
+    language = "" if language in captions else language
+    return Columns(images, captions, bases, others, language, identity, parent, sold)
 
 
-def _check_names(choices: Mapping[str, Sequence[str]], values: Mapping[str, Sequence[Value]]) -> None:
-    bases = {split_language(name)[0] for name in values}
-    for role, names in choices.items():
-        for name in names:
-            if name not in values and not (role == "caption" and plain(name) in bases):
-                near = difflib.get_close_matches(name, values, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
-                raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
+def _column(role: str, name: str, values: Mapping[str, Sequence[Value]]) -> str:
+    """Returns the column that a user means, whatever its spaces and signs; raises `UserError`."""
+    alike = [column for column in values if plain(column) == plain(name)]
+    if name in values or len(alike) == 1:
+        return name if name in values else alike[0]
+    if role == "caption" and plain(name) in [split_language(column)[0] for column in values]:
+        return name
+    near = difflib.get_close_matches(name, values, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
+    raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
 def _first(names: Sequence[str] | None) -> str:
@@ -172,21 +209,28 @@ def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Ca
     return next((found[name] for name in names if name in found), "")
 
 
-def _find_image(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> str:
-    def quality(name: str) -> tuple:
+def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> list[str]:
+    """Returns the column of pictures, and further ones: image_2, additional_image_link."""
+
+    def share(name: str, tells: Callable[[Value], bool]) -> float:
         some = values[name][:50]
-        there, look = (sum(map(tells, some)) / len(some) for tells in (is_there, names_picture))
+        return sum(map(tells, some)) / len(some)
+
+    def quality(name: str) -> tuple:
         place = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
-        return round(there, 1), round(look, 1), -place, name != identity
+        less = bool(_SHOWS_LESS.search(plain(name)))
+        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -place, name != identity
 
     best = max(values, key=quality)
-    there, look, place, _ = quality(best)
-    if max(there, look) >= 0.5 or -place < len(_IMAGE):
-        return best
-    raise UserError(
-        f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
-        "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
-    )
+    there, look, _, place, _ = quality(best)
+    if max(there, look) < 0.5 and -place == len(_IMAGE):
+        raise UserError(
+            f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
+            "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
+        )
+    shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
+    is_picture = is_there if there >= 0.5 else names_picture
+    return [best, *(name for name in shows if name != best and share(name, is_picture) >= 0.5)]
 
 
 def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) -> str:
@@ -204,16 +248,18 @@ def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) 
 
 
 def _find_captions(
-    values: Mapping[str, Sequence[Value]], choices: Mapping[str, Sequence[str]], named: Mapping[str, Sequence[str]]
+    values: Mapping[str, Sequence[Value]], choices: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Returns column -> language, and the bases of columns with a language in their names."""
     texts = {name: some for name, some in values.items() if not any(isinstance(value, bytes) for value in some)}
-    if named or "caption" in choices:
-        found = {name: role.partition(".")[2] for role, names in named.items() for name in names}
+    chosen = {name: role[8:] for role, names in choices.items() if role.startswith("caption.") for name in names}
+    if chosen or "caption" in choices:
         bases = tuple(plain(name) for name in choices.get("caption", ()))
-        found |= {name: "" for name in choices.get("caption", ()) if name in values}
-        return {**_with_bases(texts, bases), **found}, bases
-    by_base = collections.Counter(base for base, language in map(split_language, texts) if language)
+        chosen |= {name: "" for name in choices.get("caption", ()) if name in values}
+        return {**_with_bases(texts, bases), **chosen}, bases
+    # "caption_id" may be the number of a caption or one in Indonesian: what it holds decides.
+    divided = {name: split_language(name) for name in texts}
+    by_base = collections.Counter(base for name, (base, tag) in divided.items() if tag and _holds_words(texts[name]))
     names = {plain(name) for name in texts}
     base = next((name for name in _CAPTION if name in by_base or name in names), None)
     if base is None and by_base:
@@ -227,19 +273,31 @@ def _find_captions(
 
 
 def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> dict[str, str]:
-    """Returns column -> language of the columns that are one of the bases with a language."""
+    """Returns column -> language of the columns that are one of the bases with a language, and hold words."""
     divided = {name: split_language(name) for name in values}
-    return {name: language for name, (base, language) in divided.items() if language and base in bases}
+    named = {name: language for name, (base, language) in divided.items() if language and base in bases}
+    return {name: language for name, language in named.items() if _holds_words(values[name])}
+
+
+def _holds_words(values: Sequence[Value]) -> bool:
+    """Whether at least half of some values are no numbers or codes: two letters in a row, or one of another script."""
+    texts = [text for value in values for text in texts_of(value)]
+    return 2 * sum(bool(re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)) for text in texts) >= len(texts) > 0
 
 
 def _wordiness(values: Sequence[Value]) -> float:
     """Returns how much a column looks like captions: letters, words, and no two alike; 0 if not at all."""
     texts = [text for value in values for text in texts_of(value)]
-    written = [text for text in texts if sum(map(str.isalpha, text)) > len(text) / 2 and not names_picture(text)]
+    written = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
     if 2 * len(written) < len(texts) or not texts:
         return 0.0
     distinct = len(set(written)) / len(written)
     return distinct * min(20.0, sum(len(text) for text in written) / len(written))
+
+
+def _is_of_words(character: str) -> bool:
+    """Whether a character is a letter or a mark of one: Hindi's vowels are marks."""
+    return unicodedata.category(character)[0] in "LM"
 
 
 def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:

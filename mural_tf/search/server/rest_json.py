@@ -15,7 +15,7 @@ import binascii
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -41,10 +41,18 @@ class BadRequest(ValueError):
         self.status = status
 
 
-def parse_body(body: bytes | bytearray) -> dict:
-    """Returns the JSON object of a body; raises `BadRequest` for anything else."""
+def parse_body(body: bytes, most_values: int) -> dict:
+    """Returns the JSON object of a body, which may begin with a byte order mark; raises `BadRequest` for others.
+
+    JSON of tiny values takes up to thirty times its size as Python's objects. So `most_values` are allowed, counted by
+    the commas, colons and opening brackets before them, those in texts included.
+    """
+    count = sum(map(body.count, MARKS))
+    if count > most_values:
+        what = "numbers, texts, lists and objects, by commas, colons and brackets"
+        raise BadRequest(f"The body has {count} {what}; at most {most_values} are taken. Send several requests.", 413)
     try:
-        values = json.loads(body.decode("utf-8"))
+        values = json.loads(body.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8 ({error.reason} at byte {error.start}).") from None
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or lists in lists in lists
@@ -100,22 +108,20 @@ def _check_rows(rows, place: str, most: int) -> None:
         raise BadRequest(f"{len(rows)} rows in one request; at most {most} are taken.")
 
 
-def answer_pieces(outputs: Mapping[str, np.ndarray], is_rows: bool) -> Iterator[str]:
-    """Yields the JSON text that answers a request, about `PIECE` numbers at a time.
+def answer_json(outputs: Mapping[str, np.ndarray], is_rows: bool) -> str:
+    """Returns the JSON text that answers a request.
 
-    Making text holds Python's lock: in one piece, nothing else would run for a second at a million numbers.
+    It is made in pieces of about `PIECE` numbers: a piece holds Python's lock, and others come between them.
     """
     if not is_rows and len(outputs) > 1:
-        yield json.dumps({"outputs": {name: array.tolist() for name, array in outputs.items()}})
-        return
-    size = max(1, sum(array[:1].size for array in outputs.values()))  # numbers a row
-    count, step = len(next(iter(outputs.values()))), -(-PIECE // size)
-    yield '{"predictions": [' if is_rows else '{"outputs": ['
+        return json.dumps({"outputs": {name: array.tolist() for name, array in outputs.items()}})
+    size = max(1, sum(array[:1].size for array in outputs.values()))  # numbers per row
+    count, step, pieces = len(next(iter(outputs.values()))), -(-PIECE // size), []
     for start in range(0, count, step):
         columns = [array[start : start + step].tolist() for array in outputs.values()]
         rows = columns[0] if len(columns) == 1 else [dict(zip(outputs, row)) for row in zip(*columns)]
-        yield (", " if start else "") + json.dumps(rows)[1:-1]
-    yield "]}"
+        pieces.append(json.dumps(rows)[1:-1])
+    return f'{{"{"predictions" if is_rows else "outputs"}": [{", ".join(pieces)}]}}'
 
 
 def _columns(rows, specs) -> dict[str, list]:
@@ -190,7 +196,8 @@ def _decoded(value, name: str) -> bytes:
             raise BadRequest(f"{name!r} holds half of a surrogate pair, which is not Unicode text.") from None
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
         try:
-            return base64.b64decode(value["b64"], validate=True)
+            encoded = "".join(value["b64"].split())  # of MIME, in lines; padding is optional
+            return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
         except (binascii.Error, ValueError) as error:
             raise BadRequest(f'{name!r} holds a "b64" that is not base64: {error}.') from None
     raise BadRequest(f'{name!r} takes strings or {{"b64": "…"}}, got {_kind(value)}.')

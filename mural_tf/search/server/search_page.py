@@ -1,24 +1,22 @@
-"""A small search page: plain functions that any HTTP server can mount, and their routes beside the encoders.
+"""The search page and its answers: plain functions that any HTTP server can mount, and their routes.
 
-    GET  /                                        leads to the page
-    GET  /search                                         page_html(…)
-    GET  /search/answer?sentence=…&k=…&offset=…          answer(index, embedder, sentence, …) as JSON
-    GET  /search/answer?sentence=…&rank=words            by pictures, texts, words or all
-    GET  /search/answer?sentence=…&least_precision=0.6   no hits unless so many of the answers as sure are right
-    GET  /search/answer?like=<row>&filter=brand=acme&filter=price<20   closest to a row; filters may be repeated
-    GET  /search/answer?filter=…&sort=-price             all that passes, by a field
-    POST /search/answer?k=…                              the same for the picture that is the body
-    GET  /search/facets?filter=…                         the fields' values and their counts, of what passes
-    GET  /search/thumbnail/<row>, …/picture/<row>        thumbnail(index, row[, LARGE]), image/jpeg
+    GET  /search?sentence=…&filter=brand=acme       the page of an answer; without a question of all items
+    GET  /search?item=<row>                         the page of one item with all of its fields
+    GET  /search/answer?sentence=…&k=…&offset=…     answer(index, embedder, sentence, …) as JSON
+    POST /search/answer                             the same for the picture that is the body; from the page's form,
+                                                    where it is a part of the body, leads to its answer's page
+    GET  /search/picture/<row>[?side=240]           a JPEG of at most 1,600, or 240, pixels a side
 
-The page finds its place in its own address, behind a proxy too. Rows, never paths, come in by URLs, and no path of the
-machine goes out.
-`python -m mural_tf serve --export=… --index=…` mounts the routes at /search.
+The page is HTML alone: every question, filter and page of results is an address, which can be gone back to and sent to
+others, of a picture too: it is its vector. The page finds its place in its own address, behind a proxy too. Rows, never
+paths, come in by addresses, and no path of the machine goes out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import concurrent.futures
 import dataclasses
 import functools
@@ -26,71 +24,70 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import urlencode
 
 import numpy as np
 from absl import logging
+from aiohttp import web
 
 from mural_tf import pages
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.search import confidence
-from mural_tf.search.index import DESCRIPTION, ITEMS, Index, load_index
-from mural_tf.search.items import IMAGES, TEXTS, Filter, parse_filters
+from mural_tf.search import fields
+from mural_tf.search.index import Index, load_index
+from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import (
+    ADDRESS,
+    LONGEST_SENTENCE,
     SIDE,
     Hit,
     Query,
     Result,
     browse,
     find,
-    in_words,
+    nothing_fits,
     search,
     sure_as_json,
+    sure_line,
+    why,
 )
 from mural_tf.search.ranking import CannotBeAsked
-from mural_tf.search.server.limits import Budget, Limits, claimed_pixels, read_body
+from mural_tf.search.server.limits import prepare_images
 from mural_tf.search.server.rest_json import BadRequest
 
-LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
 MOST_RESULTS = 1000
+DEFAULT_RESULTS = 20  # on a page
 EXAMPLES = 4  # questions on the page
-LARGE = 1600  # pixels of the longer side of a picture that is looked at alone
+FEW_VALUES = 8  # of a filter, before "more"
+SIDES = (LARGE, SIDE) = 1600, SIDE  # pixels of the longer side of a picture
+KEPT = 4096  # thumbnails in memory, of about 8 kB each
+TITLE = "Search"
+STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # what a table leaves around a text
 
 
-def page_html(languages: Sequence[str] = (), examples: Sequence[str] = (), knows_how_sure: bool = False) -> str:
-    """Returns the page.
-
-    Args:
-      languages: BCP 47 codes that can be chosen there, so that typed text gets the right fonts.
-      examples: sentences to begin with.
-      knows_how_sure: whether the index does, so that only sure answers can be asked for.
-    """
-    codes = [code for code in languages if code]
-    return pages.render("search.html", languages=codes, examples=examples, knows_how_sure=knows_how_sure)
-
-
-def examples_of(index: Index) -> list[str]:
-    """Returns captions of different languages, short ones, English first."""
-    found = index.table.captions(8) if index.kind == IMAGES else {}
-    order = sorted(found, key=lambda language: (language != "en", language))
-    return [min(found[language], key=lambda text: abs(len(text) - 16)) for language in order[:EXAMPLES]]
+def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a short caption of some languages, English first, without a table's stray signs."""
+    order = sorted(captions, key=lambda language: (language != "en", language))
+    texts = [[text.strip(STRAY) for text in captions[language]] for language in order]
+    plain = [[text for text in of_language if text and "|" not in text] for of_language in texts]
+    return [min(of_language, key=lambda text: abs(len(text) - 16)) for of_language in plain if of_language][:EXAMPLES]
 
 
 def answer(
     index: Index,
     embedder,
     sentence: str = "",
-    k: int = 20,
+    k: int = DEFAULT_RESULTS,
     filters: Sequence[Filter] = (),
     like: int | None = None,
-    picture: bytes = b"",
+    picture: np.ndarray | None = None,
     language: str = "",
-    least_precision: float = 0.0,
     rank: str = "",
     offset: int = 0,
     sort: str = "",
+    facets: bool = False,
 ) -> dict[str, object]:
     """Returns the `k` items closest to a sentence in any language, or to a row, or to a picture, as JSON values.
 
@@ -102,17 +99,17 @@ def answer(
       k: 1 to 1,000. offset: of the first one; at most 1,000 are ranked.
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
-      picture: encoded.
+      picture: the vector of a picture, float32 [D].
       language: of the captions to show, where there are several; otherwise English ones, or the first.
-      least_precision: leave out the hits of a sentence that is answered less surely, see `confidence.Sureness`.
       rank, sort: see `queries.search`.
+      facets: whether to tell what the fields are of the items that pass.
 
     Returns:
       {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", "row", "name", "caption",
       "language", "has_image", "fields", "found_by", "alike"}]}; `matching` items pass the filters, `total` can be paged
-      through; `index` is another text when the rows have changed; see `queries.Hit`. Where nothing passes, "relax":
-      {filter: how many pass without it}. For a sentence and without filters, where the index knows: "probability",
-      "precision" and "in_words", and "left_out": true where these are too small and there are no hits.
+      through; `index` is another text when the rows have changed; see `queries.Hit`. Where no item passes, "relax":
+      {filter: how many pass without it}. Where the index knows how sure its answer is, that: "probability" and others,
+      "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
 
     Raises:
       ValueError: an empty sentence, or what is outside of these bounds.
@@ -121,52 +118,53 @@ def answer(
         raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
     if not 1 <= k <= MOST_RESULTS:
         raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
-    if not 0 <= offset <= MOST_RESULTS - k and (sentence or picture or like is not None):
+    asks = bool(sentence) or picture is not None or like is not None
+    if offset < 0 or (asks and offset > MOST_RESULTS - k):
         raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
-    if not 0.0 <= least_precision <= 1.0:
-        raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
-    if (rank or least_precision) and not sentence:
-        raise ValueError("rank and least_precision are for sentences: give one, in any language.")
-    if picture and (sentence or like is not None):
-        raise ValueError("A picture is sent: give no sentence, and no row that results shall be like.")
-    order, sure = dict(offset=offset, sort=sort), {}
+    if rank and not sentence:
+        raise ValueError("rank is for sentences: give one, in any language.")
+    if bool(sentence) + (picture is not None) + (like is not None) > 1:
+        raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
+    if sentence and not sentence.strip():
+        raise ValueError("The sentence is empty: give one in any language.")
+    order = dict(offset=offset, sort=sort)
     rows = index.rows(filters)
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     result = None
-    if sentence.strip():
-        (result,) = search(
-            index, embedder, [Query(sentence)], k, filters, rank=rank, least_precision=least_precision, **order
-        )
-        sure = {**sure_as_json(result), "in_words": in_words(result.sure.probability)} if result.sure else {}
-    elif sentence:
-        raise ValueError("The sentence is empty: give one in any language.")
+    if sentence:
+        (result,) = search(index, embedder, [Query(sentence)], k, filters, rank=rank, **order)
     elif like is not None:
         result = _like(index, like, k, filters, **order)
-    elif picture:
-        try:
-            vector = embedder.encode_image([picture])
-        except UserError:
-            raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
-        result = find(index, vector, [Query(image="picture")], k, filters, **order)[0]
+    elif picture is not None:
+        result = find(index, picture[None], [Query(image="picture")], k, filters, **order)[0]
     hits = browse(index, k, filters, **order) if result is None else result.hits
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
-    described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
+    described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
+    if result is not None:
+        described |= {**sure_as_json(result), **({"in_words": words} if (words := sure_line(result)) else {})}
+        described |= {"nothing_fits": True} if nothing_fits(result) else {}
     if not sizes["matching"]:
         others = {one: index.rows([other for other in filters if other != one]) for one in filters}
         described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
+    described |= {"facets": index.facets(tuple(filters))} if facets else {}
     return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
 
 
 def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int, sort: str) -> Result:
-    try:
-        name = index.describe(row).name
-    except IndexError as error:
-        raise ValueError(str(error)) from None
+    name = _item(index, row).name
     vector = index.embeddings[row][None].astype(np.float32)
     found = find(index, vector, [Query(image=name)], offset + k + 1, filters, sort=sort, fold=False)[0]
     others = [hit for hit in found.hits if hit.row != row]
     hits = [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][offset : offset + k]
     return dataclasses.replace(found, hits=tuple(hits), total=found.total - (len(others) < len(found.hits)))
+
+
+def _item(index: Index, row: int) -> Item:
+    """Returns the item of a row; raises `ValueError` for one that is not there."""
+    try:
+        return index.describe(row)
+    except IndexError as error:
+        raise ValueError(str(error)) from None
 
 
 def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
@@ -186,11 +184,24 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
     return pictures.thumbnail(index.read_image(row), side)
 
 
-DEFAULT_RESULTS = 20
-ASKED = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "least_precision")
-LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
-# A row's picture is another one when the index has changed; the page's addresses of thumbnails change with it.
-CACHED = {"Cache-Control": "private, max-age=3600"}
+# A picture as a part of an address: its vector in whole numbers from -127 to 127. Cosines change by less than 0.001.
+
+
+def vector_code(vector: np.ndarray) -> str:
+    """Returns the text that stands for a vector [D] in an address."""
+    numbers = np.round(vector / np.abs(vector).max() * 127).astype(np.int8)
+    return base64.urlsafe_b64encode(numbers.tobytes()).decode("ascii").rstrip("=")
+
+
+def vector_of(code: str, size: int) -> np.ndarray:
+    """Returns the vector, float32 [size] of length 1, of `vector_code`; raises `BadRequest` for another text."""
+    try:
+        numbers = np.frombuffer(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)), np.int8).astype(np.float32)
+    except (binascii.Error, ValueError):
+        numbers = np.zeros(0, np.float32)
+    if len(numbers) != size or not numbers.any():
+        raise BadRequest("This is no picture of this search: choose the picture again.")
+    return numbers / np.linalg.norm(numbers)
 
 
 class ServedIndex:
@@ -199,28 +210,26 @@ class ServedIndex:
     Args:
       index: as it was opened first.
       embedder: the model that made it.
-      languages: see `page_html`.
+      title: of the page.
       folder: where it lies on this machine; "": it stays as it is.
     """
 
-    def __init__(self, index: Index, embedder, languages: Sequence[str] = (), folder: str | os.PathLike = ""):
+    def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
         index.check_model(embedder)
-        self.embedder, self._languages = embedder, languages
+        self.embedder, self.title = embedder, title or TITLE
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
-        self._state: list[tuple[int, ...]] | None = None  # it may have changed since it was opened
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index = index
-        self.page = page_html(self._languages, examples_of(index), index.confidence is not None)
+        self.index, self.fields = index, fields.of_index(index)
+        captions = index.table.captions(8) if index.kind == IMAGES else {}
+        self.examples, self.languages = examples_of(captions), captions.keys()
+        self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
-        """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
-        names = (DESCRIPTION, ITEMS, confidence.FILE) if self._folder else ()
-        state = [_state(self._folder / name) for name in names]
-        if state == self._state or not any(state[:1]):  # index.json is away while an update puts its files in place
+        """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        if self._folder is None or self.index.is_current():
             return
-        self._state = state
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder)
@@ -230,82 +239,241 @@ class ServedIndex:
             self._use(index)
 
 
-def _state(path: pathlib.Path) -> tuple[int, ...]:
-    """Returns what changes with a file; () if it is not there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
+# The page.
+
+Pairs = list[tuple[str, str]]
+WITH_QUESTION = ("sentence", "like", "picture")
 
 
-def search_routes(
-    index: Index,
-    embedder,
-    languages: Sequence[str] = (),
-    limits: Limits | None = None,
-    folder: str | os.PathLike = "",
-) -> list:
-    """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
+class Links:
+    """Addresses of the page as they differ from the one that was asked."""
 
-    Sentences are answered in a thread, one at a time, so that other requests go on, and pictures in another, because
-    one may take seconds; thumbnails have threads of their own.
+    def __init__(self, query: Mapping[str, str]):
+        self._pairs: Pairs = [pair for pair in query.items() if pair[1]]
+
+    def without(self, *names: str, pairs: Collection[tuple[str, str]] = ()) -> Pairs:
+        """Returns the parameters but some, by name or by name and value; the page of results begins anew."""
+        dropped = {*names, "offset", "item", "closest"}
+        return [pair for pair in self._pairs if pair[0] not in dropped and pair not in pairs]
+
+    def to(self, *names: str, pairs: Collection[tuple[str, str]] = (), **added: object) -> str:
+        """Returns the address without some parameters and with others."""
+        return address([*self.without(*names, *added, pairs=pairs), *added.items()])
+
+
+def address(pairs: Sequence[tuple[str, object]]) -> str:
+    """Returns an address of the page, relative to itself."""
+    return f"search?{urlencode(pairs, errors='replace')}" if pairs else "search"
+
+
+def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "") -> str:
+    """Returns the page of an answer, or of an item. Raises `ValueError` for what cannot be asked.
 
     Args:
-      index: from `mural_tf.search.index.load_index`.
-      embedder: the model that made it, `mural_tf.load(…)`.
-      languages: BCP 47 codes that the page offers, so that typed text gets the right fonts.
-      limits: of pictures that are sent; defaults if None.
-      folder: of the index, to notice that it has changed.
-
-    Raises:
-      UserError: another model made the index.
+      served: what is asked.
+      query: the parameters of the address, each perhaps several times, as `aiohttp` gives them.
+      language: of captions and of names, where there are several.
     """
-    from aiohttp import web  # only now: the functions above serve others too
+    index, links = served.index, Links(query)
+    common = dict(title=served.title, index=index, links=links, is_address=ADDRESS.fullmatch, query=query)
+    if "item" in query:
+        row = _number("item", query["item"])
+        item = _item(index, row)
+        captions = [("", item.name)] if index.kind == TEXTS else sorted(item.captions, key=lambda c: c[0] != language)
+        shown = dict(row=row, item=item, captions=captions, name=os.path.basename(item.name))
+        return pages.render("item.html", **common, **shown, as_filter=served.fields.filters)
+    asked = read_query(query, index.embeddings.shape[1], PAGE_TAKES)
+    found = answer(index, served.embedder, language=language, facets=True, **asked)
+    return pages.render(
+        "search.html",
+        **common,
+        asked=asked,
+        answer=found,
+        cards=[_card(served, hit) for hit in found["hits"]],
+        facets=_facets(served, found["facets"], asked["filters"], links),
+        sorts=_sorts(served, found["facets"], links, asked["sort"]),
+        unknown=[one.name for one in asked["filters"] if not found["matching"] and one.name not in index.facets()],
+        is_shown=not found.get("nothing_fits") or "closest" in query,
+        examples=[] if any(query.get(name) for name in WITH_QUESTION) else served.examples,
+        before=max(0, asked["offset"] - DEFAULT_RESULTS) if asked["offset"] else None,
+        after=asked["offset"] + DEFAULT_RESULTS if _has_more(asked["offset"], found) else None,
+    )
 
-    served, limits = ServedIndex(index, embedder, languages, folder), limits or Limits()
-    sentences, pictures = (concurrent.futures.ThreadPoolExecutor(1, name) for name in ("sentences", "pictures"))
-    in_flight = Budget(limits.max_bytes_in_flight, "bytes")
+
+def _has_more(offset: int, found: Mapping) -> bool:
+    most = found["total"] if not found["sentence"] else min(found["total"], MOST_RESULTS)
+    return offset + DEFAULT_RESULTS < most and bool(found["hits"])
+
+
+def _card(served: ServedIndex, hit: Mapping) -> dict[str, object]:
+    shown = {name: hit["fields"][name] for name in served.fields.card if name in hit["fields"]}
+    pictures_of_it = f"{hit['alike'] + 1} pictures" if hit["alike"] else ""
+    notes = [note for note in (why(hit["found_by"]), pictures_of_it) if note]
+    return {**hit, "fields": shown, "notes": notes, "caption": hit["caption"] or hit["name"]}
+
+
+def _facets(served: ServedIndex, known: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
+    """Returns the filters that are offered: values with their counts and addresses, or the ends of a range."""
+    offered = []
+    for name in dict.fromkeys([*served.fields.filters, *(one.name for one in filters)]):
+        facet, own = known.get(name, {}), {str(one) for one in filters if one.name == name}
+        if "least" in facet:
+            ends = {sign: next((t[len(name + sign) :] for t in own if t.startswith(name + sign)), "") for sign in SIGNS}
+            mine = [("filter", text) for text in own]
+            offered.append({"name": name, **facet, "ends": ends, "others": links.without(pairs=mine)})
+        elif facet.get("values"):
+            values = []
+            for value, count in facet["values"].items():
+                pair = "filter", f"{name}={value}"
+                is_on = pair[1] in own
+                to = address([*links.without(pairs=[pair]), *([] if is_on else [pair])])
+                values.append({"value": value, "count": count, "is_on": is_on, "to": to})
+            offered.append({"name": name, "values": values[:FEW_VALUES], "further": values[FEW_VALUES:]})
+    return offered
+
+
+SIGNS = {">=": "from.", "<=": "to."}  # how the form of a range names its ends
+
+
+def _sorts(served: ServedIndex, known: Mapping, links: Links, current: str) -> list[tuple[str, str, bool]]:
+    names = [name for name in served.fields.filters if "least" in known.get(name, {})]
+    ways = [("best first", "")]
+    ways += [way for name in names for way in ((f"{name}, lowest first", name), (f"{name}, highest first", f"-{name}"))]
+    return [(words, links.to("sort", **({"sort": sort} if sort else {})), sort == current) for words, sort in ways]
+
+
+def ranges_as_filters(query: Mapping[str, str]) -> str:
+    """Returns the address that says the same with filters, "" if no end of a range was given in the page's form."""
+    marks = {mark: sign for sign, mark in SIGNS.items()}
+    ends = [(name, text) for name, text in query.items() if name.startswith(tuple(marks))]
+    if not ends:
+        return ""
+    filters = [
+        ("filter", f"{name.removeprefix(mark)}{sign}{text.strip()}")
+        for name, text in ends
+        for mark, sign in marks.items()
+        if name.startswith(mark) and text.strip()
+    ]
+    return address([pair for pair in query.items() if pair not in ends and pair[0] != "offset"] + filters)
+
+
+# What is asked.
+
+TAKES = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "facets")
+PAGE_TAKES = (*WITH_QUESTION, "offset", "filter", "sort", "item", "closest")
+LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
+
+
+def read_query(query: Mapping[str, str], size: int, known: Sequence[str] = TAKES) -> dict[str, object]:
+    """Returns the parameters of an address as arguments of `answer`; raises `BadRequest`, which names what is wrong.
+
+    `size`: of the index's vectors. `known`: the parameters that are taken.
+    """
+    unknown = sorted(set(query) - set(known))
+    if unknown:
+        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(known)}.")
+    for name in known:
+        if name != "filter" and len(query.getall(name, [])) > 1:
+            raise BadRequest(f"{name} is given {len(query.getall(name))} times: give it once.")
+    if not LANGUAGE.fullmatch(query.get("language", "")):
+        raise BadRequest(f"language must be a code like en or pt-BR, got {query['language']!r}.")
+    try:
+        asked: dict[str, object] = {"filters": parse_filters(query.getall("filter", []))}
+    except UserError as error:
+        raise BadRequest(str(error)) from None
+    asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort") if name in known}
+    asked |= {"offset": _number("offset", query.get("offset") or "0")}
+    asked |= {name: _number(name, query[name]) for name in ("like", "k") if query.get(name)}
+    asked |= {"picture": vector_of(query["picture"], size)} if query.get("picture") else {}
+    return {**asked, "facets": True} if query.get("facets") else asked
+
+
+def _number(name: str, text: str) -> int:
+    """Returns a number of plain digits; Python's `int` takes 1_0 and other scripts' digits, too."""
+    if not re.fullmatch("-?[0-9]{1,18}", text):
+        raise BadRequest(f"{name} must be a number, got {text[:40]!r}.")
+    return int(text)
+
+
+# The routes.
+
+# A row's picture is another one when the index has changed; the page's addresses of pictures change with it.
+CACHED = {"Cache-Control": "private, max-age=3600"}
+
+
+def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
+    """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
+
+    Sentences are answered in a thread, one at a time, so that other requests go on; pictures are read in two others.
+    Takes what `ServedIndex` does. Raises `UserError` if another model made the index.
+    """
+    served = ServedIndex(index, embedder, title, folder)
+    asking = concurrent.futures.ThreadPoolExecutor(1, "questions")
+    reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
+
+    async def in_thread(threads, function, *arguments):
+        """Calls a function, whose `ValueError`s are the client's unless they are the index's."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
+        except UserError as error:  # of whoever runs the server: a damaged index, and where it lies
+            if not isinstance(error, CannotBeAsked):
+                raise
+            raise BadRequest(str(error)) from None
+        except ValueError as error:
+            raise error if isinstance(error, BadRequest) else BadRequest(str(error)) from None
 
     async def show(request: web.Request) -> web.Response:
-        return web.Response(text=served.page, content_type="text/html")
+        if not request.match_info["page"]:
+            raise web.HTTPFound("search")
+        if to := ranges_as_filters(request.query):
+            raise web.HTTPFound(to)
 
-    async def lead(request: web.Request) -> web.Response:
-        raise web.HTTPFound("/search")
-
-    async def show_answer(request: web.Request, picture: bytes = b"") -> web.Response:
-        asked = _asked(request.query)
-
-        def ask() -> dict[str, object]:
+        def render() -> str:
             served.refresh()
-            return answer(served.index, embedder, picture=picture, **asked)
+            return page_html(served, request.query, _language(request, served.languages))
 
+        page = await in_thread(asking, render)
+        return web.Response(text=page, content_type="text/html")
+
+    async def show_answer(request: web.Request, picture: np.ndarray | None = None) -> web.Response:
+        def ask() -> str:
+            served.refresh()
+            asked = read_query(request.query, served.index.embeddings.shape[1])
+            return json.dumps(answer(served.index, embedder, **asked, picture=picture))
+
+        return web.Response(text=await in_thread(asking, ask), content_type="application/json")
+
+    def encode(picture: bytes) -> np.ndarray:
         try:
-            found = await _in_thread(pictures if picture else sentences, ask)
-        except CannotBeAsked as error:
-            raise BadRequest(str(error)) from None
-        except UserError:  # of whoever runs the server: a damaged index, and where it lies
-            raise
-        except ValueError as error:
-            raise BadRequest(str(error)) from None
-        return web.Response(text=json.dumps(found), content_type="application/json")
+            prepare_images([picture])
+            return embedder.encode_image([picture])[0]
+        except UserError:
+            raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
     async def show_answer_to_picture(request: web.Request) -> web.Response:
-        with in_flight.share() as grow:
-            picture = bytes((await read_body(request, limits, grow))[0])
-            pixels = await _in_thread(None, claimed_pixels, [picture], limits)
-            if not pixels[0]:
-                raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
-            return await show_answer(request, picture)
+        is_form = request.content_type == "multipart/form-data"
+        if is_form:
+            try:
+                file = (await request.post()).get("picture")
+            except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
+                raise BadRequest(f"The form cannot be read: {error}.") from None
+            if not isinstance(file, web.FileField):
+                raise BadRequest("The form has no picture: expected a file in its part 'picture'.")
+            picture = file.file.read()
+        else:
+            picture = await request.read()
+        vector = await in_thread(reading, encode, picture)
+        if is_form:
+            raise web.HTTPSeeOther(f"../{address([('picture', vector_code(vector))])}")
+        return await show_answer(request, vector)
 
-    async def show_facets(request: web.Request) -> web.Response:
-        filters = _asked(request.query, ("filter",))["filters"]
-        found = await _in_thread(sentences, lambda: served.index.facets(filters))
-        return web.Response(text=json.dumps(found), content_type="application/json")
-
-    async def show_image(request: web.Request, side: int) -> web.Response:
+    async def show_picture(request: web.Request) -> web.Response:
+        row, side = int(request.match_info["row"]), _number("side", request.query.get("side", str(LARGE)))
+        if side not in SIDES:
+            raise BadRequest(f"side must be one of {', '.join(map(str, SIDES))}, got {side}.")
+        read = served.thumbnail if side == SIDE else functools.partial(thumbnail, served.index, side=side)
         try:
-            image = await _in_thread(None, thumbnail, served.index, int(request.match_info["row"]), side)
+            image = await asyncio.get_running_loop().run_in_executor(reading, read, row)
         except IndexError as error:
             raise web.HTTPNotFound(text=str(error)) from None
         except (OSError, ValueError):
@@ -313,41 +481,14 @@ def search_routes(
         return web.Response(body=image, content_type="image/jpeg", headers=CACHED)
 
     return [
-        web.get("/", lead),
-        web.get("/search", show),
+        web.get("/{page:(search)?}", show),
         web.get("/search/answer", show_answer),
-        web.get("/search/facets", show_facets),
         web.post("/search/answer", show_answer_to_picture),
-        web.get(r"/search/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
-        web.get(r"/search/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
+        web.get(r"/search/picture/{row:\d{1,18}}", show_picture),
     ]
 
 
-def _asked(query: Mapping[str, str], known: Sequence[str] = ASKED) -> dict[str, object]:
-    """Returns what a request asks, as arguments of `answer`; raises `BadRequest`, which names what is wrong."""
-    unknown = sorted(set(query) - set(known))
-    if unknown:
-        raise BadRequest(f"Nothing is known of {unknown[0]!r}; it takes {', '.join(known)}.")
-    for name in known:
-        if name != "filter" and len(query.getall(name, [])) > 1:
-            raise BadRequest(f"{name} is given {len(query.getall(name))} times: give it once.")
-    if query.get("sentence") and "like" in query:
-        raise BadRequest("Give a sentence, or a row that results shall be like; not both.")
-    if not LANGUAGE.fullmatch(query.get("language", "")):
-        raise BadRequest(f"language must be a code like en or pt-BR, got {query['language']!r}.")
-    try:
-        asked = {"filters": parse_filters(query.getall("filter", []))}
-    except UserError as error:
-        raise BadRequest(str(error)) from None
-    asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort")}
-    numbers = (("k", int, DEFAULT_RESULTS), ("offset", int, 0), ("like", int, None), ("least_precision", float, 0.0))
-    for name, kind, default in numbers:
-        try:
-            asked[name] = kind(query[name]) if name in query else default
-        except ValueError:
-            raise BadRequest(f"{name} must be a number, got {query[name]!r}.") from None
-    return asked
-
-
-async def _in_thread(executor, function, *arguments):
-    return await asyncio.get_running_loop().run_in_executor(executor, function, *arguments)
+def _language(request: web.Request, known: Collection[str]) -> str:
+    """Returns the first language that a browser asks for and a caption may have, "" if there is none."""
+    wanted = [part.split(";")[0].strip() for part in request.headers.get("Accept-Language", "").split(",")]
+    return next((code for tag in wanted[:10] for code in (tag, tag.split("-")[0]) if code in known), "")

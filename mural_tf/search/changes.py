@@ -1,0 +1,513 @@
+"""How an index follows what its sources hold, and what is taken out of it by hand.
+
+`bring` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
+is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So a
+process that is killed has made all blocks but the last, and the same call again encodes what is not there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+import numpy as np
+
+from mural_tf.data import pictures
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
+from mural_tf.fingerprint import Fingerprint, take
+from mural_tf.progress import tqdm
+from mural_tf.search import collect
+from mural_tf.search import database as files
+from mural_tf.search.collect import Found, Unreadable
+from mural_tf.search.database import ItemTable
+from mural_tf.search.items import IMAGES, Filter, Item, content_of, read_image
+from mural_tf.search.ranking import CAPTIONS, HEAD, prompt_of
+from mural_tf.sqlite import sqlite3
+
+SKIPPED, LOCK = "skipped.tsv", ".lock"
+BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
+BLOCK_BYTES = 2**26  # of encoded images in a block, about
+TOGETHER = 64  # images that are read at a time, by
+READERS = 8  # threads
+
+
+@dataclasses.dataclass
+class Counts:
+    """What became of the items: new ones, changed ones, and the same as before; repeated keys; removed by hand.
+
+    `gone`: items that the sources hold no more and that stayed. `pruned`: those that were taken out.
+    """
+
+    added: int = 0
+    changed: int = 0
+    kept: int = 0
+    repeated: int = 0
+    deleted: int = 0
+    skipped: int = 0
+    gone: int = 0
+    pruned: int = 0
+
+
+@dataclasses.dataclass
+class Entry:
+    """An item of a block. `content`: what is to be encoded; None where `vector`, as bytes, is known or none is."""
+
+    key: bytes
+    item: Item
+    content: object = None
+    vector: bytes | None = None
+    before: tuple[int, Item] | None = None
+
+
+def digest_of(item: Item) -> str:
+    """Returns what stands for the row that an item came from: its own digest, or one of all that is known of it."""
+    known = [item.language, item.content, item.captions, sorted(item.fields.items())]
+    return item.digest or hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
+
+
+def bring(
+    database: sqlite3.Connection,
+    embedder,
+    entries: Iterable[Found],
+    *,
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    prune: bool = False,
+    batch_size: int = 64,
+    skipped: TextIO | None = None,
+    progress: bool = False,
+) -> Counts:
+    """Brings a database to what `entries` hold.
+
+    Args:
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None where every entry has its vector:
+        captions get none then.
+      entries: an `Item` each with what the encoder takes, bytes or a path of an image, the text itself; or its vector,
+        float [D]; or None for an item without a picture. Of items with one key (`collect.key_of`) the first counts.
+        An `Unreadable` stays what it was.
+      kind, dtype: of the items, of their vectors.
+      prune: take out what was not among the entries.
+      skipped: gets a line, name[TAB]reason, for each entry that cannot be read.
+    """
+    changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
+    database.executescript("CREATE TEMP TABLE IF NOT EXISTS met (key BLOB PRIMARY KEY) WITHOUT ROWID; DELETE FROM met")
+    with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
+        for block in changes.blocks(entries):
+            changes.make(block, bar)
+    changes.finish(prune)
+    return changes.counts
+
+
+class _Changes:
+    def __init__(self, database, embedder, kind: str, dtype: np.dtype, batch_size: int, skipped: TextIO | None):
+        self.database, self.embedder, self.kind, self.dtype = database, embedder, kind, dtype
+        self.batch_size, self.skipped, self.counts = batch_size, skipped, Counts()
+        self.has_changed = False
+        self.head = None  # of captions; None: they are not encoded
+        if embedder is not None and kind == IMAGES:
+            own = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
+            self.head = files.meta_of(database).get("head", own)
+
+    def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
+        """Yields what is to be looked at, each key once, with images read."""
+        entries, block, size = iter(entries), [], 0
+        read = functools.partial(read_entry, self.kind, dtype=self.dtype)
+        with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+            while some := list(itertools.islice(entries, TOGETHER)):
+                work = pool.map if self.kind == IMAGES and self.embedder is not None else map
+                for entry in work(read, filter(self._is_new, some)):
+                    if isinstance(entry, Unreadable):
+                        self._skip(entry)
+                        continue
+                    block.append(entry)
+                    size += len(entry.content) if isinstance(entry.content, bytes) else 0
+                if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
+                    yield block
+                    block, size = [], 0
+        if block:
+            yield block
+
+    def _is_new(self, entry: Found) -> bool:
+        values = (key_of(self.kind, entry),)
+        is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", values).rowcount > 0
+        self.counts.repeated += not is_new
+        return is_new
+
+    def _skip(self, entry: Unreadable) -> None:
+        self.counts.skipped += entry.count
+        if self.skipped is not None:
+            name = " ".join(entry.name.split("\t")).replace("\n", " ")
+            self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
+
+    def make(self, block: list[Entry], bar: tqdm) -> None:
+        """Encodes what is to be encoded of a block, and writes it in one transaction."""
+        keys = [entry.key for entry in block]
+        marks = ", ".join("?" * len(keys))
+        ask = self.database.execute
+        deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
+        numbers = [number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)]
+        before = {key: (number, item) for number, key, item in files.read_items(ask, json.dumps(numbers))}
+        question = f"SELECT item, vector FROM vectors WHERE item {files.AMONG}"
+        vectors = dict(ask(question, (json.dumps(numbers),)))
+        wanted = []
+        for entry in block:
+            if deleted.get(entry.key) == entry.item.digest:
+                self.counts.deleted += 1
+                continue
+            entry.before = before.get(entry.key)
+            if entry.before is not None:
+                was = vectors.get(entry.before[0])
+                is_same = entry.before[1].content == entry.item.content and (entry.content is None) == (was is None)
+                is_same = was == entry.vector if entry.vector is not None else is_same
+                if is_same and entry.before[1] == entry.item:
+                    self.counts.kept += 1
+                    continue
+                if is_same:
+                    entry.vector, entry.content = was, None
+            wanted.append(entry)
+        bar.update(len(block) - sum(entry.content is not None for entry in wanted))
+        wanted = self._encoded(wanted, bar)
+        captions = self._captions_of(wanted)
+        if not wanted:
+            return
+        with files.transaction(self.database):
+            files.take_out(self.database, [entry.before[0] for entry in wanted if entry.before])
+            for entry in wanted:
+                own = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
+                files.put(self.database, entry.key, entry.item, entry.vector, own)
+            self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
+            if captions and self.head is not None:
+                files.keep(self.database, head=self.head)
+        replaced = sum(entry.before is not None for entry in wanted)
+        self.counts.changed += replaced
+        self.counts.added += len(wanted) - replaced
+        self.has_changed = True
+
+    def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
+        """Gives entries with a content their vectors; returns those that can be used."""
+        fresh = [entry for entry in wanted if entry.content is not None]
+        if not fresh:
+            return wanted
+        contents = (bar.update() or entry.content for entry in fresh)
+        vectors, kept = encode(self.embedder, self.kind, contents, self.batch_size)
+        for vector, place in zip(vectors.astype(self.dtype), kept.tolist()):
+            fresh[place].vector = vector.tobytes()
+        for entry in fresh:
+            if entry.vector is None:
+                self._skip(unreadable(self.kind, entry.item))
+            entry.content = None
+        lost = {entry.key for entry in fresh if entry.vector is None}
+        return [entry for entry in wanted if entry.key not in lost]
+
+    def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
+        """Returns {text: vector} of all captions; those that an item had before are not encoded again."""
+        if self.head is None:
+            return None
+        known: dict[str, bytes] = {}
+        numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
+        question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
+        known.update(self.database.execute(f"{question} {files.AMONG}", (numbers,)))
+        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in known)
+        return known | self._encode_captions(list(fresh))
+
+    def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
+        if not texts:
+            return {}
+        embedder = self.embedder.with_text_head(self.head) if self.head else self.embedder
+        vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, CAPTIONS))
+        return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
+
+    def finish(self, prune: bool) -> None:
+        """Takes out what was not met, counts what searches need, and shows everything to those who have it open."""
+        self._encode_missing_captions()
+        gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
+        numbers = [number for (number,) in self.database.execute(gone)]
+        count, meta = self.counts, files.meta_of(self.database)
+        count.gone, count.pruned = (0, len(numbers)) if prune else (len(numbers), 0)
+        moved = count.added + count.changed + count.pruned
+        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # whoever wrote the last block
+        if not (self.has_changed or count.pruned or was_killed or meta.get("skipped") != count.skipped):
+            return
+        with files.transaction(self.database, published=True):
+            if prune:
+                files.take_out(self.database, numbers)
+            (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
+            if was_killed or moved > files.RECOUNTED * total:
+                files.count_trigrams(self.database)
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            files.keep(self.database, created=now, skipped=count.skipped, changed=meta.get("changed", 0) + moved)
+        self.database.execute("PRAGMA busy_timeout = 0")  # one who reads may hold the log: then it stays for now
+        with contextlib.suppress(sqlite3.Error):
+            self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _encode_missing_captions(self) -> None:
+        """Encodes captions whose items came without a model, see `embed`."""
+        if self.head is None:
+            return
+        last, missing = 0, "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
+        question = f"SELECT id, text FROM texts WHERE {missing} ORDER BY id LIMIT {BLOCK['texts']}"
+        while rows := self.database.execute(question, (last,)).fetchall():
+            vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
+            with files.transaction(self.database):
+                values = [(number, vectors[text]) for number, text in rows]
+                self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
+                files.keep(self.database, head=self.head)
+            last, self.has_changed = rows[-1][0], True
+
+
+def key_of(kind: str, entry: Found) -> bytes:
+    """Returns what makes two entries the same, see `collect.key_of`."""
+    parts = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
+    """Returns an entry with its image's bytes, and what stands for them, or why they cannot be read."""
+    if isinstance(found, Unreadable):
+        return found
+    item, content = found
+    key, vector = key_of(kind, found), None
+    if isinstance(content, np.ndarray):
+        content, vector = None, content.astype(dtype).tobytes()
+    elif content is None:
+        item = dataclasses.replace(item, path="", content="")
+    elif kind == IMAGES:
+        try:
+            content = content if isinstance(content, bytes) else pictures.read_file(content)
+        except (OSError, ValueError) as error:
+            return unreadable(kind, item, error)
+        item = dataclasses.replace(item, content=content_of(content))
+    return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+
+
+def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the vectors, float32 [K, D], of images or texts, and the places of those that can be used, int64 [K]."""
+    if kind == IMAGES:
+        return embedder.encode_image(contents, batch_size=batch_size, on_error="skip", progress=False)
+    texts = list(contents)
+    prompt = prompt_of(embedder, CAPTIONS)
+    return embedder.encode_text(texts, batch_size=batch_size, progress=False, **prompt), np.arange(len(texts))
+
+
+def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreadable:
+    """Returns why an image cannot be used: `error`, or what its bytes say."""
+    reason = "damaged: it does not decode"
+    try:
+        if error is not None:
+            raise error
+        pictures.for_the_encoder(read_image(item))
+    except OSError as failed:
+        reason = failed.strerror or str(failed)
+    except ValueError as failed:
+        reason = str(failed)
+    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+
+
+# The model.
+
+
+def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> None:
+    """Says which model makes the vectors; raises `UserError` if another one made those that are there."""
+    known = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
+    if known:
+        files.fingerprint_of(known["probes"], json.loads(known["model"])).check(model, what)
+        return
+    content = io.BytesIO()
+    np.save(content, model.probes)
+    with files.transaction(database):
+        files.keep(database, probes=content.getvalue(), model={"path": model.path, "step": model.step})
+
+
+# A folder.
+
+
+@contextlib.contextmanager
+def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """Gives the database of an index, which no other process changes meanwhile; `new`: makes it where there is none.
+
+    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
+    """
+    folder = as_path(folder)
+    if not isinstance(folder, pathlib.Path):
+        raise UserError(f"{folder}: an index is made on this machine: remote_folders.local_folder gives a folder.")
+    path = folder / files.NAME
+    if not new or (folder / files.OLD).is_file():
+        files.check_place(folder)
+    elif folder.exists() and not path.exists() and not _is_free(folder):
+        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = exclusive_lock(folder / LOCK, f"Another process is changing the index {folder}; wait for it.")
+        stack = contextlib.ExitStack()
+        stack.enter_context(lock)
+    with stack:
+        remove_partial(folder)
+        try:
+            with contextlib.closing(files.connect(path, new)) as opened:
+                if opened.execute("PRAGMA user_version").fetchone()[0] != files.FORMAT:
+                    raise UserError(f"The index {folder} was made by another version: make it again.")
+                yield opened
+        except (sqlite3.Error, UnicodeDecodeError, files.Damaged) as error:
+            raise files.problem(path, error) from None
+
+
+def _is_free(folder: pathlib.Path) -> bool:
+    own = (LOCK, files.NAME)
+    return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
+
+
+def check_asked(folder: str | os.PathLike, known: dict, asked: dict) -> None:
+    """Raises `UserError` unless the index in `folder` is the one that was asked for."""
+    changed = {name: value for name, value in asked.items() if known.get(name, value) != value}
+    differing = [f"{name} {known[name]!r}, not {value!r}" for name, value in changed.items()]
+    if differing:
+        raise UserError(
+            f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
+        )
+
+
+def sync(
+    folder: str | os.PathLike,
+    embedder,
+    items: Iterable[Found],
+    prune: bool = False,
+    *,
+    model: Fingerprint | None = None,
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    sources: Sequence[str] = (),
+    split: str = "",
+    product: str = "",
+    fields: Sequence[str] | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> Counts:
+    """Makes the index `folder`, or brings it to what `items` hold; encodes only what is new or has changed.
+
+    Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
+    goes on with what is not there. What was taken out by hand stays out until its `Item.digest` is another one.
+
+    Args:
+      embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
+      items: (item, encoded image), see `bring`; an item without a picture comes with None.
+      prune: take out what is not among the items.
+      kind, dtype, sources, split: what the index is of.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
+
+    Raises:
+      UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
+        changes the index, a folder that is something else, or a full disk.
+    """
+    model = model or take(embedder)
+    with changing(folder, new=True) as opened:
+        about = {"kind": kind, "dtype": dtype, "split": split}
+        known = files.meta_of(opened)
+        check_asked(folder, known, about)
+        keep_model(opened, model, f"The index {folder}")
+        about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
+        if any(known.get(name) != value for name, value in about.items()):
+            files.publish(opened, **about)
+        with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
+                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size)
+                counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
+        if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+            raise UserError(f"None of the {counts.skipped:,} {kind} can be read." if counts.skipped else f"No {kind}.")
+    return counts
+
+
+def keep(folder: str | os.PathLike, weights: dict[str, float], confidence: bytes | None) -> None:
+    """Keeps the weights of an index's ranking and how sure its answers are."""
+    learnt = {} if confidence is None else {"confidence": confidence, "changed": 0}
+    with changing(folder) as opened:
+        files.publish(opened, weights=weights, **learnt)
+
+
+# Taken out by hand.
+
+
+def remove(
+    folder: str | os.PathLike,
+    names: Sequence[str] = (),
+    filters: Sequence[Filter] = (),
+    gone: bool = False,
+    dry_run: bool = False,
+) -> tuple[int, int]:
+    """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
+
+    Args:
+      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none,
+      filters: those that pass, see `Index.search`; none for all items.
+      gone: of these only items whose image is not there any more.
+      dry_run: count only.
+
+    Raises:
+      UserError: no such item, or nothing would be left; an index that is damaged or being changed.
+    """
+    with changing(folder) as opened:
+        table = ItemTable(pathlib.Path(folder) / files.NAME)
+        rows = _named(table, names) if names else table.rows_with(filters)
+        if gone:
+            rows = np.array([row for row in rows.tolist() if _is_gone(table[row])], np.int64)
+        if len(rows) == len(table):
+            raise UserError(
+                f"Nothing of the {len(table):,} {table.meta['kind']} would be left: delete {folder} itself."
+            )
+        if len(rows) and not dry_run:
+            delete(opened, table.ids[rows])
+    return len(rows), len(table)
+
+
+def _is_gone(item: Item) -> bool:
+    """Tells whether the image of an item is not there any more; an item without one is not gone."""
+    if not item.has_image or item.offset < 0:
+        return item.has_image and not as_path(item.path).is_file()
+    try:
+        return not read_image(item)
+    except (OSError, ValueError):
+        return True
+
+
+def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
+    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown ones."""
+    unknown, rows = set(names), set()
+    for row, name in enumerate(table.names()):
+        main, mark, number = name.rpartition("#")
+        for candidate in {name, main if mark and number.isdigit() else name} & set(names):
+            rows.add(row)
+            unknown.discard(candidate)
+    if product := table.meta.get("product"):
+        for name in names:
+            found = table.rows_with([Filter(product, name)]).tolist()
+            rows.update(found)
+            unknown -= {name} if found else set()
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise UserError(
+            f"The index has no {sorted(unknown)[0]!r}{more}: names are as `search query` shows them. None removed."
+        )
+    return np.array(sorted(rows), np.int64)
+
+
+def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Takes items out by their ids; they stay out until their row in the sources is another one."""
+    block = json.dumps([int(number) for number in numbers])
+    with files.transaction(database, published=True):
+        database.execute(
+            f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {files.AMONG}", (block,)
+        )
+        files.take_out(database, numbers)
+        files.keep(database, changed=files.meta_of(database).get("changed", 0) + len(numbers))

@@ -1,0 +1,141 @@
+"""Questions with known answers: what the weights of the ranking, and how sure answers are, is learnt from.
+
+A caption of a picture asks an index as a stranger would, from which every column is hidden that holds the answer: the
+captions in its language, those in languages that mostly repeat it (en and en-GB), names and fields (a description that
+repeats the title). A picture that the index lacks takes part as row -1.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from mural_tf.search import ranking, words
+from mural_tf.search.ranking import ALL, DEPTH, PICTURES, QUESTIONS, WAYS, Captions, Ranked, prompt_of
+
+MOST_ASKED = 2000  # captions
+LEAST_ASKED = 200  # captions that choose weights
+REPEATED = 0.2  # share of the items from which two languages are one column
+SAME = 0.9995  # cosine from which two pictures are one
+FIRSTS = (1, 10)  # right answers count among these
+
+
+@dataclasses.dataclass(frozen=True)
+class Stranger:
+    """A caption that asked.
+
+    picture: the row of its picture among those that ask. target: the right row of the index, -1 for what it lacks.
+    ranked: what was found, its own picture among it.
+    """
+
+    text: str
+    language: str
+    picture: int
+    target: int
+    ranked: Ranked
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first answer is right."""
+        return len(self.ranked.rows) > 0 and self.ranked.rows[0] == self.target
+
+    def weighted(self, weights: dict[str, float]) -> Stranger:
+        """Returns the same with other weights."""
+        of = self.ranked
+        return dataclasses.replace(self, ranked=Ranked(ranking.fuse(of.lists, weights, of.whole), of.lists, of.whole))
+
+    def without_its_picture(self, weights: dict[str, float]) -> Ranked:
+        """Returns what is found where the index lacks the picture: nothing that is right."""
+        lists = {}
+        for way, entries in self.ranked.lists.items():
+            others = [(row, value) for row, (_, value) in entries.items() if row != self.target]
+            lists[way] = {row: (rank, value) for rank, (row, value) in enumerate(others, start=1)}
+        whole = self.ranked.whole - {self.target}
+        return Ranked(ranking.fuse(lists, weights, whole), lists, whole)
+
+
+def columns_of(pictures) -> dict[str, set[str]]:
+    """Returns for each language those whose captions hold its captions, itself among them."""
+    of, holds = collections.Counter(), collections.Counter()
+    for item in pictures.table:
+        own = [(language, words.spread(text)) for language, text in item.captions]
+        of.update({language for language, _ in own})
+        holds.update({(a, b) for a, text in own for b, other in own if a != b and f" {text} " in f" {other} "})
+    languages = set(of)
+    return {a: {a} | {b for b in languages if holds[a, b] >= REPEATED * of[a]} for a in languages}
+
+
+def ask(index, pictures, embedder) -> list[Stranger]:
+    """Asks with the captions of `pictures`, an index in memory, `MOST_ASKED` at most, evenly spread.
+
+    Where the index has captions, only those ask whose picture has one that is not hidden: no other could be found by
+    its captions, however good they are.
+    """
+    pictures.captions, pictures.weights = None, index.weights
+    columns, entries, count = columns_of(pictures), [], 0
+    for row, item in enumerate(pictures.table):
+        own = {language for language, _ in item.captions}
+        for language, text in item.captions:
+            if text.strip() and (index.captions is None or own - columns[language]):
+                entries.append((row, language, text, count))
+            count += 1
+    if index.captions is not None and count:
+        made = Captions(np.zeros((0, 0), np.float16), pictures.table, index.captions.head)
+        made.vectors = made.encode(embedder, [text for item in pictures.table for _, text in item.captions])
+        pictures.captions = made
+    chosen = np.linspace(0, len(entries) - 1, min(len(entries), MOST_ASKED), dtype=np.int64)
+    entries = [entries[n] for n in chosen]
+    scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
+    targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1).tolist()
+    found: dict[int, Stranger] = {}
+    for language in dict.fromkeys(language for _, language, _, _ in entries):
+        rows, _, texts, numbers = zip(*(entry for entry in entries if entry[1] == language))
+        vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
+        captions = None if pictures.captions is None else index.captions.encode(embedder, texts, QUESTIONS)
+        asked = texts, vectors, captions, DEPTH, (), ALL, columns[language]
+        own, ranked = ranking.rank_all(pictures, *asked), ranking.rank_all(index, *asked)
+        for n, row in enumerate(rows):
+            lists = ranked[n] if targets[row] >= 0 else _with_own(ranked[n], own[n], row, index.weights)
+            found[numbers[n]] = Stranger(texts[n], language, row, targets[row], lists)
+    return [found[number] for *_, number in entries]
+
+
+def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
+    """Lets a picture that the index lacks, `row` of those that ask, take its place as row -1."""
+    lists = {}
+    for way, entries in found.lists.items():
+        placed = [(other, value) for other, (_, value) in entries.items()]
+        if row in own.lists[way]:
+            value = own.lists[way][row][1]
+            placed.insert(sum(other >= value for _, other in placed), (-1, value))
+        lists[way] = {other: (rank, value) for rank, (other, value) in enumerate(placed, start=1)}
+    whole = found.whole | {-1} if row in own.whole else found.whole
+    return Ranked(ranking.fuse(lists, weights, whole), lists, whole)
+
+
+def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Returns weights by which captions find their picture, and how often each way and all do, by captions held out.
+
+    Of half of the pictures' captions the best of `ranking.MIXES` are taken, in their order, until one is on the other
+    half no worse than each part alone; if none is, it is the best part. What counts is the mean over languages of the
+    share of right answers first and among ten. None where there is too little to learn from.
+    """
+    if len(asked) < LEAST_ASKED or len({one.language for one in asked}) < 2:
+        return None
+    parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
+    tried = parts + list(ranking.MIXES)
+    hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
+    for one in asked:
+        ranks = ranking.ranks_of(one.target, one.ranked, tried)  # [W]
+        hits[one.picture % 2, one.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
+    chosen, held_out = (
+        np.mean([np.mean(found, axis=0) for (half, _), found in hits.items() if half == wanted], axis=0)
+        for wanted in (0, 1)
+    )
+    best_part = int(np.argmax(held_out[: len(WAYS)]))
+    order = len(WAYS) + np.argsort(-chosen[len(WAYS) :], kind="stable")
+    best = next((n for n in order.tolist() if held_out[n] >= held_out[best_part]), best_part)
+    return tried[best], {**dict(zip(WAYS, held_out.tolist())), ALL: float(held_out[best])}

@@ -1,0 +1,145 @@
+"""Which fields are shown: of a shop's export with twenty columns, and each rule alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mural_tf.errors import UserError
+from mural_tf.fingerprint import Fingerprint
+from mural_tf.search import fields, queries
+from mural_tf.search.index import Index
+from mural_tf.search.items import Item
+from mural_tf.search.queries import Hit, Query, Result, to_lines
+
+BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]
+
+
+def shop(count=242):
+    """Products as WooCommerce exports them: twenty columns, of which five tell them apart."""
+    return [
+        Item(f"{4000 + n}", "", captions=(("en", f"{COLOURS[n % 5]} shoe number {n} by {BRANDS[n % 4]}"),), fields={
+            "ID": f"{4000 + 37 * n}", "Type": "simple", "SKU": f"WOO-{n}-X", "Published": "1",
+            "Is featured?": "1" if n % 100 == 0 else "0", "Visibility in catalog": "visible",
+            "Short description": f"{COLOURS[n % 5]} shoe number {n} by {BRANDS[n % 4]}, new",
+            "Description": "A shoe that is made to be worn every day, in the rain and in the sun, for years.",
+            "Tax status": "taxable", "In stock?": str(n % 2), "Stock": str(n * 7 % 60), "Backorders allowed?": "0",
+            "Weight (kg)": f"{n % 90 / 10 + 0.15:.2f}", "Allow customer reviews?": "1", "Brand": BRANDS[n % 4],
+            "Colour": COLOURS[n % 5], "Regular price": f"{10 + n}.90", "Categories": "Shoes > " + "ABC"[n % 3],
+            "Images": f"https://shop.example/{n}.jpg", "Position": str(n),
+        })
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_a_shop_of_twenty_columns_shows_five():
+    chosen = fields.choose(shop())
+    assert len(shop()[0].fields) == 20
+    assert chosen.card == ("Weight (kg)", "Brand", "Colour", "Regular price", "Categories")
+    assert chosen.filters == ("In stock?", "Stock", "Weight (kg)", "Brand", "Colour", "Regular price", "Categories")
+    assert list(chosen.of(shop()[0])) == list(chosen.card)
+
+
+def test_pictures_of_one_product_count_once():
+    """Otherwise an id, which all pictures of a product share, would look like a property that products share."""
+    items = [dataclasses.replace(item, name=f"{item.name}#{n}") for item in shop(30) for n in range(3)]
+    assert "ID" not in fields.choose(items).card and fields.choose(items) == fields.choose(shop(30))
+
+
+def test_who_makes_the_index_may_name_them():
+    chosen = fields.choose(shop(), ["Description", "Brand", "gone", "Brand"])
+    assert chosen == (("Description", "Brand"), ("Brand",))
+    assert fields.choose(shop(), []) == ((), ())
+    fields.check_wanted(shop(), ["Brand"])
+    with pytest.raises(UserError, match="--fields=brnad: no item has this field; the fields are ID, Type, SKU"):
+        fields.check_wanted(shop(), ["brnad"])
+    with pytest.raises(UserError, match="no item has fields"):
+        fields.check_wanted([Item("a")], ["brand"])
+    assert fields.choose([Item("a"), Item("b")]) == ((), ())
+
+
+@pytest.mark.parametrize("values, on_card, is_filter", [
+    (["acme", "bolt"] * 10, True, True),
+    (["acme"] * 20, False, False),  # constant
+    (["acme"] * 20 + ["bolt"], False, False),  # nearly
+    (["new"] * 2 + [""] * 18, True, True),  # a badge that few have: no value is a value
+    (["new"] + [""] * 39, False, False),
+    (["yes", "No"] * 10, False, True),  # a flag
+    ([f"{n}" for n in range(20)], False, False),  # a number of rows
+    ([f"A-{n}" for n in range(20)], False, False),  # a code
+    ([f"red-shoe-{chr(97 + n)}" for n in range(20)], False, False),  # a part of an address
+    ([f"{n}.90" for n in range(20)], True, True),  # a price without a currency
+    ([f"{n + 5} EUR" for n in range(20)], True, True),
+    ([f"2026-05-{n + 1}" for n in range(20)], True, True),
+    ([f"Painter {chr(97 + n)}" for n in range(20)], True, False),  # many words
+    (["a long sentence that says more than a card has room for"] * 10 + ["b" * 60] * 10, False, False),
+    (["Safe to wash.", "Made of wood!", "Which one?"] * 5, False, False),
+    (["No. 5", "etc.", "10 St."] * 5, True, True),
+    ([f"https://a.example/{n % 3}" for n in range(21)], False, False),
+    ([str(n % 12) for n in range(36)], True, True),  # few numbers of several items each
+])  # fmt: skip
+def test_each_rule(values, on_card, is_filter):
+    """An empty value is a field that the item does not have."""
+    items = [Item(f"{n}", captions=(("en", f"thing {n}"),), fields={"x": v} if v else {}) for n, v in enumerate(values)]
+    assert fields.choose(items) == (("x",) * on_card, ("x",) * is_filter)
+
+
+@pytest.mark.parametrize("title, on_card", [
+    ("{}", False), ("{}, new", False), ("Rotes Hemd", True), ("Acme", True),
+])  # fmt: skip
+def test_what_the_caption_says_is_not_said_again(title, on_card):
+    captions = [f"Acme {colour} shirt {n}" for n in range(4) for colour in COLOURS]
+    items = [Item("", captions=(("en", text),), fields={"x": title.format(text)}) for text in captions]
+    items += [Item("", captions=(("en", f"other {n}"),), fields={"x": f"some {n % 2}"}) for n in range(10)]
+    assert bool(fields.choose(items).card) == on_card
+
+
+def test_ids_by_name_and_prices_by_name():
+    def chosen(name, values):
+        return fields.choose([Item(f"{n}", fields={name: value}) for n, value in enumerate(values)]).card
+
+    whole = [str(n * n) for n in range(20)]
+    assert chosen("Preis", whole) == ("Preis",) and chosen("Size", whole) == ()
+    words = [f"shoe {chr(97 + n)}" for n in range(20)]
+    assert chosen("Handle", words) == () and chosen("handler", words) == ("handler",)
+    assert chosen("country_code", ["DE", "FR"] * 10) == ("country_code",)  # of many items each: no id
+
+
+def test_of_many_the_five_in_which_items_differ_most():
+    items = [Item(f"{n}", fields={f"f{k}": f"v {min(n % 12, k)}" for k in range(1, 9)}) for n in range(48)]
+    assert fields.choose(items).card == ("f4", "f5", "f6", "f7", "f8")
+
+
+def test_the_terminal_shows_what_a_card_does():
+    known = [{"brand": "AB"[n % 2] * 40, "id": f"A-{n}"} for n in range(12)]
+    items = [Item(f"{n}", captions=(("en", "x" * 100),), fields=fields) for n, fields in enumerate(known)]
+    index = Index(items, np.tile(np.float32([[1, 0]]), (12, 1)), Fingerprint(np.ones((1, 2), np.float32)))
+    hits = (Hit(1, 0.5, "0", 0, found_by={"pictures": 1, "words": 1}), Hit(2, 0.25, "1", 1, right=True, alike=2))
+    lines = to_lines(index, Result(Query("asked"), hits))
+    assert lines == [
+        "'asked' in 12 images:",
+        f"   1  +0.500  0  {'x' * 79}…  brand={'A' * 29}…  [words]",
+        f"   2  +0.250  1  {'x' * 79}…  brand={'B' * 29}…  (and 2 alike)  (right)",
+    ]
+    assert to_lines(index, Result(Query("a", right=("z",)), hits[:1]))[-1] == "      none of the right answers"
+
+
+@pytest.mark.parametrize("nothing_fits, sure, heading", [
+    (True, "Probably wrong (12%).", "'a' in 1 images: Nothing fits; the closest:"),
+    (False, "Probably right (63%).", "'a' in 1 images: Probably right (63%):"),
+    (False, "", "'a' in 1 images:"),
+])  # fmt: skip
+def test_how_sure_an_answer_is_in_one_plain_line(monkeypatch, nothing_fits, sure, heading):
+    index = Index([Item("0")], np.ones((1, 1), np.float32), Fingerprint(np.ones((1, 1), np.float32)))
+    monkeypatch.setattr(queries, "nothing_fits", lambda result: nothing_fits)
+    monkeypatch.setattr(queries, "describe_sure", lambda result: sure)
+    assert queries.to_lines(index, Result(Query("a"), (Hit(1, 1.0, "0", 0),)))[0] == heading
+
+
+@pytest.mark.parametrize("found_by, word", [
+    ({}, ""), ({"pictures": 3}, "picture"), ({"texts": 1, "pictures": 2}, "meaning"),
+    ({"texts": 1, "words": 1}, "words"), ({"texts": 1, "words": 4, "exact": 1}, "exact"),
+    ({"words": 3, "texts": 2}, "meaning"),
+])  # fmt: skip
+def test_one_word_for_why_a_thing_was_found(found_by, word):
+    assert queries.why(found_by) == word
