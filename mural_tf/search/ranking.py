@@ -4,13 +4,8 @@
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
-The three lists become one by reciprocal ranks: an item's score is the sum of weight / (60 + rank) over the lists
-(Cormack et al., SIGIR 2009). Departure: each counts by its value, too, the cosine or the share of the question, so that
-a question in a script or language that no caption has is left to the model, and one that the model does not know to the
-words. An item of which a caption, the name or a field is the whole question comes before all others. The weights are
-chosen on captions whose language is hidden from the index, so that they ask as a stranger would.
+PLACEHOLDER
 """
-
 from __future__ import annotations
 
 import dataclasses
@@ -24,10 +19,13 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import words
+from mural_tf.search.items import IMAGES
 
 if TYPE_CHECKING:
     from mural_tf.search.database import ItemTable
     from mural_tf.search.items import Filter
+
+    Entries = dict[int, tuple[int, float]]  # row -> rank from 1, cosine or share
 
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
@@ -36,15 +34,12 @@ EXACT = "exact"  # found as a whole, beside the ways
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
-CONSTANT = 60  # of reciprocal ranks
-LEAST = 1e-3  # what a value below counts as, so that the order of a list is kept
-DEFAULT_WEIGHTS = {PICTURES: 0.05, TEXTS: 1.0, WORDS: 2.0}
-TRIED = np.array(list(itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))))
+SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
-LEAST_ASKED = 50  # captions that choose the weights
-MOST_STRANGERS = {PICTURES: 10_000, ALL: 2000}  # captions that ask
-NEIGHBOURS = 10  # pictures that are looked at where nothing else is ranked
-SAME = 0.9995  # cosine from which two pictures are one
+DEFAULT_WEIGHTS = {PICTURES: 0.25, TEXTS: 1.0, WORDS: 2.0}
+MIXES = [
+    dict(zip(WAYS, weights)) for weights in itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))
+]
 
 
 class CannotBeAsked(UserError):
@@ -77,15 +72,15 @@ class Captions:
         return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
 
     def search(
-        self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: str | None = None
+        self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns for each vector the rows, int64 [K], whose best caption is closest, and its cosine, float32 [K].
 
-        `allowed`: bool [N], the rows that may be found; `hidden`: a language whose captions are not searched.
+        `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
         excluded = np.zeros(len(self.rows), bool) if allowed is None else ~allowed[self.rows]
-        if hidden is not None:
-            excluded[self.table.captions_in(hidden)] = True
+        for language in hidden:
+            excluded[self.table.captions_in(language)] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
         return [found for block in blocks for found in self._search(block, count, excluded)]
@@ -109,12 +104,12 @@ class Captions:
 class Ranked:
     """What was found for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}. whole: rows of which a
-    caption, name or value is the whole sentence.
+    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first. whole: rows
+    of which a caption, name or value is the whole sentence.
     """
 
     rows: np.ndarray
-    lists: dict[str, dict[int, tuple[int, float]]]
+    lists: dict[str, Entries]
     whole: frozenset[int] = frozenset()
 
     def found_by(self, row: int) -> dict[str, int]:
@@ -123,40 +118,56 @@ class Ranked:
         {"exact": 1} too where it was found as a whole.
         """
         by = {way: found[row][0] for way, found in self.lists.items() if row in found}
-        by = {way: rank for way, rank in by.items() if rank <= max(NEIGHBOURS, min(by.values()))}
+        by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
 
 def resolve(index, rank: str) -> str:
-    """Returns how to rank: `rank`, or by default everything where there are captions, else pictures.
-
-    Raises `CannotBeAsked` for an unknown one, or one that the index has not.
-    """
+    """Returns how to rank, everything by default. Raises `CannotBeAsked` for an unknown way, or one that is lacking."""
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
-    if rank == TEXTS and index.captions is None:
+    if rank == TEXTS and index.captions is None and index.kind == IMAGES:
         raise CannotBeAsked("rank=texts compares with captions, and this index has none; take pictures or words.")
-    return rank or (PICTURES if index.captions is None else ALL)
+    return rank or ALL
 
 
-def fuse(
-    lists: dict[str, dict[int, tuple[int, float]]], weights: dict[str, float], whole: Collection[int]
-) -> np.ndarray:
+def needs_vectors(index, rank: str) -> bool:
+    """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
+    return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
+
+
+def fuse(lists: dict[str, Entries], weights: dict[str, float], whole: Collection[int]) -> np.ndarray:
     """Returns the rows of several lists as one, int64 [K]; of equal ones the lower first."""
     rows, shares = _shares(lists, whole)
-    scores = np.array([weights[way] for way in WAYS]) @ shares + np.isin(rows, list(whole)) * sum(weights.values())
-    return rows[np.lexsort((rows, -scores))]
+    return rows[np.lexsort((rows, -_scores(rows, shares, [weights], whole)[0]))]
 
 
-def _shares(lists: dict[str, dict[int, tuple[int, float]]], whole: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
+def _shares(lists: dict[str, Entries], whole: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows that lists hold, int64 [K], and what each way gives them for a weight of 1, float64 [3, K]."""
     rows = list(dict.fromkeys(itertools.chain(whole, *lists.values())))
     places = {row: place for place, row in enumerate(rows)}
     shares = np.zeros((len(WAYS), len(rows)))
     for number, way in enumerate(WAYS):
         for row, (rank, value) in lists.get(way, {}).items():
-            shares[number, places[row]] = max(LEAST, value) / (CONSTANT + rank)
+            shares[number, places[row]] = max(1e-3, value) / (60 + rank)
     return np.array(rows, np.int64), shares
+
+
+def _scores(rows: np.ndarray, shares: np.ndarray, weights: Sequence[dict], whole: Collection[int]) -> np.ndarray:
+    """Returns the scores of rows by each of several weights, float64 [W, K]; what was found as a whole comes first."""
+    table = np.array([[one[way] for way in WAYS] for one in weights])
+    return table @ shares + np.isin(rows, list(whole)) * (1.0 + table.sum(axis=1, keepdims=True))
+
+
+def ranks_of(row: int, found: Ranked, weights: Sequence[dict[str, float]]) -> np.ndarray:
+    """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
+    rows, shares = _shares(found.lists, found.whole)
+    scores = _scores(rows, shares, weights, found.whole)
+    own = scores[:, rows == row]
+    if not own.size:
+        return np.full(len(weights), np.inf)
+    before = (scores > own) | ((scores == own) & (rows < row))
+    return np.where(own[:, 0] > 0, 1.0 + before.sum(axis=1), np.inf)
 
 
 def rank_all(
@@ -167,7 +178,7 @@ def rank_all(
     count: int = DEPTH,
     filters: Sequence[Filter] = (),
     rank: str = ALL,
-    hidden: str | None = None,
+    hidden: Collection[str] = (),
 ) -> list[Ranked]:
     """Ranks for sentences.
 
@@ -176,10 +187,9 @@ def rank_all(
         ranking does not need them.
       count: of each list.
       filters: see `Index.search`; -words of the sentences are obeyed, too.
-      rank: one of `RANKS`.
-      hidden: a language whose captions are not searched.
+      rank: one of `RANKS`. An index of texts has no pictures: without captions the vectors of its texts are compared.
+      hidden: languages whose captions are not searched; names and fields then are not, either.
     """
-    ways = WAYS if rank == ALL else (rank,)
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
         alone = [
@@ -187,138 +197,34 @@ def rank_all(
         ]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
         return [found for (found,) in asked]
+    ways = WAYS if rank == ALL else (rank,)
+    if rank == ALL and index.kind != IMAGES:
+        ways = TEXTS, WORDS
     rows, allowed = index.rows(filters, lacking[0]), None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
         if not len(rows):
             return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
-    lists: list[dict[str, dict[int, tuple[int, float]]]] = [{} for _ in sentences]
+    lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
-    if PICTURES in ways:
-        scores, found = index.search(vectors, count, among=rows)
-        for own, *one in zip(lists, found, scores):
-            own[PICTURES] = _ranks(*one)
-    if TEXTS in ways and captions is not None:
-        for own, one in zip(lists, index.captions.search(captions, count, allowed, hidden)):
-            own[TEXTS] = _ranks(*one)
-    if WORDS in ways:
-        for number, sentence in enumerate(plain):
-            lists[number][WORDS] = _ranks(*index.table.by_words(sentence, count, allowed, hidden))
-            as_whole = index.table.whole(sentence, hidden)
-            whole[number] = frozenset(as_whole[allowed[as_whole] if allowed is not None else slice(None)].tolist())
-    weights = _weights(index, rank)
+    for way in ways:
+        if way == WORDS:
+            found = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
+            as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
+            whole = [frozenset((one if allowed is None else one[allowed[one]]).tolist()) for one in as_whole]
+        elif way == TEXTS and index.captions is not None:
+            found = index.captions.search(captions, count, allowed, hidden)
+        elif way == TEXTS and index.kind == IMAGES:
+            found = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+        else:
+            scores, closest = index.search(vectors, count, among=rows)
+            found = zip(closest, scores)
+        for own, (of_sentence, values) in zip(lists, found):
+            own[way] = _ranks(of_sentence, values)
+    weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     return [Ranked(fuse(own, weights, first), own, first) for own, first in zip(lists, whole)]
 
 
-def _weights(index, rank: str) -> dict[str, float]:
-    """Returns what each way counts; the vectors of an index of texts, or without captions, count as captions do."""
-    if rank != ALL:
-        return {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
-    if index.captions is None:
-        return {**index.weights, PICTURES: index.weights[TEXTS], TEXTS: 0.0}
-    return index.weights
-
-
-def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]:
+def _ranks(rows: np.ndarray, values: np.ndarray) -> Entries:
     return {row: (rank, value) for rank, (row, value) in enumerate(zip(rows.tolist(), values.tolist()), start=1)}
-
-
-# Making and choosing.
-
-
-@dataclasses.dataclass(frozen=True)
-class Stranger:
-    """A caption that asked an index from which the captions of its language were hidden.
-
-    vector: float32 [D]. picture: the row of its picture among those that asked. target: the right row; -1 where the
-    index lacks the picture, which then takes part in `ranked` as row -1.
-    """
-
-    text: str
-    language: str
-    vector: np.ndarray
-    picture: int
-    target: int
-    ranked: Ranked
-
-    def weighted(self, weights: dict[str, float]) -> Stranger:
-        """Returns the same with other weights."""
-        of = self.ranked
-        return dataclasses.replace(self, ranked=Ranked(fuse(of.lists, weights, of.whole), of.lists, of.whole))
-
-
-def ask_as_strangers(index, pictures, embedder) -> list[Stranger]:
-    """Asks with the captions of pictures, `MOST_STRANGERS` at most, evenly spread.
-
-    Of captions in one language none could be found by another: these are hidden all, and pictures are left.
-    """
-    rank, texts = resolve(index, ""), []
-    pictures.captions, pictures.weights = None, index.weights
-    for row, item in enumerate(pictures.table):
-        texts += [(number, row, *caption) for number, caption in enumerate(item.captions, start=len(texts))]
-    if rank == ALL and texts:
-        made = Captions(np.zeros((0, 0), np.float16), pictures.table, index.captions.head)
-        made.vectors = made.encode(embedder, [text for *_, text in texts]).astype(np.float16)
-        pictures.captions = made
-    texts = [entry for entry in texts if entry[-1].strip()]
-    chosen = np.linspace(0, len(texts) - 1, min(len(texts), MOST_STRANGERS[rank]), dtype=np.int64)
-    chosen = [texts[n] for n in chosen]
-    scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
-    targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1)
-    asked: dict[int, Stranger] = {}
-    for language in dict.fromkeys(language for _, _, language, _ in chosen):
-        numbers, rows, _, sentences = zip(*(entry for entry in chosen if entry[2] == language))
-        vectors = embedder.encode_text(list(sentences), progress=False, **prompt_of(embedder, QUESTIONS))
-        captions = pictures.captions.vectors[list(numbers)].astype(np.float32) if rank == ALL else None
-        of = dict(count=DEPTH if rank == ALL else NEIGHBOURS, rank=rank, hidden=language)
-        found = rank_all(index, sentences, vectors, captions, **of)
-        if (targets[list(rows)] < 0).any():
-            own = rank_all(pictures, sentences, vectors, captions, **of)
-            for n, row in enumerate(rows):
-                if targets[row] < 0:
-                    values = {way: entries[row][1] for way, entries in own[n].lists.items() if row in entries}
-                    values[PICTURES] = float(vectors[n] @ np.asarray(pictures.embeddings[row], np.float32))
-                    found[n] = _with_own(found[n], values, row in own[n].whole, index.weights)
-        for n, row in enumerate(rows):
-            asked[numbers[n]] = Stranger(sentences[n], language, vectors[n], row, int(targets[row]), found[n])
-    return [asked[number] for number, *_ in chosen]
-
-
-def _with_own(found: Ranked, values: dict[str, float], is_whole: bool, weights: dict[str, float]) -> Ranked:
-    """Lets a picture that the index lacks take its place, as row -1, in the lists where it has a value."""
-    lists = {}
-    for way, entries in found.lists.items():
-        placed = [(row, value) for row, (_, value) in entries.items()]
-        if way in values:
-            better = sum(value >= values[way] for _, value in placed)
-            placed.insert(better, (-1, values[way]))
-        lists[way] = {row: (rank, value) for rank, (row, value) in enumerate(placed, start=1)}
-    first = found.whole | {-1} if is_whole else found.whole
-    return Ranked(fuse(lists, weights, first), lists, first)
-
-
-def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Returns the weights by which most captions find their picture among ten, and that share by each way and by all.
-
-    Shares are means over languages. Pictures get the least weight that costs no more than one standard error (Breiman
-    et al., 1984): the model knows the pictures of languages that have captions better than those of others. None for
-    fewer than `LEAST_ASKED` captions, captions in one language, or an index that ranks by pictures alone.
-    """
-    languages = {one.language for one in asked}
-    if len(asked) < LEAST_ASKED or len(languages) < 2 or TEXTS not in asked[0].ranked.lists:
-        return None
-    tried, hits = np.concatenate([np.eye(len(WAYS)), TRIED]), {}
-    for one in asked:
-        rows, shares = _shares(one.ranked.lists, one.ranked.whole)
-        scores = tried @ shares  # [W, K]
-        scores[len(WAYS) :, np.isin(rows, list(one.ranked.whole))] += tried.sum()
-        own = scores[:, rows == one.target]
-        better = (scores > own).sum(axis=1) if own.size else np.full(len(tried), 10)
-        hits.setdefault(one.language, []).append((better < 10) & (own[:, 0] > 0 if own.size else False))
-    means = np.mean([np.mean(found, axis=0) for found in hits.values()], axis=0)
-    alone, fused = means[: len(WAYS)], means[len(WAYS) :]
-    error = np.sqrt(fused.max() * (1 - fused.max()) / len(asked))
-    least = TRIED[fused >= fused.max() - error, 0].min()
-    best = int(np.argmax(np.where(TRIED[:, 0] == least, fused, -1.0)))
-    return dict(zip(WAYS, TRIED[best].tolist())), {**dict(zip(WAYS, alone.tolist())), ALL: float(fused[best])}
