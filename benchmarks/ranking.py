@@ -46,7 +46,7 @@ mushroom pizza hamburger bread cheese"""
 
 def catalogue(embedder, data_dir: str, split: str) -> tuple[Index, list[Item]]:
     """Returns an index with captions in the nine languages, numbers and brands, and the items with all captions."""
-    from mural_tf.search.build import index_in_memory
+    from mural_tf.search.index import index_in_memory
 
     made = index_in_memory(embedder, find(IMAGES, [data_dir], split))
     everything = list(made.table)

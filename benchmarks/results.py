@@ -91,7 +91,7 @@ def rendered(text: str) -> str:
 def main() -> int:
     """Writes the pages, or checks them; returns the exit code."""
     differ = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]:
         text = path.read_text(encoding="utf-8")
         if rendered(text) != text:
             differ.append(path)

@@ -38,7 +38,7 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Stands in for `pkg_resources` where setuptools, from 82 on, has none: TF-Hub's import compares two versions."""
+    """Stands in for `pkg_resources` where setuptools lacks it, from 82 on: TF-Hub's import compares two versions."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from mural_tf import hugging_face
+from mural_tf import __version__, hugging_face
+from mural_tf.config import base_config
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
 from mural_tf.progress import telling
@@ -78,7 +79,8 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
     """Runs the command that the arguments begin with, and exits as `run` does; never returns.
 
     Only the flags of this command are defined, so two commands may have a flag of the same name. `--help` after a
-    command describes it; before any, or after the first word of several commands, it lists them.
+    command describes it; before any, or after the first word of several commands, it lists them. `--version` answers
+    with the version alone.
 
     Args:
       commands: {name: command}; a name may have several words, "search index".
@@ -86,6 +88,9 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
       program: what the user calls, for the help: "python -m mural_tf".
     """
     with _mistakes_in_one_line():
+        if "--version" in arguments:
+            print(f"mural_tf {__version__}")
+            sys.exit(0)
         name, arguments = find_command(commands, arguments)
         if name not in commands:
             listed = describe_commands(commands, name, program)
@@ -231,6 +236,14 @@ def place(flag: str, value: str | list[str] | None) -> None:
         check_readable(name)
 
 
+def there(flag: str, value: str | list[str] | None) -> None:
+    """Raises `UserError` for a file or folder that does not exist here; a store is not asked."""
+    place(flag, value)
+    for name in [value] if isinstance(value, str) else value or ():
+        if name and "://" not in name and not os.path.exists(os.path.expanduser(name)):
+            raise UserError(f"--{flag}={name}: there is no such file or folder.")
+
+
 def here(flag: str, value: str | None) -> None:
     """Raises `UserError` for a file or folder that is not on this machine."""
     place(flag, value)
@@ -243,14 +256,14 @@ def model(flag: str, value: str | None) -> None:
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
-    place(flag, value)
     if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
         raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
+    there(flag, value)
 
 
 def handle(flag: str, value: str | None) -> None:
     """Raises `UserError` for what is neither a model nor the address of a TF-Hub module."""
-    if not (value or "").startswith(("https://", "http://")):
+    if value != "nothing" and not (value or "").startswith(("https://", "http://")):
         model(flag, value)
 
 
@@ -295,6 +308,7 @@ class _ConfigParser(flags.ArgumentParser):
 
     def parse(self, path: str) -> ConfigDict:
         try:
+            _check_fields(sys.argv[1:])
             config = read_config(find_config(path))
             name = last_value("config.model", sys.argv[1:])
             if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
@@ -311,6 +325,19 @@ class _ConfigParser(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return self._reader.flag_type()
+
+
+def _check_fields(arguments: Sequence[str]) -> None:
+    """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
+    known = dict(base_config().to_dict())
+    for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
+        fields, parts = known, name.split(".")[1:]
+        while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
+            if parts[0] not in fields:
+                near = difflib.get_close_matches(parts[0], fields, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(fields)}."
+                raise UserError(f"--{name}: there is no field {parts[0]!r}{hint}")
+            fields = fields[parts.pop(0)]
 
 
 def read_config(path: str) -> ConfigDict:

@@ -62,7 +62,7 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
     """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
 
-    `prompts`: those of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    `prompts`: the prompts of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
     """
     means: Embeddings = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
     lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
@@ -102,7 +102,7 @@ class Embedder:
     ) -> None:
         self._prompted = dict(prompted or {})
         self.text_heads = dict(text_heads or {})
-        self._saved_models: object = None  # signatures do not keep the variables alive
+        self.saved_models: dict[str, Any] = {}  # of an export; signatures do not keep the variables alive
         self._threads = threads or os.cpu_count() or 1
         self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
@@ -246,7 +246,7 @@ class Embedder:
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
 
-        Raises `UserError` if there is none of this name. MURAL's workdirs and exports have "text_text"; TF-Hub modules
+        Raises `UserError` if it is missing of this name. MURAL's workdirs and exports have "text_text"; TF-Hub modules
         hold the image-text head only.
         """
         if name not in self.text_heads:
@@ -285,7 +285,7 @@ class Embedder:
         """Encodes images, resized and cropped as in evaluation.
 
         Args:
-          images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and whatever else Pillow reads, as
+          images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and every other format of Pillow, as
             `data.pictures.for_the_encoder` takes them), open files, uint8 arrays or tensors [H, W, 3], [H, W, 4] (the
             transparent on white) or [H, W], or Pillow's pictures; read as it is consumed, a few batches ahead. A single
             one, or several in one array [N, H, W, 3].

@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tells whether an error of TensorFlow's says that a device is full, and not a disk."""
+    """Whether an error of TensorFlow's says that a device is full, and not a disk."""
     message = getattr(error, "message", "")
     if type(error).__name__ == "ResourceExhaustedError":
         return "No space left" not in message

@@ -320,7 +320,7 @@ def forget(array: np.ndarray) -> None:
 def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
     """Holds `path` against other processes; a process that dies lets go.
 
-    Waits for whoever has it, or raises `UserError` with the message `busy` if there is one. Object stores
+    Waits for the process that has it, or raises `UserError` with the message `busy` if given. Object stores
     have no locks: there nobody waits, and two processes at once write the same names.
     """
     if isinstance(path, RemotePath):

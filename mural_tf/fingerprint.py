@@ -19,7 +19,7 @@ class Fingerprint:
     """Which model an index belongs to, known by what the model does: its vectors of a few fixed texts and pictures.
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
-    two models that agree on every probe can be searched with each other, and those of others cannot.
+    two models that agree on every probe can be searched with each other, and other models' vectors cannot.
 
     `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
     """
@@ -72,7 +72,7 @@ def take(embedder) -> Fingerprint:
     distance = known.distance(found)
     if not distance <= bound:
         raise UserError(
-            f"The encoders in {path} are not those of the model that they say they are: 1 - cosine is {distance:.2g}, "
+            f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
             f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
         )
     return known
@@ -88,7 +88,7 @@ class Original:
 
 def encode_probes(embedder) -> np.ndarray:
     """Returns the vectors of the probes, float32 [P, D]."""
-    from mural_tf.config import has_images, takes_features  # whoever has a model has them
+    from mural_tf.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None

@@ -18,11 +18,11 @@ def bytes_hash(data: bytes) -> int:
 
 
 def contains(sorted_hashes: np.ndarray, value: int) -> bool:
-    """Tells whether `value` is among sorted hashes, uint64 [N]."""
+    """Whether `value` is among sorted hashes, uint64 [N]."""
     index = np.searchsorted(sorted_hashes, np.uint64(value))
     return bool(index < sorted_hashes.size and int(sorted_hashes[index]) == int(value))
 
 
 def contains_text(sorted_hashes: np.ndarray, text: str) -> bool:
-    """Tells whether a text's hash is among sorted hashes, uint64 [N]."""
+    """Whether a text's hash is among sorted hashes, uint64 [N]."""
     return sorted_hashes.size > 0 and contains(sorted_hashes, text_hash(text))

@@ -89,7 +89,7 @@ def suggestion(path: str | os.PathLike) -> str:
 def fetch(text: str) -> pathlib.Path:
     """Returns a model's folder, or the one file, in the Hub's cache; what is not there yet is fetched.
 
-    Raises `UserError` where it cannot be had, whatever the reason: one line that says what to do.
+    Raises `UserError` where it cannot be fetched: one line that says what to do.
     """
     if text not in _fetched:
         check(text)
@@ -162,7 +162,7 @@ def _library() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _one_line(text: str, name: Name) -> Iterator[None]:
-    """Makes one `UserError` of whatever fails while a name is fetched."""
+    """Turns every failure while a name is fetched into one `UserError`."""
     from huggingface_hub import errors
 
     try:

@@ -1,6 +1,6 @@
 """`load(path) -> Embedder`: a workdir, an export, its Hub modules, its `lite/`, a folder of weights, `hf://ORG/NAME`.
 
-TensorFlow is imported by whatever needs it, which a `lite/` does not.
+TensorFlow is imported where it is needed; a `lite/` does not need it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
     docs/reliability.md.
 
-    Raises `UserError` if `path` is none of them, its parts are missing, damaged or do not fit together, or it names
+    Raises `UserError` if `path` is not a model, its parts are missing, damaged or do not fit together, or it names
     code without `trust`.
 
     >>> embedder = load(folder)
@@ -175,7 +175,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         text_heads=heads,
         prompted=prompted,
     )
-    embedder._saved_models = (image_encoder, text_encoder)
+    embedder.saved_models = dict(zip(encoders, (image_encoder, text_encoder)))
     return embedder
 
 

@@ -110,15 +110,15 @@ class RemotePath:
         return Status(self._ask(lambda store: store.info(self.address)["size"]))
 
     def is_file(self) -> bool:
-        """Tells whether there is such a file."""
+        """Whether there is such a file."""
         return self._kind() == "file"
 
     def is_dir(self) -> bool:
-        """Tells whether names of files begin with this one and a slash."""
+        """Whether names of files begin with this one and a slash."""
         return self._kind() == "directory"
 
     def exists(self) -> bool:
-        """Tells whether it is a file or a folder."""
+        """Whether it is a file or a folder."""
         return self._kind() != ""
 
     def files(self) -> list[RemotePath]:
@@ -156,7 +156,7 @@ class RemotePath:
             self._ask(lambda store: store.rm_file(self.address))
 
     def rmdir(self) -> None:
-        """Does nothing: a folder without files is none."""
+        """Does nothing: a folder without files does not exist."""
 
     def replace(self, target: RemotePath) -> None:
         """Gives the file another name, by a copy inside the store."""

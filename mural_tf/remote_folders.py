@@ -36,7 +36,7 @@ from mural_tf.paths import RemotePath
 
 LOCK = "in_use.lock"
 EVERY = 15.0  # seconds between two looks at what changed
-LEASE = 60.0  # seconds for which a folder belongs to whoever was last seen in it
+LEASE = 60.0  # seconds for which a folder belongs to the process that was last seen in it
 FAILURES = 4  # in a row, before the run is stopped
 # What says that other files of its folder are complete: uploaded after them. The first is of an export.
 COMPLETE = ("model_card.json", "index.json", "best.json", "checkpoint", "summary.json")
@@ -67,7 +67,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     """Returns a file or folder on this machine with what one of a store holds; a local one is returned as it is.
 
     A model by its name, `hf://ORG/NAME`, lies in the Hub's cache and stays there. Copies of a store last as long as the
-    process (`remove_copies`). Raises `UserError` if there is none, or it cannot be read.
+    process (`remove_copies`). Raises `UserError` if it is missing, or it cannot be read.
     """
     if hugging_face.is_name(path):
         local = hugging_face.fetch(os.fspath(path))

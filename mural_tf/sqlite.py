@@ -1,7 +1,7 @@
 """Python's `sqlite3`, with the library that Python was built with.
 
-Later lines of TensorFlow hold a SQLite of their own, without FTS5, and show its functions to whatever is loaded after
-them. So the library's own are asked for first.
+Later lines of TensorFlow hold a SQLite of their own, without FTS5, and show its functions to libraries that are loaded
+after them. So the library's own are asked for first.
 """
 
 from __future__ import annotations

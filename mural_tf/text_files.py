@@ -105,7 +105,7 @@ def clean(text: str | None) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """Tells whether something that was parsed is a string that UTF-8 can hold.
+    """Whether something that was parsed is a string that UTF-8 can hold.
 
     JSON and tables may hold numbers where a caption is expected, or halves of surrogate pairs.
     """

@@ -4,7 +4,7 @@ A config.json may come with a model from anywhere, and its fields name code: `mo
 import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
 names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
 with this package, lies in a local folder under its whole path (a relative one may have come with the file) or at a
-known host, or if the user trusts whoever made the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
+known host, or if the user trusts the maker of the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
 trusting():`). docs/reliability.md says what else loading does.
 """
 
@@ -38,12 +38,12 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Tells whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
+    """Whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
     return _TRUSTING.get()
 
 
 def names_code(config: ConfigDict) -> bool:
-    """Tells whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
+    """Whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
     from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
     return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
 
@@ -82,17 +82,17 @@ def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) 
     if is_from_outside(name) and not imported and not _TRUSTING.get():
         raise UserError(
             f"{path} names model={name!r}, a class that would be imported, and so run, from outside of this package. "
-            "If you trust whoever made it: --trust, in Python trust=True or import its module first."
+            "If you trust its maker: --trust, in Python trust=True or import its module first."
         )
 
 
 def is_from_outside(name: str) -> bool:
-    """Tells whether `config.model` names a class to import."""
+    """Whether `config.model` names a class to import."""
     return ":" in name
 
 
 def needs_trust(handle: str) -> bool:
-    """Tells whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
+    """Whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
     if "://" not in handle:
         return handle != "" and not os.path.isabs(handle)
     try:

@@ -140,7 +140,7 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
     except futures.process.BrokenProcessPool:
         raise UserError(f"A worker was killed, most likely for want of memory: {FEWER}") from None
     finally:
-        ours.close()  # which ends the workers, whatever they do
+        ours.close()  # which ends the workers at once
         theirs.close()
         pool.shutdown(cancel_futures=True)
 

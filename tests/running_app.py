@@ -11,6 +11,7 @@ import types
 import numpy as np
 from aiohttp import web
 
+from mural_tf.search.server.app import run_options
 from mural_tf.search.server.batches import ServedModel
 from mural_tf.search.server.rest_json import Spec
 
@@ -21,7 +22,7 @@ def running(app):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=20.0)
+    runner = web.AppRunner(app, **run_options())
 
     async def start():
         await runner.setup()

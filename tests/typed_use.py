@@ -11,9 +11,8 @@ import mural_tf
 from mural_tf.data.records import IMAGE_TEXT, ImageTextRecord, write_records
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import measure_retrieval
-from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
-from mural_tf.search.index import load_index
+from mural_tf.search.index import index_in_memory, load_index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.queries import Query, search, write_gallery
 

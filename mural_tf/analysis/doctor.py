@@ -67,7 +67,7 @@ class TextsByLanguage:
 class Language:
     """What was found of one language; shares are of 1, `distance` is 1 - cosine, `recall` in percent.
 
-    `looks_like`: the language whose training texts its texts resemble most, "" where it has none to compare.
+    `looks_like`: the language whose training texts its texts resemble most, "" where no texts can be compared.
     """
 
     name: str

@@ -6,7 +6,7 @@ The data are the same sentences in many languages: files of aligned lines, NAME.
 whose captions share groups, such as the emoji benchmark. The command writes similarity.csv (SVCCA of every two
 languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
 
-SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, whatever their rotation: both
+SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, for any rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
 canonical correlations of what is left.
 """
@@ -235,7 +235,7 @@ def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         tried = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
         low, high = (centres[number] + tried + half for half in (-size / 2, size / 2))
         shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
-        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first of those that cover nothing, or least
+        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first direction that covers nothing, or least
         offsets[number] = tried[best]
         lows, highs = np.concatenate([lows, low[best, None]]), np.concatenate([highs, high[best, None]])
     return offsets

@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import handle, here, place
+from mural_tf.cli import handle, here, place, there
 from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
 from mural_tf.progress import tell
@@ -100,7 +100,7 @@ def _catalogue_config():
 @cli.command(
     positional=True,
     config=_catalogue_config,
-    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
+    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", there),
     columns=(
         [],
         "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
@@ -128,10 +128,10 @@ def _catalogue_config():
     trust=cli.define_trust,
 )
 def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
-    """Makes a multilingual search of your own table of pictures and captions: fine-tuning, index, a page of examples.
+    """Makes a multilingual search of your own table of pictures and captions: tuning, index, examples.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
-    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-224 --train=no
+    python -m mural_tf catalogue photos --output=album --from=hf://google/siglip2-base-patch16-256 --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
@@ -165,7 +165,7 @@ def _define_protocol():
 
 @cli.command(
     model=("", "Workdir, export, checkpoint's folder or hf://ORG/NAME to evaluate.", model_name),
-    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
+    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", there),
     split=("", "Choose on dev, report test. Default: the benchmark's test."),
     languages=([], "Evaluate these languages only, for example en,de. Default: all."),
     benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
@@ -203,7 +203,7 @@ def evaluate(compare, list, trust, **flag):
 
 
 @cli.command(
-    model=(None, "Workdir to export a checkpoint of.", place),
+    model=(None, "Workdir to export a checkpoint of.", there),
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
@@ -212,8 +212,8 @@ def evaluate(compare, list, trust, **flag):
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", place),
-    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", place),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", there),
+    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
     trust=cli.define_trust,
 )
 def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
@@ -233,6 +233,10 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
 
         export_two_towers(model, own_texts, data_dir, output)
         return
+    from mural_tf.export.versions import check_free
+    from mural_tf.files import as_path
+
+    check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
     from mural_tf.export.saved_model import export_workdir
 
     path = export_workdir(model, output, **options)
@@ -319,7 +323,7 @@ def search_index(sources, fields, queries, trust, **flag):
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
     images=("", "Search this folder, glob or data set, without an index.", place),
     split=("", "Only this split of a folder of TFRecords."),
-    image=((), "An image to search with; may be repeated.", place),
+    image=((), "An image to search with; may be repeated.", there),
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
     language=("", "BCP 47 code of the sentences, for fonts on the page."),
@@ -406,7 +410,7 @@ def serve(export, index, host, port, title, max_batch, max_request_mb, timeout_s
 @cli.command(
     model=MODEL,
     head=("", "Head of the text tower, text_text for example. Default: image_text."),
-    data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
+    data_dir=(None, "Folder of aligned files, or of TFRecords.", there),
     split=SPLIT,
     languages=([], "These languages only. Default: all with --least_share of the sentences."),
     least_share=(0.5, "Share of the sentences that a language must have."),
@@ -430,7 +434,7 @@ def analyse_languages(model, head, trust, **flag):
 @cli.command(
     model=MODEL,
     other=("", "Second model, shown beside the first.", model_name),
-    data_dir=(None, "Folder of image-text TFRecords.", place),
+    data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
     queries=(20, "Queries for each language and direction.", 1),
@@ -454,7 +458,7 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", place),
+    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", there),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the one with most training captions."),
@@ -494,7 +498,7 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
-    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-224 --workdir=workdirs/siglip2
+    python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-256 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip
 
@@ -603,7 +607,7 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
 
 @cli.command(
-    data_dir=(None, "Folder of image-text records.", place),
+    data_dir=(None, "Folder of image-text records.", there),
     output=(None, "Folder for the features; it appears when it is complete.", place),
     encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
     resize=(256, "Pixels; the side to which images are resized.", 1),
@@ -621,8 +625,8 @@ def features(**flag):
 
 
 @cli.command(
-    data_dir=(None, "A data folder with image-text records.", place),
-    translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
+    data_dir=(None, "A data folder with image-text records.", there),
+    translations=(None, "A data folder with text pairs, one side of which is a caption.", there),
     output=(None, "Folder for the data set; it appears when it is complete.", place),
 )
 def translate(**flag):

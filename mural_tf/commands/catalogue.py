@@ -39,7 +39,7 @@ FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs on
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
-PHOTOGRAPHS = "hf://google/siglip2-base-patch16-224"  # a model that knows them
+PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
 
 def catalogue(
@@ -177,7 +177,8 @@ def _trained_if_wanted(entries, tally, folder, source, config, translations, tra
     if few and (translations or source == NOTHING):
         raise UserError(f"{few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
     if few or not train:
-        print(f"Nothing is trained: {few or '--train=no'}. {_trained(folder) or source} searches as it is.", flush=True)
+        reason = few if train else "--train=no"
+        print(f"Nothing is trained: {reason}. {_trained(folder) or source} searches as it is.", flush=True)
         return True
     from mural_tf.commands import catalogue_training
 

@@ -2,7 +2,7 @@
 
     python run_finetune.py --config=configs/etcl_b7.py --from=WORKDIR_OF_MURAL --workdir=…
 
-The source is a run of `mural_etcl_reproduction.py`; its towers, heads, temperature and vocabulary count, whatever is
+The source is a run of `mural_etcl_reproduction.py`; its towers, heads, temperature and vocabulary count, not what is
 set here. `etcl_b7.py:image_text` is the same stage with the image-text loss alone, `languages=en+de` takes the captions
 in some languages. Both together are the ablations of [ETCL] §5: "+6lang" (table 7), on multilingual CC3M's six, is
 `image_text,languages=en+de+fr+cs+zh+ja`; "+xx" (table 13), on one further language, `image_text,languages=cs`.

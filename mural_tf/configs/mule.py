@@ -9,8 +9,8 @@ parallel_embn: one image branch, a sentence branch for each of four languages.
 mscoco: English, Chinese and Japanese (Table 3), equally from `folder`'s data sets english, english_japanese and
   english_chinese, one group of images each; `folder` itself has dev and test.
 
-`languages=en+de+fr+cs` are those of the text tower. "Its code" marks what only the released code says. What differs
-from both stands in models/mule.py.
+`languages=en+de+fr+cs` are the languages of the text tower. "Its code" marks what only the released code says. What
+differs from both stands in models/mule.py.
 """
 
 from ml_collections import ConfigDict

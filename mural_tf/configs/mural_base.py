@@ -1,6 +1,6 @@
 """MURAL-base ([MURAL], Jain et al., 2021, §3 and A.1): EfficientNet-B5 and BERT-base, both tasks, 128 TPU v3 cores.
 
-`base_config()` is MURAL-base field by field; the settings here are those that differ in the other published models.
+`base_config()` is MURAL-base field by field; the settings here differ in the other published models.
 """
 
 from mural_tf.config import base_config

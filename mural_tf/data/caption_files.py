@@ -119,7 +119,7 @@ def read_karpathy(
         if not is_text(image.get("split")):
             on_problem("image without a split", location)
         elif image["split"] not in (*KARPATHY_SPLITS, *wanted):
-            on_problem(f"image of a split that is none of {', '.join(KARPATHY_SPLITS)}", location)
+            on_problem(f"image of an unknown split, expected {', '.join(KARPATHY_SPLITS)}", location)
         elif image["split"] in wanted:
             yield from _of_karpathy(image, location, f"{path}, sentence", captions_per_image, language, on_problem)
 
@@ -201,7 +201,7 @@ def checked(
 
 
 def _objects(entries: list, place: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
-    """Yields (entry, its place) of a list's JSON objects; whatever else is in it is a problem."""
+    """Yields (entry, its place) of a list's JSON objects; other entries are problems."""
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
             yield entry, f"{place} {entry.get(name, f'number {number}')}"

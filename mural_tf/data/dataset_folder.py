@@ -46,7 +46,7 @@ def build_folder(
 
 
 def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what: str = "data set") -> bool:
-    """Tells whether `output` holds this data set, described by a file `name`; raises `UserError` for anything else."""
+    """Whether `output` holds this data set, described by a file `name`; raises `UserError` for anything else."""
     description = output / name
     if not description.is_file():
         if output.exists() and (not output.is_dir() or any(True for _ in output.iterdir())):

@@ -153,7 +153,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     """Resizes uint8 [H, W, 3] and returns the centre, uint8 [side, side, 3].
 
     Each row and then each column is resampled to whole numbers of [0, 255], as in Pillow (since 13 not always in this
-    order): a bicubic kernel overshoots at edges, and what is clipped in between shows. Sizes and offsets are those of
+    order): a bicubic kernel overshoots at edges, and what is clipped in between shows. Sizes and offsets are as in
     Hugging Face's processors.
     """
     shape = tf.shape(image, tf.int64)[:2]

@@ -16,7 +16,6 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -39,10 +38,7 @@ JPEG_QUALITY = 95  # of what is encoded again
 _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
 
 
-# What programs put among pictures: thumbnails, forks and indexes of their own.
-_OF_PROGRAMS = ("@eaDir", "__MACOSX", "System Volume Information", "$RECYCLE.BIN")
 _DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
-DRAWN_SIDE = 512  # pixels of the longer side of what an SVG draws
 
 _OTHERS = {  # what lies among pictures -> what to say of it
     rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
@@ -246,46 +242,14 @@ def read_file(path: str | os.PathLike) -> bytes:
         content = file.read(size + 1)  # Python allocates all that is asked for
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
-    return _drawn(content) if _DRAWING.match(content) else content
+    if not _DRAWING.match(content):
+        return content
+    from mural_tf.data.drawings import draw
 
-
-def _drawn(drawing: bytes) -> bytes:
-    """Returns what an SVG draws, as PNG of at most `DRAWN_SIDE` pixels a side; raises `BadImage`."""
     try:
-        import resvg_py
-    except ImportError:
-        raise BadImage("SVG drawing: `pip install resvg-py` makes it readable") from None
-    # A drawing may name any file of this machine as a part of itself, also through its own entities.
-    if re.search(rb"<(\w+:)?(fe)?image\b[^>]*href\s*=\s*[\"'](?!\s*(data:|#))|<!ENTITY[^>]*<", drawing, re.I):
-        raise BadImage("SVG drawing that shows other files: save it as PNG")
-    try:
-        side = dict(width=DRAWN_SIDE, height=DRAWN_SIDE)
-        return bytes(resvg_py.svg_to_bytes(svg_string=drawing.decode("utf-8-sig"), skip_system_fonts=True, **side))
-    except (ValueError, UnicodeDecodeError):
-        raise BadImage("SVG drawing that cannot be drawn") from None
-
-
-def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[pathlib.Path], dict[str, list]]:
-    """Returns the picture files in and below a folder, sorted, and what else lies there, {why it is not taken: paths}.
-
-    Hidden files and folders, and what programs put among pictures, are not taken: thumbnails of "@eaDir", "__MACOSX".
-
-    Args:
-      folder: here or in a store.
-      more: endings of further files to return, without the point.
-    """
-    files, others = [], {}
-    for path in sorted(folder.rglob("*")):
-        parts = str(path.relative_to(folder)).split("/")
-        is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)
-        is_hidden = any(part.startswith(".") or part in _OF_PROGRAMS for part in parts)
-        if is_wanted and not is_hidden:
-            files.append(path)
-        elif is_wanted and path.is_file():
-            others.setdefault("picture that is hidden, or in a folder of a program", []).append(path)
-        elif not is_wanted and not is_hidden and path.is_file():
-            others.setdefault(f"file that is no picture ({path.suffix or 'no ending'})", []).append(path)
-    return files, others
+        return draw(content)
+    except ValueError as error:
+        raise BadImage(str(error)) from None
 
 
 def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:

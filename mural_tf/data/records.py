@@ -55,8 +55,8 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     In TensorFlow 2.15 the tuning thread of an iterator that is deleted can miss that it should end, and deleting then
     waits until the thread looks again: after as long as the iterator has lived, up to a minute. Such waits followed
-    training, evaluation and whatever else read records. Our pipelines have little to tune. `tf.data.AUTOTUNE` becomes
-    the number of cores, at most 16.
+    training, evaluation and every other reader of records. Our pipelines have little to tune. `tf.data.AUTOTUNE`
+    becomes the number of cores, at most 16.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -98,7 +98,7 @@ def write_records(
 
 
 def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
-    """Returns the sorted record files of a split; raises `UserError` if there are none.
+    """Returns the sorted record files of a split; raises `UserError` if there are not any.
 
     A folder without `kind` sub-folders (img2dataset's output) is read as image-text records of split "train".
     """
@@ -139,7 +139,7 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
 
 
 def _digest_without_shards(description: bytes) -> str:
-    """Digest of a description as it was before its files were counted; "" if it was none."""
+    """Digest of a description as it was before its files were counted; "" if its files were counted already."""
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(description)
         if isinstance(content, dict) and content.pop("shards", None) is not None:

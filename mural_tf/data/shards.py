@@ -130,7 +130,7 @@ def work_in(
 
 
 def _comes_meanwhile(path: pathlib.Path) -> bool:
-    """Tells whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
+    """Whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
     with contextlib.suppress(OSError, UserError):
         for _ in range(5):
             if path.is_file():

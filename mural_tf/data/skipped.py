@@ -75,7 +75,7 @@ class CountsByKind(dict):
         return [f"{count} x {kind}, first at {place}" for kind, (count, place) in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
-        """Tells whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
+        """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
         return done * self.total > max_fraction * read * (SURELY if done < 1 else 1)
 
 

@@ -1,6 +1,6 @@
 """Vectors on disk as Parquet, which pandas, DuckDB, Spark and databases read: what `embed` and `search export` write.
 
-A folder of files *.parquet. Columns that are needed, of whoever wrote them:
+A folder of files *.parquet. Columns that every file needs:
 
     name      a text: a path, an id, or the text itself
     vector    a list of D numbers, float16 or float32
@@ -122,7 +122,7 @@ def _opened(path: str | os.PathLike) -> Iterator:
 def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tuple[list[dict], np.ndarray]]:
     """Yields rows, dictionaries of the columns but "vector", and their vectors [B, D], some thousands at a time.
 
-    `names`: only these columns. Raises `UserError` for a file that is damaged, or is none of vectors.
+    `names`: only these columns. Raises `UserError` for a file that is damaged or holds no vectors.
     """
     with _opened(path) as file:
         there = file.schema_arrow.names

@@ -9,8 +9,8 @@ Here both stand side by side in one vector, so that cosines add (our choice):
     text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
 
 `name_i` is the name's state, in the form that texts have. The sum is short where the classifier is unsure. d is how far
-the picture lies from those that the head was trained on: the mean square of its state's numbers, in deviations of
-theirs, so about 1 for such a picture. Of drawings 90% have 0.5 to 1.2, of photographs 1.0 to 2.0 (docs/results).
+the picture lies from the pictures that the head was trained on: the mean square of its state's numbers, in deviations
+of theirs, so about 1 for such a picture. Of drawings 90% have 0.5 to 1.2, of photographs 1.0 to 2.0 (docs/results).
 """
 
 from __future__ import annotations

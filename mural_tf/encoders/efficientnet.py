@@ -1,7 +1,7 @@
 """EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([MURAL] §3.2 and A.1).
 
 MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
-Layers, their names and the shapes of their variables are those of `keras.applications.efficientnet`, so that
+Layers, their names and the shapes of their variables are as in `keras.applications.efficientnet`, so that
 ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
 Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
@@ -10,7 +10,7 @@ Left out: the top convolution and, but for Lite where `classes` asks for it, the
 
 EfficientNet-Lite (Liu et al., 2020, tensorflow/tpu), for processors of phones, differs in four things: no
 squeeze-and-excitation; ReLU6 in place of swish; the stem, the top convolution, and the number of blocks in the first
-and last stage are those of Lite0 in every size; and the top convolution is a part of the tower here, so that the
+and last stage are as in Lite0 in every size; and the top convolution is a part of the tower here, so that the
 embedding is 1280 wide.
 """
 
@@ -166,7 +166,7 @@ class SwishSqueezeExcite(keras.layers.Layer):
     def __init__(self, squeezed: int, prefix: str, **options):
         super().__init__(**options)
         self.squeezed = squeezed
-        self.prefix = prefix  # of the variables' names, which end like those of Keras' layers
+        self.prefix = prefix  # of the variables' names, which end like the names of Keras' layers
 
     def build(self, shape):
         def convolution(name, inputs, outputs):

@@ -5,8 +5,8 @@ Text, with LaBSE's interface (`google/LaBSE/2` and every BERT encoder like it): 
 "pooled_output"), float [B, D]. Texts are tokenised here, with its vocabulary: see `settle_vocabulary`.
 
 Images: called with float32 [B, S, S, 3] RGB in [0, 1], a module returns float [B, D]; S is fixed by the module or free.
-It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their averages in every training step,
-those that are left out for a loss that is not finite included; a chunk that is encoded twice (`train.micro_batches`)
+It keeps its own BatchNorm statistics, over the batch that it is given, and moves their averages in every training step,
+steps that are left out for a loss that is not finite included; a chunk that is encoded twice (`train.micro_batches`)
 runs in inference mode. `batch_norm_*` and `drop_connect_rate` are the module's own.
 
 Build towers inside the distribution strategy's scope, like every model.
@@ -138,14 +138,14 @@ def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
 
 
 def is_in_store(handle: str) -> bool:
-    """Tells whether a handle is a folder in a store."""
+    """Whether a handle is a folder in a store."""
     return handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS))
 
 
 def load_module(handle: str, tower: str, interface: str):
     """Loads the module of `config[tower].handle`; `interface` says in an error what was expected.
 
-    Raises `UserError` if there is none or it cannot be called.
+    Raises `UserError` if it is missing or it cannot be called.
     """
     if not handle:
         raise UserError(

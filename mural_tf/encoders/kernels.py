@@ -49,7 +49,7 @@ def compiles_fused() -> bool:
 
 
 def compile_first_quietly() -> None:
-    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, whatever its log level is."""
+    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, at any log level."""
     with without_noise():
         tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(0.0))
 
@@ -292,7 +292,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Tells whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
+    """Whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
 
     They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
     """

@@ -11,7 +11,7 @@ saw. `group` says so explicitly:
 
     "local"    one replica's examples (with micro-batches: one chunk's)
     "global"   all replicas' examples
-    N          N examples: a part of a replica's, or those of N / (examples per replica) neighbouring replicas
+    N          N examples: a part of a replica's, or the examples of N / (examples per replica) neighbouring replicas
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def parse_group(group: str | int) -> str | int:
 class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer for [B, H, W, C], with its variables and numbers, except for the group.
 
-    In a `ForwardPass` the moments go there, and whoever runs the pass calls `update_moving`; outside of one the
+    In a `ForwardPass` the moments go there, and the caller of the pass calls `update_moving`; outside of one the
     layer updates its moving averages itself, as Keras' does.
     """
 

@@ -2,7 +2,7 @@
 
 A padded batch [B, T] of captions is mostly padding. Packed, its tokens are one row [1, N], shorter texts first. A
 transformer's work on single tokens runs on that row. Only attention needs separate texts: it lays out its queries, keys
-and values by text, in groups of similar length. The states equal those of the padded batch. N varies from batch to
+and values by text, in groups of similar length. The states equal the padded batch's states. N varies from batch to
 batch, so packing is not for XLA and TPUs, which need fixed shapes: there groups of texts of similar length run at
 one of a few lengths that are known before the first step.
 """

@@ -62,7 +62,7 @@ def preparation(tower: ConfigDict) -> dict[str, int | str]:
 def check_ranges(tower: ConfigDict, name: str) -> None:
     """Raises `UserError` if a number of a tower's part of a configuration, `name`, is outside of its range.
 
-    Or if a text among those of `CHOICES` is unknown.
+    Or if a text that `CHOICES` lists is unknown.
     """
     for field, known in CHOICES.items():
         if field in tower and tower[field] not in known:

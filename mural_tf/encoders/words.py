@@ -149,7 +149,7 @@ MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one 
 
 
 def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
-    """Returns {number of the word: float32 [size]} for those of `words` (word → number) that the file holds.
+    """Returns {number of the word: float32 [size]} for the `words` (word → number) that the file holds.
 
     Lines that are not a word and numbers are left out and counted; the first of a word counts.
     Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
@@ -206,7 +206,7 @@ def vectors_of_vocabulary(
         words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
         found = read_vectors(pattern.replace("{language}", language), words, size)
         vectors.update(found)
-        shares[language] = (len(found), len(words) - 1)  # [UNK] is none
+        shares[language] = (len(found), len(words) - 1)  # [UNK] is not a word
     return vectors, shares
 
 

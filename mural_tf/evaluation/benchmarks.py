@@ -23,7 +23,7 @@ from mural_tf.files import as_path, read_json
 from mural_tf.remote_folders import model_place
 
 ALL = "all"
-ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like those of other benchmarks
+ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like other benchmarks' files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def _entry(name: str) -> Entry:
-    """Returns a benchmark's entry; raises `UserError` with the nearest name if there is none."""
+    """Returns a benchmark's entry; raises `UserError` with the nearest name if it is missing."""
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -129,7 +129,7 @@ def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Returns the benchmarks that `data_dir` holds, and those that it does not, with the files they lack.
+    """Returns the benchmarks that `data_dir` holds, and the other benchmarks with the files they lack.
 
     TFRecords in `data_dir` itself are run once, as "retrieval"; others need a folder of their name.
     """

@@ -1,6 +1,6 @@
 """Image-text retrieval benchmarks: what each pools, and how.
 
-Folders of image-text records, and those that come as caption files and folders of images: Multi30K and Flickr30K,
+Folders of image-text records, and benchmarks that come as caption files and folders of images: Multi30K and Flickr30K,
 MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in `retrieval.py`,
 the reading of the files in `mural_tf.data.caption_files`.
 """

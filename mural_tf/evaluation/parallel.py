@@ -23,7 +23,7 @@ def read_parallel(
 
     Args:
       folder: of the files or records above.
-      split: of records; files have none.
+      split: of records; files have no split.
       languages: only these; empty: all that have at least `least_share` of the sentences.
       least_share: 0..1.
 

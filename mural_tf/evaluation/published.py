@@ -160,7 +160,7 @@ def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, flo
 
 
 def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
-    """The lines of some columns; of those that are True, with the difference."""
+    """The lines of some columns; with the difference where a column is True."""
     rows: dict[str, dict[str, str]] = {}
     for cell in cells:
         if cell.metric in columns:

@@ -28,7 +28,6 @@ from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.metrics import ranking
 from mural_tf.progress import tqdm
-from mural_tf.text_files import clean, read_lines
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress
 # Where the images of each collection usually lie below a benchmark's folder.
@@ -161,6 +160,8 @@ class Request:
             can be read, or a larger share missing than the protocol's `max_missing`.
         """
         if self.protocol.translations:
+            from mural_tf.evaluation.translated import translate_pool  # a protocol of its own
+
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
         embedder, progress = self.embedder, self.progress
         chosen = choose_languages(pool, self.languages)
@@ -250,7 +251,7 @@ def measure_retrieval(
     batch_size: int = 128,
     name: str = "retrieval",
 ) -> Evaluation:
-    """Measures one split of a folder of records, whatever share of its images decodes.
+    """Measures one split of a folder of records, for any share of images that decode.
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
@@ -418,56 +419,3 @@ def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     description = read_json(path) if path.exists() else {}
     groups = json_field(description, "language_groups", dict[str, list[str]], path, {})
     return groups or base_config().evaluation.groups.to_dict()
-
-
-# Captions translated into English.
-
-
-def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
-    """Returns (language, caption) -> English translation, from a TSV in UTF-8 with these three columns.
-
-    The caption stands exactly as in the benchmark; English captions stay as they are. Nothing here calls a translation
-    service. Raises `UserError` for a row without three columns.
-    """
-    translations = {}
-    for number, line in read_lines(path):
-        if not line:
-            continue
-        columns = line.split("\t")
-        if len(columns) != 3 or not columns[2].strip():
-            raise UserError(
-                f"{path}:{number}: expected three columns (language, caption, translation), got {len(columns)}."
-            )
-        translations[columns[0], clean(columns[1])] = columns[2]
-    if not translations:
-        raise UserError(f"The file of translations {path} is empty.")
-    return translations
-
-
-def translate_pool(pool: CaptionedImages, path: str | pathlib.Path, max_missing: float) -> None:
-    """Replaces the pool's captions by their translations: translate-test ([MURAL] §3.3), for an English model.
-
-    A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without one
-    is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
-    language's captions lacks a translation, or if there is none at all.
-    """
-    translations, translated = read_translations(path), []
-    for language in [language for language in pool.texts if language != "en"]:
-        texts = [translations.get((language, clean(text))) for text in pool.texts[language]]
-        missing = [text for text, new in zip(pool.texts[language], texts) if new is None]
-        if len(missing) == len(texts):
-            del pool.texts[language], pool.owners[language]
-            pool.notes.append(f"{language} is left out: {path} has no translation of it.")
-            continue
-        if len(missing) > max_missing * len(texts):
-            raise UserError(
-                f"{path} lacks {len(missing)} of the {len(texts)} captions in {language}, such as {missing[0]!r}; "
-                f"--protocol.max_missing={max_missing} allows fewer."
-            )
-        if missing:
-            pool.notes.append(f"{len(missing)} captions in {language} have no translation and stay as they are.")
-        pool.texts[language] = [old if new is None else new for old, new in zip(pool.texts[language], texts)]
-        translated.append(language)
-    if not translated:
-        raise UserError(f"{path} translates none of the captions of {pool.where}.")
-    pool.notes.append(f"Translate-test: the captions in {', '.join(sorted(translated))} are translations from {path}.")

@@ -100,7 +100,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
+    """Keeps XLA out of what is traced for training: the user who fine-tunes a module decides what to compile."""
     before = set_fusion("off")
     try:
         yield
@@ -123,7 +123,7 @@ def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
 def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
 
-    In training, BatchNorm's statistics are those of the batch it is given, whatever group the model was trained with:
+    In training, BatchNorm takes the statistics of the batch it is given, for any group the model was trained with:
     another trainer's batch need not divide into such groups.
     """
 
@@ -239,7 +239,7 @@ def numbers_of(model: DualEncoder) -> dict[str, float]:
 
 
 def assign_numbers(model: DualEncoder, values: Mapping[str, float]) -> None:
-    """Sets those of a model's `learned_numbers` that `values` name; the others stay as they are."""
+    """Sets the `learned_numbers` of a model that `values` name; the others stay as they are."""
     for name, number in learned_numbers(model).items():
         number.assign(values.get(name, number))
 

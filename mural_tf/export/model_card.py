@@ -34,7 +34,7 @@ def evaluations_of(
 
     Args:
       workdir: whose metrics.jsonl is read.
-      step: of the checkpoint. Without any evaluation of it, those of the last step that has some stand in.
+      step: of the checkpoint. Without an evaluation of it, the last evaluated step stands in.
       exactly: leave out other steps.
 
     Returns:

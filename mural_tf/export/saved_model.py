@@ -51,8 +51,8 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, choose_number
-from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, whole_folder
+from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, check_free, choose_number
+from mural_tf.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
@@ -94,7 +94,7 @@ def in_precision(
 
 
 def computes_in_bfloat16(tower: keras.Model) -> bool:
-    """Tells whether any layer does."""
+    """Whether any layer does."""
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
@@ -117,7 +117,7 @@ def export_model(
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
-    With a version, it is added to those that the folder holds, which stay as they are, and the folder of its
+    With a version, it is added to the versions in the folder, which stay as they are, and the folder of its
     description is returned; see versions.py.
 
     Args:
@@ -128,7 +128,7 @@ def export_model(
       metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
       evaluations: what they are numbers of, as `evaluations_of` returns it.
       overwrite: replace an export that is there.
-      precision: what all SavedModels compute in, "float32" or "bfloat16", whatever `model` does.
+      precision: what all SavedModels compute in, "float32" or "bfloat16", independent of `model`.
       version: "", a number, or "auto" for the next one.
       license: identifier of a licence for the README.md; "" is the imported weights'.
 
@@ -138,7 +138,7 @@ def export_model(
     """
     directory = as_path(directory)
     check_license(license)
-    _check_free(directory, overwrite, version)
+    check_free(directory, overwrite, version)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
@@ -154,26 +154,6 @@ def export_model(
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
         raise UserError(f"Cannot write the export {directory}: {error.message}") from None
     return directory
-
-
-def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: str) -> None:
-    if version and overwrite:
-        raise UserError("--overwrite replaces an export, --version adds to one and changes nothing there: give one.")
-    is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
-    if not directory.exists() or (directory.is_dir() and not is_there):
-        return
-    has_versions = (directory / VERSIONS).is_dir()
-    if not has_versions and not (directory / MODEL_CARD).is_file():
-        raise UserError(f"{directory} exists and is not an export: name another folder.")
-    if version:
-        choose_number(directory, version)
-    elif has_versions:
-        raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
-    elif not overwrite:
-        raise UserError(
-            f"{directory} holds an export already: add a version to it with --version=auto, name another folder, or "
-            "replace it with --overwrite."
-        )
 
 
 def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, license: str, version: str):
@@ -264,7 +244,7 @@ def export_workdir(
     """
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
     check_license(license)
-    _check_free(directory, overwrite, version)
+    check_free(directory, overwrite, version)
     workdir = local_copy(workdir)
     if (workdir / TEXT_ENCODER).is_dir():
         raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")

@@ -145,7 +145,7 @@ CORE_OPS = frozenset(
 
 
 def operations(folder: str | pathlib.Path) -> set[str]:
-    """Returns the names of all operations in a SavedModel, those in its functions included."""
+    """Returns the names of all operations in a SavedModel, its functions included."""
     graph, functions = _parse(folder)
     nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
     return {node.op for node in nodes} - {function.signature.name for function in functions}

@@ -1,9 +1,9 @@
-"""Versions of an export: which are complete, what describes each, and how one appears beside those that are there.
+"""Versions of an export: which are complete, what describes each, and how a version appears next to the others.
 
     image_encoder/2/, text_encoder/2/    the SavedModels, where TensorFlow Serving looks for them
     versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json
 
-What was published never changes, so whoever uses a version keeps it while the next one appears. An export that was made
+What was published never changes, so a version stays usable while the next version appears. An export that was made
 without a version has one, 1, and what describes it lies at the top. A version appears in this order: its folder in
 versions/ without the model card, the SavedModels (in a store their graphs after everything else), the model card.
 Whoever finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card: between
@@ -16,7 +16,7 @@ import pathlib
 from collections.abc import Iterable
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, copy_file, publish, remove_tree, write_whole
+from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
 from mural_tf.paths import RemotePath
 
 MODEL_CARD = "model_card.json"
@@ -25,6 +25,27 @@ VERSIONS = "versions"
 AUTO = "auto"
 
 Folder = pathlib.Path | RemotePath
+
+
+def check_free(directory: Folder, overwrite: bool, version: str) -> None:
+    """Raises `UserError` for a folder that an export cannot be written to."""
+    if version and overwrite:
+        raise UserError("--overwrite replaces an export, --version adds to one and changes nothing there: give one.")
+    is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
+    if not directory.exists() or (directory.is_dir() and not is_there):
+        return
+    has_versions = (directory / VERSIONS).is_dir()
+    if not has_versions and not (directory / MODEL_CARD).is_file():
+        raise UserError(f"{directory} exists and is not an export: name another folder.")
+    if version:
+        choose_number(directory, version)
+    elif has_versions:
+        raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
+    elif not overwrite:
+        raise UserError(
+            f"{directory} holds an export already: add a version to it with --version=auto, name another folder, or "
+            "replace it with --overwrite."
+        )
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:
@@ -40,7 +61,7 @@ def models_of(export: Folder) -> dict[str, list[int]]:
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
-    """Returns the largest number that all of these models have; raises `UserError` if there is none."""
+    """Returns the largest number that all of these models have; raises `UserError` if it is missing."""
     found = models_of(export)
     for name in models:
         if name not in found:
@@ -50,6 +71,23 @@ def newest_version(export: Folder, models: Iterable[str]) -> int:
         listed = "; ".join(f"{name} {', '.join(map(str, found[name]))}" for name in models)
         raise UserError(f"{export} has no version of all encoders ({listed}): export again, or complete one.")
     return max(shared)
+
+
+def newest_models(export: pathlib.Path, name: object = "") -> list[pathlib.Path]:
+    """Returns the folders NAME/N of all models of an export, N the largest number that all of them have.
+
+    Raises `UserError`, which calls the export by `name`, if it is missing.
+    """
+    name = name or export
+    if not export.is_dir():
+        raise UserError(f"The export {name} does not exist; `python -m mural_tf export` makes one of a workdir.")
+    numbers = models_of(export)
+    shared = set.intersection(*map(set, numbers.values())) if numbers else set()
+    if not shared:
+        below = f"; it is a workdir, whose export is {name}/export" if (export / "export").is_dir() else ""
+        expected = f"expected SavedModels such as {name}/text_encoder/1, of one number for all"
+        raise UserError(f"{name} is not an export: {expected}{below}.")
+    return [export / model / str(max(shared)) for model in numbers]
 
 
 def description(export: Folder, number: int) -> Folder:

@@ -2,7 +2,7 @@
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted
+The sources are the sources of `python -m mural_tf convert --list`; images are not needed. Words are counted
 exactly, by language: every worker counts its units, and DuckDB adds up.
 """
 

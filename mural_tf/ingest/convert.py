@@ -68,7 +68,7 @@ def convert(
         conversion of something else beside it, or a full disk.
       OSError: any other failed file operation.
     """
-    settings.engine()  # raises for flags that are none
+    settings.engine()  # raises for flags that do not fit
     output, sources = as_path(output), in_order(sources)
     for source in sources:
         source.check()
@@ -85,7 +85,7 @@ def convert(
 
 
 def in_order(sources: Sequence[Source]) -> list[Source]:
-    """Returns the sources in an order of their own, whatever order they were given in."""
+    """Returns the sources in an order of their own, for any order on the command line."""
     return sorted(sources, key=lambda source: json.dumps([source.KIND, _options(source)]))
 
 

@@ -73,7 +73,7 @@ class Request:
     folder: pathlib.Path
 
     def stages(self) -> list[list[str]]:
-        """Returns the kinds of decisions, those of a stage depending on those of the stages before."""
+        """Returns the kinds of decisions; a stage depends on the decisions of the stages before."""
         filters = self.settings.filters
         first = [TEXTS] if filters.max_images_per_text else []
         first += [IMAGES] if filters.max_texts_per_image else []
@@ -348,7 +348,7 @@ class Decided:
         return found
 
     def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
-        """Tells whether another unit, or this one before, has the pair."""
+        """Whether another unit, or this one before, has the pair."""
         return self._is_duplicate(kind, key_of_pair(pair))
 
     def _is_duplicate(self, kind: str, key: int) -> bool:

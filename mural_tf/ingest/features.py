@@ -144,7 +144,7 @@ def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, i
 
 
 def _load_encoder(encoder: str, image_size: int) -> Callable:
-    """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if there is none."""
+    """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if it is missing."""
     import tensorflow as tf
 
     from mural_tf.backend import tensorflow_hub

@@ -1,7 +1,7 @@
 """Decides what of a source becomes a record: usable images, and the filters that were chosen.
 
-The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.4: sizes of images, lengths of texts, texts on too
-many images and images with too many texts, and images that look like evaluation images.
+The filters are the filters of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.4: sizes of images, lengths of texts, texts on
+too many images and images with too many texts, and images that look like evaluation images.
 
 Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
@@ -134,7 +134,7 @@ _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8
 
 
 def is_near(hashes: np.ndarray, value: int, distance: int) -> bool:
-    """Tells whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
+    """Whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
     ones = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
     return bool((ones.sum(axis=1) <= distance).any())
 
@@ -163,7 +163,7 @@ class Screen:
         self.evaluation_hashes = _load_hashes(folder / HASHES)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
-        """Tells whether a text pair is wanted."""
+        """Whether a text pair is wanted."""
         excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
         if excluded:
             tally.leave_out(EXCLUDED, pair.place)

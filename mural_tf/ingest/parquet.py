@@ -40,7 +40,7 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 0, row) in memory bounded by the rows read at a time.
 
-    With `groups`, only of these row groups. Rows may hold any values: the types of columns are whatever the file says.
+    With `groups`, only of these row groups. Rows may hold any values: the file says the types of the columns.
     Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be read.
     """
     try:

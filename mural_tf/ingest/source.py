@@ -113,7 +113,7 @@ class Source:
     is_divided = False  # whether images are held out here, as the family's `image_hash` and `hold_out` say
 
     def wants(self, *tags: str) -> bool:
-        """Tells whether the option `languages` names all of these, or none."""
+        """Whether the option `languages` names all of these, or none."""
         return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
     def check(self) -> None:
@@ -149,7 +149,7 @@ class Source:
         return None
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if there is none."""
+        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if it is missing."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
@@ -193,7 +193,7 @@ def column_of(option: str) -> str | None:
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if there is none.
+    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if it is missing.
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """
@@ -325,7 +325,7 @@ class Settings:
       hash_distance: bits (of 64) by which perceptual hashes of the same picture may differ.
       exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
       translations: files of translations of English captions, see translated_captions.py.
-      translation_languages: those that are used; empty for all.
+      translation_languages: the languages that are used; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
       drop_duplicates: which of "text", "image", "both" (each by itself) and "pair" (both together) may occur once only,
         over all sources; "" keeps all.

@@ -45,7 +45,7 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "bot
       pairs: of N images' first and second views; of some rows the result is their part of the whole. Images that share
         an id are not each other's negatives.
       temperature: τ > 0.
-      anchors: "both": each of the 2N views is an anchor (the paper); "first": those of the first side (its code).
+      anchors: "both": each of the 2N views is an anchor (the paper); "first": the views of the first side (its code).
     """
     if anchors not in ANCHORS:
         raise ValueError(f"anchors={anchors!r}: expected one of {', '.join(ANCHORS)}.")

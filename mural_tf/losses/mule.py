@@ -5,7 +5,7 @@ weights of its released code. A triplet (anchor, positive, negative) is violated
 
     max(0, margin + d(anchor, positive) - d(anchor, negative))
 
-and an anchor's loss is the mean over its K largest violations, those of 0 included (fewer if it has fewer negatives).
+and an anchor's loss is the mean over its K largest violations, zeros included (fewer if it has fewer negatives).
 
 Neighbourhood constraints (Eq. 1): sentences about one image lie close to each other in all languages. They hold at two
 layers, for the mean u of the words in the universal language embedding and for the sentence s in the multimodal space;

@@ -16,7 +16,7 @@ Same = tuple  # of integer ids: [N] for both sides of pairs, or a tuple of two [
 
 
 class Rows(NamedTuple):
-    """The rows of a global batch, and those of them that are answered for here.
+    """All rows of the global batch, and the rows whose loss this replica sums.
 
     values: [N, …]; first, count: the rows answered for, R = count of them.
     """
@@ -123,7 +123,7 @@ class Pairs:
         return tf.logical_and(self.is_candidate, tf.logical_not(self.is_positive))
 
     def of_partner(self, values: tf.Tensor) -> tf.Tensor:
-        """Of values for each candidate, [R, N], those of the queries' partners: [R]."""
+        """Picks each query's positive, [R], out of values for each candidate, [R, N]."""
         return tf.reduce_sum(tf.where(self.is_positive, values, 0.0), axis=1)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:

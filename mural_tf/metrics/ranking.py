@@ -15,7 +15,7 @@ Ranks come from counting how many candidates score above a query's best positive
 scores is computed by a float32 matrix product and read twice per direction; nothing is sorted, and the whole score
 matrix never exists. A float32 product is off by a rounding error, which depends on the block's shape and the BLAS
 library, so it decides only where the difference is larger than that error; the few candidates closer to the best
-positive are scored again, in float64. The counts are therefore those of float64 scores, for any block size, BLAS
+positive are scored again, in float64. The counts therefore equal the counts of float64 scores, for any block size, BLAS
 library and direction.
 """
 

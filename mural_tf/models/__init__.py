@@ -27,7 +27,7 @@ def method_names() -> list[str]:
 
 
 def method_class(name: str) -> type:
-    """Returns the `DualEncoder` subclass of a name, as `config.model` has it; raises `UserError` if there is none."""
+    """Returns the `DualEncoder` subclass of a name, as `config.model` has it; raises `UserError` if it is missing."""
     from mural_tf.models.dual_encoder import DualEncoder
 
     if ":" in name:

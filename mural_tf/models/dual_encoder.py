@@ -33,7 +33,7 @@ from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.keras_model import KerasModel
 from mural_tf.text.tokens import TOKENS
 
-TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
+TEXT_PAIRS = "text_text"  # the stream whose position comes last, in any order of the tasks
 
 
 class Embedding(NamedTuple):
@@ -111,13 +111,13 @@ class DualEncoder(KerasModel):
 
     @classmethod
     def has_image_text_head(cls) -> bool:
-        """Tells whether a head of the text tower, "image_text", brings texts to where images are."""
+        """Whether a head of the text tower, "image_text", brings texts to where images are."""
         table = {} if isinstance(cls.embeddings, property) else cls.embeddings  # such a method has to say
         return any(embedding.head == "image_text" for embedding in table.values())
 
     @classmethod
     def may_start_from(cls, source: type[DualEncoder]) -> bool:
-        """Tells whether this stage may begin with the weights of a trained model of the class `source`."""
+        """Whether this stage may begin with the weights of a trained model of the class `source`."""
         return not cls.starts_from
 
     def loss_weights(self) -> dict[str, float]:
@@ -323,7 +323,7 @@ class DualEncoder(KerasModel):
         """Returns the ids that say which text pairs are not negatives.
 
         Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
-        those of equal texts, on one side or across.
+        pairs of equal texts, on one side or across.
         """
         return self.same(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
 
@@ -366,7 +366,7 @@ class DualEncoder(KerasModel):
         return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
 
     def text_head(self, name: str) -> keras.layers.Layer:
-        """Returns a projection head of the text tower by its name; raises `ValueError` if there is none."""
+        """Returns a projection head of the text tower by its name; raises `ValueError` if it is missing."""
         head = getattr(self, f"{name}_head", None)
         if head is None:
             raise ValueError(f"{type(self).__name__} has no {name!r} head.")

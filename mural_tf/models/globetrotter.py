@@ -69,7 +69,7 @@ class Globetrotter(LearnedTemperature):
     title = "Globetrotter: connecting languages by connecting images (Surís et al., 2022)"
     fields = dict(
         image_image_weight=0.0,  # λ1 of L_v, two views of one image
-        view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views, as in its code
+        view_anchors="both",  # L_v: every view is an anchor; "first": the first views, as in its code
         **ClozeCaptions.fields,  # the weight λ3 of L_c, masked tokens, and their share
         alpha="code",  # α, see losses/globetrotter.py; "paper"; "pairs": text pairs instead (supervised)
         alpha_margin=0.4,  # m of α

@@ -70,7 +70,7 @@ class KerasModel(keras.Model):
           clip_norm, micro_batches, max_skipped_steps, seed: see `TrainingStep` and `StepGuard`; None: the
             configuration's.
           average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
-          compiled_lengths: those of `encode_by_length`, where XLA compiles the step.
+          compiled_lengths: the lengths of `encode_by_length`, where XLA compiles the step.
           kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.
 
         Raises:

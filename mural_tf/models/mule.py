@@ -18,7 +18,7 @@ Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
   is this task alone on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
-- `method.word_vectors_weight`, of the released code: the squared distance of the word vectors to those of the files.
+- `method.word_vectors_weight`, of the released code: the squared distance between word vectors and the files' vectors.
 
 The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms
 use, and the word vectors at no example at all.
@@ -99,7 +99,7 @@ class Mule(EmbN):
 
     @property
     def is_held_to_files(self) -> bool:
-        """Whether word vectors are held to those of the files."""
+        """Whether word vectors are held to the files' vectors."""
         return bool(self.text_tower.word_vectors and self.options.word_vectors_weight)
 
     @property
@@ -153,7 +153,7 @@ class Mule(EmbN):
         return {**parts, "original_vectors": self.original_vectors} if self.is_held_to_files else parts
 
     def begin(self, tokenizer, restored):
-        """As `EmbN.begin`; the vectors a run begins with are those that it is held to."""
+        """As `EmbN.begin`; a run is held to the vectors that it begins with."""
         super().begin(tokenizer, restored)
         if self.is_held_to_files:
             self.original_vectors.assign(self.word_vectors)

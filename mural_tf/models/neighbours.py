@@ -206,9 +206,9 @@ class Neighbours(KnownTexts):
 
 
 def fewest(found: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
-    """Returns the texts with the smallest keys of those that teach their own vector, or if there are none, of all.
+    """Returns the texts with the smallest keys among texts that teach their own vector; without such texts, among all.
 
-    A part of the translations is worse than none: what is not among them is drawn to those that are.
+    A part of the translations is worse than no translation: other texts are drawn to the known translations.
     """
     own = {keys: value for keys, value in found.items() if keys[0] == keys[1]}
     return dict(sorted((own or found).items(), key=lambda item: item[0])[:most])

@@ -4,15 +4,15 @@ A method gives it two functions: `encode(batch, training)`, examples to embeddin
 `objective(embeddings, ids, rows)`, the weighted losses of the whole global batch. Everything between the two is here.
 
 **Global negatives.** Every replica gathers all embeddings and sums the loss over its own rows only. The gradient of
-`all_gather` sums all replicas' gradients of an embedding, so the gradients added over replicas are those of one device
-with the whole batch.
+`all_gather` sums all replicas' gradients of an embedding, so the gradients added over replicas equal the gradients of
+one device with the whole batch.
 
-**One pass or two.** One pass keeps the activations of the whole batch. Two passes keep those of one chunk: encode chunk
-by chunk without them; take the loss and its gradient with respect to the embeddings; encode every chunk again, now
-with a tape, and send that gradient back through it. By the chain rule this is the gradient of the full batch, all
-negatives included (cached gradients, Gao et al., 2021); accumulating the gradients of chunk losses would lose
-negatives. Both passes see the same draws and the same BatchNorm groups. One exception: the dropout of a TF-Hub text
-tower has its own draws, so it is off in two passes.
+**One pass or two.** One pass keeps the activations of the whole batch. Two passes keep the activations of one chunk:
+encode chunk by chunk without them; take the loss and its gradient with respect to the embeddings; encode every chunk
+again, now with a tape, and send that gradient back through it. By the chain rule this is the gradient of the full
+batch, all negatives included (cached gradients, Gao et al., 2021); accumulating the gradients of chunk losses would
+lose negatives. Both passes see the same draws and the same BatchNorm groups. One exception: the dropout of a TF-Hub
+text tower has its own draws, so it is off in two passes.
 
 **The guard.** A step whose loss or gradient is not finite changes nothing and is counted; too many in a row end the
 run.

@@ -18,8 +18,8 @@ model's, whose vocabulary and languages it keeps; its head begins anew. The stud
 tower of texts learns the space of any model of pictures, without a picture.
 
 T does not change, so each target is the same in every epoch: `method.cached` makes them all before the first step, each
-different text once (`data/streams/targets.py`); those of another T always are. That is cheaper where the run meets its
-texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
+different text once (`data/streams/targets.py`); the targets of another T always are. That is cheaper where the run
+meets its texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
 
 Start it with `run_finetune.py --from=…`. What it leaves has the image-text head alone, for images and for texts: a
 text-text head would not fit the tower any more.
@@ -69,7 +69,7 @@ class TranslationDistillation(LearnedTemperature):
         teacher="",  # a model or a folder of vectors of texts; "": the model as it was when the stage began
         student="",  # a model whose text tower and vocabulary take the source's place; "": the source's stay
         cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
-        loss="cosine",  # or "softmax": the target among those of the whole batch, in both directions
+        loss="cosine",  # or "softmax": the target among all targets of the batch, in both directions
         softmax_temperature=0.05,  # of the softmax, fixed
         trained="all",  # the text tower and its head; or "embeddings_and_first": BERT's embeddings and first layer
         translation_weight=1.0,  # w_t

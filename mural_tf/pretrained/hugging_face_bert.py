@@ -31,7 +31,7 @@ from mural_tf.pretrained.tables import (
 )
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
-# Heads of pretraining, buffers, and (where the tower has none) the pooler.
+# Heads of pretraining, buffers, and (where the tower lacks it) the pooler.
 IGNORED = r"cls\..*|lm_head\..*|vocab_(transform|layer_norm|projector)\..*|.*position_ids|.*token_type_ids"
 WITHOUT_POOLER = IGNORED + r"|pooler\..*"
 DISTILBERT_KEYS = {

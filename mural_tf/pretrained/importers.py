@@ -42,7 +42,7 @@ class Source:
     Args:
       parts: what it brings, as `DualEncoder.weights_by_part` calls it.
       configure: (weights, config) sets what the files say in `config`.
-      load: (weights, model, config, parts) fills those of the parts that are asked for.
+      load: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
       method: what such a model is, where nobody says; "" as the configuration has it.
     """
@@ -130,7 +130,7 @@ SOURCES = {
 def kind_of(folder: str | pathlib.Path) -> str:
     """Returns the source, a key of `SOURCES`, that a folder or file of weights from elsewhere is; "" for none.
 
-    A folder without `model_type` in its config.json, such as a workdir, is none.
+    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
     """
     folder = pathlib.Path(folder)
     if folder.suffix == ".npz":
@@ -161,7 +161,7 @@ def _kind_of_modules(folder: pathlib.Path) -> str:
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
-    """Tells whether texts of a folder end in a layer that leads to another model's space."""
+    """Whether texts of a folder end in a layer that leads to another model's space."""
     return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
 
 
@@ -182,7 +182,7 @@ def configure(
 ) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with what the weights say of their part, and their vocabulary.
 
-    The vocabulary is empty for an image tower, or where the text tower is none of `parts`, which by default are all.
+    The vocabulary is empty for an image tower, or where `parts` lacks the text tower; `parts` by default are all.
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """

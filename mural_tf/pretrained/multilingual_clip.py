@@ -3,7 +3,7 @@
 open_clip's `HFTextEncoder` takes the mean of the tokens' states and maps it by Dense, GELU, Dense without biases
 (`text_tower.head_hidden_size`), or by one Dense. M-CLIP (Carlsson et al., 2022) is texts alone in the space of one of
 OpenAI's or LAION's image towers: a mean, then `LinearTransformation`. Neither says the tower's sizes in its folder, so
-they are those of the arrays; heads are 64 wide, as in every published one.
+they are the arrays' sizes; heads are 64 wide, as in every published one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TEXT = "text.transformer."  # how the text tower's names begin in open_clip
 
 
 def has_xlm_roberta(folder: pathlib.Path) -> bool:
-    """Tells whether the text tower of open_clip's folder is an XLM-RoBERTa."""
+    """Whether the text tower of open_clip's folder is an XLM-RoBERTa."""
     model, path = clip.open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path, {})
     return "xlm-roberta" in str(text.get("hf_model_name", ""))
@@ -58,7 +58,7 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
-    """Sets the text tower to a BERT's sizes, which are those of its arrays."""
+    """Sets the text tower to a BERT's sizes, which are its arrays' sizes."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
         found = weights.shapes.get(name, ())

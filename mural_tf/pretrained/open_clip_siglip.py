@@ -1,6 +1,6 @@
 """SigLIP in open_clip's folders, Marqo's among them: `open_clip_config.json`, and timm's names of the image tower.
 
-Sizes are those of the arrays; heads and activation of the image tower are what timm has under the name that the folder
+Sizes are the arrays' sizes; heads and activation of the image tower are what timm has under the name that the folder
 says, as PyTorch computes them: mostly exact GELU, where Hugging Face takes the tanh of the same weights. Texts are
 cleaned as open_clip does, but for `ftfy` and HTML's entities.
 """
@@ -57,7 +57,7 @@ TEXT_KEYS = {
 
 
 def is_siglip(folder: pathlib.Path) -> bool:
-    """Tells whether open_clip's folder holds a SigLIP: timm's tower with attention pooling, and its own text tower."""
+    """Whether open_clip's folder holds a SigLIP: timm's tower with attention pooling, and its own text tower."""
     model, path = clip.open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path, {})
     return "siglip" in str(vision.get("timm_model_name"))

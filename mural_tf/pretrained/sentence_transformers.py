@@ -4,8 +4,8 @@
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
 `clip-ViT-B-32-multilingual-v1`, whose texts stand in CLIP's space. Without it the heads are the identity.
 
-Each module says its settings in a file of its own. Settings that change vectors are used; those that this project does
-not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
+Each module says its settings in a file of its own. Settings that change vectors are used; settings that this project
+does not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
     if own:
         raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
-    # A path is one name below the folder, whatever the file says.
+    # A path is one name below the folder, even if the file says otherwise.
     places = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
     return [(kind.rpartition(".")[2], place) for kind, place in zip(types, places)]
 

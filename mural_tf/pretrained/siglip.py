@@ -239,7 +239,7 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
-    """All sizes are those of the arrays; patches, activation and epsilon are SigLIP's."""
+    """All sizes are the arrays' sizes; patches, activation and epsilon are SigLIP's."""
     shapes = weights.shapes
 
     def tower(part: str, encoder: str) -> dict:

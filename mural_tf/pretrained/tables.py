@@ -118,7 +118,7 @@ def assign(
         raise UserError(
             f"{weights.path} does not hold {what} of this architecture: {'; '.join(filter(None, problems))}."
         )
-    by_sources: dict[tuple[str, ...], list[Row]] = {}  # each is read once, whatever is made of it
+    by_sources: dict[tuple[str, ...], list[Row]] = {}  # each array is read once
     for row in rows.values():
         by_sources.setdefault(row.sources, []).append(row)
     for sources, of_these in by_sources.items():

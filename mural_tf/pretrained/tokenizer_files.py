@@ -93,7 +93,7 @@ def read_tokenizer(folder: pathlib.Path) -> dict:
 def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     """Returns how word pieces' words are made: {"lower_case", "strip_accents", "cleaning"} of `config.vocabulary`.
 
-    It is said by the tokenizer's files or, where there are none, by the pieces: BERT strips accents when it lowers
+    It is said by the tokenizer's files or, without such files, by the pieces: BERT strips accents when it lowers
     case, unless its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
 
     Raises `UserError` for steps that are not done here.
@@ -107,7 +107,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         said = _normalizer(tokenizer, path)
         lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
         _check_words(tokenizer, path)
-    # A BERT's own class makes its steps of these keys, whatever tokenizer.json says.
+    # A BERT's own class makes its steps of these keys, and passes over tokenizer.json.
     of_bert = settings.get("tokenizer_class") not in _ANY[1:]
     for key in ("do_lower_case", "tokenize_chinese_chars"):
         if settings.get(key) is not None:

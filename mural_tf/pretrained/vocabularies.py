@@ -51,7 +51,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
       config: is changed.
       rows: of the tower's table; 0 if they are not known. Rows beyond the pieces get pieces that are never used.
 
-    Raises `UserError` if there is none, or it is of another kind or has more pieces than rows.
+    Raises `UserError` if it is missing, or it is of another kind or has more pieces than rows.
     """
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
@@ -79,7 +79,7 @@ def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
 
 
 def token_rows(weights: WeightFile) -> int:
-    """Returns how many rows the token table in a file of weights has, 0 if there is none."""
+    """Returns how many rows the token table in a file of weights has, 0 if it is missing."""
     tables = [shape for name, shape in weights.shapes.items() if re.fullmatch(TOKEN_TABLE, name) and shape]
     return tables[0][0] if tables else 0
 
@@ -91,7 +91,7 @@ def _kind(folder: pathlib.Path) -> str:
 
 
 def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if there is none."""
+    """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if it is missing."""
     found = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
     if not found:
         raise UserError(
@@ -103,8 +103,8 @@ def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
 def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:
     """Returns the lines of a SentencePiece vocabulary and its kind, "unigram" or "bpe".
 
-    With `rows`, those of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond the
-    pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
+    With `rows`, the rows of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond
+    the pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
     """
     lines = piece_models.read_lines(path, fairseq)
     return fit_rows(lines, rows, path), piece_models.parse_lines(lines, path)[1]["model"]

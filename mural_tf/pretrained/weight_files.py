@@ -100,7 +100,7 @@ class WeightFile:
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     """Opens a safetensors file, or a folder's `model.safetensors` or its shards.
 
-    Raises `UserError` if there is none, it is damaged, or there are only pickles.
+    Raises `UserError` if it is missing, it is damaged, or there are only pickles.
     """
     path = pathlib.Path(path)
     if path.suffix in PICKLES:
@@ -171,7 +171,7 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
 
 
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
-    """Opens the HDF5 file of Keras' `save_weights` or `save`; names are those of the variables, without ":0".
+    """Opens the HDF5 file of Keras' `save_weights` or `save`; names are the variables' names, without ":0".
 
     Raises `UserError` if it is missing, damaged, not Keras', or takes numbers from other files.
     """

@@ -27,7 +27,7 @@ BUSY = 2.5  # load for each processor, above what this program makes by itself
 
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
-    """Prints the forecast of a run; arguments and errors are those of `forecast`."""
+    """Prints the forecast of a run; arguments and errors as `forecast`."""
     config, pieces = configure_towers(complete(config))
     if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
@@ -74,7 +74,7 @@ def _memory(found: Forecast) -> Iterator[str]:
     yield f"\nMemory of a replica: {_gb(total)} of {there}; {FREE:.0%} should stay free"
     yield from _table((name, _gb(size)) for name, size in found.memory.items() if size)
     rows = ", ".join(f"{count // machine.replicas // found.chunks:,} {part}" for part, count in found.rows.items())
-    yield f"  Activations are those of {rows}, one of {found.chunks} chunks (train.micro_batches)."
+    yield f"  Activations are of {rows}, one of {found.chunks} chunks (train.micro_batches)."
 
 
 def _speed(found: Forecast) -> Iterator[str]:

@@ -94,7 +94,7 @@ def starting_point(
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
     """Returns the configuration with what is the source's, and what sets a new model's weights.
 
-    The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
+    The latter is `None` where the tower brings them. Arguments and errors as `finetune`.
     """
     is_url = source.startswith(("http://", "https://"))
     folder = pathlib.Path(source) if is_url else newest_description(local_model(source))
@@ -114,7 +114,7 @@ def starting_point(
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     elif config.method.get("student"):
         raise UserError(
-            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is none."
+            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is something else."
         )
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
         raise UserError(
@@ -222,7 +222,7 @@ def _begin_head(config: ConfigDict, of_texts: ConfigDict, student: pathlib.Path,
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
-    """Tells whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot."""
+    """Whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot."""
     method = method_class(config.model)
     if config.other_method and not method.starts_from:
         return False
@@ -235,7 +235,7 @@ def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
 
 
 def _has_plain_heads(model: str) -> bool:
-    """Tells whether a method's heads are those of every method, one dense layer."""
+    """Whether a method's heads are one dense layer each, as in every method."""
     return method_class(model).build_head is DualEncoder.build_head
 
 

@@ -16,9 +16,8 @@ from mural_tf.config import has_images
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.evaluation import report
-from mural_tf.evaluation.report import Evaluation
-from mural_tf.evaluation.retrieval import measure_retrieval
+from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
+from mural_tf.evaluation.tables import group_table, metrics_row, write_report
 from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
@@ -131,10 +130,10 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     metrics, groups = {}, ""
     if evaluation is not None:
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
-        append_metrics(workdir, report.metrics_row([evaluation], step, config.data.directory))
-        report.write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
+        append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
+        write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
-        groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+        groups = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
         print("Exporting …", flush=True)
         evaluated = evaluations_of(workdir, step, exactly=True)
@@ -149,7 +148,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
-        "parameters": int(trained[-1]) if trained else None,  # those that the losses reach
+        "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
     }  # fmt: skip
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)

@@ -133,7 +133,7 @@ def _build(
 ):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh.
 
-    `in_float32`: the model computes so, whatever the configuration says; its variables are the same.
+    `in_float32`: the model computes in float32 for any configuration; its variables are the same.
     """
     if source != WORKDIR:
         weights = local_model(weights)

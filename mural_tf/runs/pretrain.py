@@ -15,7 +15,6 @@ from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import build_model, complete, takes_steps
-from mural_tf.models.cached_states import standardize_adapters
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import fetch, local_folder, share, shown
@@ -161,7 +160,10 @@ class Start:
             from mural_tf.pretrained.importers import fill_towers  # as below
 
             fill_towers(model, config)
-        _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
+        if config.image_tower.adapter_size or config.text_tower.adapter_size:
+            from mural_tf.models.cached_states import standardize_adapters  # most runs have none
+
+            _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
     def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
         """Keeps the run's result, where that is other than the weights after the last step."""

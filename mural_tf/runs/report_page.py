@@ -51,7 +51,7 @@ def write_report_page(
     Args:
       workdir: of a run whose training is over.
       config: the run's.
-      evaluation: of its last step; None: there was none.
+      evaluation: of its last step; `None`: nothing was evaluated.
       embedder: finds the examples; None: they are left out.
       seconds: stage → its time.
       searches: what `find_examples` found.

@@ -27,8 +27,8 @@ from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
+from mural_tf.evaluation.tables import group_table, metrics_row
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class, takes_steps
@@ -154,17 +154,17 @@ def _counts_of(source: Source, kind: str) -> dict[str, int]:
 
 
 def caption_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training captions by language, those of `data.image_text_languages` where these are given.
+    """Returns training captions by language, of `data.image_text_languages` where these are given.
 
-    Raises `UserError` if there are none.
+    Raises `UserError` if there are not any.
     """
     return _chosen_counts(data, "image_text", records.IMAGE_TEXT, data.image_text_languages, "captions")
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training text pairs by their second language, those of `data.text_text_languages` where these are given.
+    """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
 
-    Of captions as pairs, the captions' counts. Raises `UserError` if there are none.
+    Of captions as pairs, the captions' counts. Raises `UserError` if there are not any.
     """
     if data.text_pairs != "files":
         return caption_counts(data)

@@ -1,10 +1,11 @@
 """Two text towers in one export: each text goes through the one that dev prefers for its language.
 
-A bridged tower knows more languages than the model that taught it, and those that the teacher knows it often knows less
-well. Both embed into one space, so each text can go its own way. Dev says which tower a language takes. A text does not
-say its language, so the graph guesses the way from the text's letters: it adds a weight for each run of one to three
-letters, a logistic regression on the training texts (Cavnar and Trenkle, "N-Gram-Based Text Categorization", 1994, find
-languages by such runs). A language counts by what dev's recall differs between the towers, all its texts together.
+A bridged tower knows more languages than the model that taught it, and the languages that the teacher knows it often
+knows less well. Both embed into one space, so each text can go its own way. Dev says which tower a language takes. A
+text does not say its language, so the graph guesses the way from the text's letters: it adds a weight for each run of
+one to three letters, a logistic regression on the training texts (Cavnar and Trenkle, "N-Gram-Based Text
+Categorization", 1994, find languages by such runs). A language counts by what dev's recall differs between the towers,
+all its texts together.
 
 Recalls are taken as among `GALLERY` pictures. Dev has fewer, and among few a tower that is about right everywhere does
 better than one that knows some names exactly and no others: the first five of 369 pictures are the first fourteen of a

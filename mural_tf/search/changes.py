@@ -1,6 +1,6 @@
 """How an index follows what its sources hold, and what is taken out of it by hand.
 
-`sync` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
+`bring` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
 is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So a
 process that is killed has made all blocks but the last, and the same call again encodes what is not there.
 """
@@ -16,6 +16,8 @@ import hashlib
 import io
 import itertools
 import json
+import os
+import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -23,16 +25,18 @@ import numpy as np
 
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import Fingerprint
+from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
+from mural_tf.fingerprint import Fingerprint, take
 from mural_tf.progress import tqdm
 from mural_tf.search import collect
 from mural_tf.search import database as files
 from mural_tf.search.collect import Found, Unreadable
-from mural_tf.search.items import IMAGES, Item, content_of, read_image
+from mural_tf.search.database import ItemTable
+from mural_tf.search.items import IMAGES, Filter, Item, content_of, read_image
 from mural_tf.search.ranking import CAPTIONS, HEAD, prompt_of
 from mural_tf.sqlite import sqlite3
 
-DTYPES = ("float32", "float16")
+SKIPPED, LOCK = "skipped.tsv", ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
 BLOCK_BYTES = 2**26  # of encoded images in a block, about
 TOGETHER = 64  # images that are read at a time, by
@@ -73,7 +77,7 @@ def digest_of(item: Item) -> str:
     return item.digest or hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
 
 
-def sync(
+def bring(
     database: sqlite3.Connection,
     embedder,
     entries: Iterable[Found],
@@ -245,7 +249,8 @@ class _Changes:
                 files.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             files.keep(self.database, created=now, skipped=count.skipped, changed=meta.get("changed", 0) + moved)
-        with contextlib.suppress(sqlite3.Error):  # one who reads may hold it
+        self.database.execute("PRAGMA busy_timeout = 0")  # one who reads may hold the log: then it stays for now
+        with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _encode_missing_captions(self) -> None:
@@ -318,7 +323,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> N
     """Says which model makes the vectors; raises `UserError` if another one made those that are there."""
     known = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if known:
-        fingerprint_of(known["probes"], json.loads(known["model"])).check(model, what)
+        files.fingerprint_of(known["probes"], json.loads(known["model"])).check(model, what)
         return
     content = io.BytesIO()
     np.save(content, model.probes)
@@ -326,16 +331,176 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> N
         files.keep(database, probes=content.getvalue(), model={"path": model.path, "step": model.step})
 
 
-def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
-    """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
-    try:
-        vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
-        return Fingerprint(vectors, str(model["path"]), model["step"])
-    except (ValueError, TypeError, KeyError, EOFError, OSError) as error:
-        raise UserError(f"The index is damaged (of its model: {error}): make it again.") from None
+# A folder.
+
+
+@contextlib.contextmanager
+def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """Gives the database of an index, which no other process changes meanwhile; `new`: makes it where there is none.
+
+    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
+    """
+    folder = as_path(folder)
+    if not isinstance(folder, pathlib.Path):
+        raise UserError(f"{folder}: an index is made on this machine: remote_folders.local_folder gives a folder.")
+    path = folder / files.NAME
+    if not new or (folder / files.OLD).is_file():
+        files.check_place(folder)
+    elif folder.exists() and not path.exists() and not _is_free(folder):
+        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = exclusive_lock(folder / LOCK, f"Another process is changing the index {folder}; wait for it.")
+        stack = contextlib.ExitStack()
+        stack.enter_context(lock)
+    with stack:
+        remove_partial(folder)
+        try:
+            with contextlib.closing(files.connect(path, new)) as opened:
+                if opened.execute("PRAGMA user_version").fetchone()[0] != files.FORMAT:
+                    raise UserError(f"The index {folder} was made by another version: make it again.")
+                yield opened
+        except (sqlite3.Error, UnicodeDecodeError, files.Damaged) as error:
+            raise files.problem(path, error) from None
+
+
+def _is_free(folder: pathlib.Path) -> bool:
+    own = (LOCK, files.NAME)
+    return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
+
+
+def check_asked(folder: str | os.PathLike, known: dict, asked: dict) -> None:
+    """Raises `UserError` unless the index in `folder` is the one that was asked for."""
+    changed = {name: value for name, value in asked.items() if known.get(name, value) != value}
+    differing = [f"{name} {known[name]!r}, not {value!r}" for name, value in changed.items()]
+    if differing:
+        raise UserError(
+            f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
+        )
+
+
+def sync(
+    folder: str | os.PathLike,
+    embedder,
+    items: Iterable[Found],
+    prune: bool = False,
+    *,
+    model: Fingerprint | None = None,
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    sources: Sequence[str] = (),
+    split: str = "",
+    product: str = "",
+    fields: Sequence[str] | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> Counts:
+    """Makes the index `folder`, or brings it to what `items` hold; encodes only what is new or has changed.
+
+    Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
+    goes on with what is not there. What was taken out by hand stays out until its `Item.digest` is another one.
+
+    Args:
+      embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
+      items: (item, encoded image), see `bring`; an item without a picture comes with None.
+      prune: take out what is not among the items.
+      kind, dtype, sources, split: what the index is of.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
+
+    Raises:
+      UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
+        changes the index, a folder that is something else, or a full disk.
+    """
+    model = model or take(embedder)
+    with changing(folder, new=True) as opened:
+        about = {"kind": kind, "dtype": dtype, "split": split}
+        known = files.meta_of(opened)
+        check_asked(folder, known, about)
+        keep_model(opened, model, f"The index {folder}")
+        about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
+        if any(known.get(name) != value for name, value in about.items()):
+            files.publish(opened, **about)
+        with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
+                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size)
+                counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
+        if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+            raise UserError(f"None of the {counts.skipped:,} {kind} can be read." if counts.skipped else f"No {kind}.")
+    return counts
+
+
+def keep(folder: str | os.PathLike, weights: dict[str, float], confidence: bytes | None) -> None:
+    """Keeps the weights of an index's ranking and how sure its answers are."""
+    learnt = {} if confidence is None else {"confidence": confidence, "changed": 0}
+    with changing(folder) as opened:
+        files.publish(opened, weights=weights, **learnt)
 
 
 # Taken out by hand.
+
+
+def remove(
+    folder: str | os.PathLike,
+    names: Sequence[str] = (),
+    filters: Sequence[Filter] = (),
+    gone: bool = False,
+    dry_run: bool = False,
+) -> tuple[int, int]:
+    """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
+
+    Args:
+      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none,
+      filters: those that pass, see `Index.search`; none for all items.
+      gone: of these only items whose image is not there any more.
+      dry_run: count only.
+
+    Raises:
+      UserError: no such item, or nothing would be left; an index that is damaged or being changed.
+    """
+    with changing(folder) as opened:
+        table = ItemTable(pathlib.Path(folder) / files.NAME)
+        rows = _named(table, names) if names else table.rows_with(filters)
+        if gone:
+            rows = np.array([row for row in rows.tolist() if _is_gone(table[row])], np.int64)
+        if len(rows) == len(table):
+            raise UserError(
+                f"Nothing of the {len(table):,} {table.meta['kind']} would be left: delete {folder} itself."
+            )
+        if len(rows) and not dry_run:
+            delete(opened, table.ids[rows])
+    return len(rows), len(table)
+
+
+def _is_gone(item: Item) -> bool:
+    """Tells whether the image of an item is not there any more; an item without one is not gone."""
+    if not item.has_image or item.offset < 0:
+        return item.has_image and not as_path(item.path).is_file()
+    try:
+        return not read_image(item)
+    except (OSError, ValueError):
+        return True
+
+
+def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
+    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown ones."""
+    unknown, rows = set(names), set()
+    for row, name in enumerate(table.names()):
+        main, mark, number = name.rpartition("#")
+        for candidate in {name, main if mark and number.isdigit() else name} & set(names):
+            rows.add(row)
+            unknown.discard(candidate)
+    if product := table.meta.get("product"):
+        for name in names:
+            found = table.rows_with([Filter(product, name)]).tolist()
+            rows.update(found)
+            unknown -= {name} if found else set()
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise UserError(
+            f"The index has no {sorted(unknown)[0]!r}{more}: names are as `search query` shows them. None removed."
+        )
+    return np.array(sorted(rows), np.int64)
 
 
 def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:

@@ -11,17 +11,19 @@ import glob
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION
+from mural_tf.data.picture_folders import picture_files
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing_shards
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path, read_json
 from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
+from mural_tf.progress import tell
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
@@ -61,16 +63,21 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
-    return read_files(kind, list_files(kind, sources, split))
+    return read_files(kind, list_files(kind, sources, split, tell))
 
 
-def list_files(kind: str, sources: Sequence[str], split: str = "") -> list[tuple[str, str]]:
-    """Returns (file, name to show) of everything that the sources stand for; takes and raises what `find` does."""
+def list_files(
+    kind: str, sources: Sequence[str], split: str = "", say: Callable[[str], None] = lambda line: None
+) -> list[tuple[str, str]]:
+    """Returns (file, name to show) of everything that the sources stand for; takes and raises what `find` does.
+
+    `say`: is called with a line of what lies in folders and is not taken.
+    """
     if kind not in KINDS:
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files = [file for source in sources for file in _files(kind, str(source), split)]
+    files = [file for source in sources for file in _files(kind, str(source), split, say)]
     for path in side_files(file for file, _ in files):
         fields_by_id(path)  # damage shows before anything is made
     return files
@@ -118,11 +125,11 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
     return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, size), items, most)]
 
 
-def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
+def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
     """Returns (file, name to show) of everything a source stands for."""
     path = as_path(source)
     if path.is_dir():
-        found = _files_of_folder(kind, path, split)
+        found = _files_of_folder(kind, path, split, say)
     elif path.is_file():
         return [(str(path), str(path))]
     else:
@@ -131,7 +138,7 @@ def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
             raise UserError(
                 f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
             )
-        return [file for match in matches if match.is_file() for file in _files(kind, str(match), split)]
+        return [file for match in matches if match.is_file() for file in _files(kind, str(match), split, say)]
     if not found:
         raise UserError(
             f"No {kind} in {source}: expected "
@@ -141,7 +148,7 @@ def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
     return found
 
 
-def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[str, str]]:
+def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
     record_folder = folder / IMAGE_TEXT
     if split or record_folder.is_dir():
         pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
@@ -153,14 +160,13 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
             shards = sorted(folder.glob(f"*{RECORDS}"))
         names = [str(shard) for shard in shards]
         return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
-    endings = ENDINGS if kind == IMAGES else ()
-    found = [
-        (str(path.relative_to(folder)), str(path))
-        for path in folder.rglob("*")
-        if path.suffix.lower()[1:] in endings
-        or (path.suffix.lower() == RECORDS and path.parent.name != TEXT_PAIRS)  # those hold no images
-    ]
-    return [(path, name) for name, path in sorted(found)]
+    files, others = picture_files(folder, [RECORDS.removeprefix(".")])
+    is_wanted = (RECORDS,) if kind == TEXTS else (RECORDS, *(f".{ending}" for ending in ENDINGS))
+    found = [path for path in files if path.suffix.lower() in is_wanted]
+    found = [path for path in found if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
+    for reason, paths in others.items() if kind == IMAGES and found else ():
+        say(f"Not taken: {len(paths):,} x {reason}, first {paths[0]}")
+    return [(str(path), str(path.relative_to(folder))) for path in sorted(found, key=lambda path: str(path))]
 
 
 def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:

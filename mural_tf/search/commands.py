@@ -13,9 +13,14 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take
 from mural_tf.remote_folders import local_folder, model_place, shown
+<<<<<<< HEAD
 from mural_tf.search import collect, confidence, embed, strangers
+=======
+from mural_tf.search import changes, collect, confidence, embed, ranking
+>>>>>>> main
 from mural_tf.search import index as index_files
-from mural_tf.search.index import SKIPPED, Index, described, index_in_memory, load_index
+from mural_tf.search.changes import SKIPPED
+from mural_tf.search.index import Index, described, index_in_memory, load_index
 from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
     Query,
@@ -141,11 +146,20 @@ def calibrate_index(
     try:
         made.confidence = confidence.learn(made, embedder, asked, given)
     except UserError as error:
+<<<<<<< HEAD
         print(f"It is not known how sure answers are: {error}")
     else:
         known = made.confidence
         print(f"How sure answers are: learnt from {known.asked:,} captions of {known.pictures:,} pictures.")
     index_files.keep(folder, made)
+=======
+        changes.keep(folder, made.weights, None)
+        print(f"Warning: it is not known how sure answers are: {error}", file=sys.stderr)
+        return
+    changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
+    fitted = made.confidence
+    print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
+>>>>>>> main
 
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
@@ -300,5 +314,5 @@ def remove(
     with local_folder(index_folder) as folder:
         opened = load_index(folder)
         check_filters(opened, filters)
-        count, of = index_files.remove(folder, names, filters, gone, dry_run)
+        count, of = changes.remove(folder, names, filters, gone, dry_run)
     print(f"{count:,} of {of:,} {opened.kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import io
 import json
 import os
 import pathlib
@@ -30,11 +31,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.files import storage_errors
+from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import words
 from mural_tf.search.items import Filter, Item, amount
 from mural_tf.sqlite import sqlite3
 
 NAME = "index.sqlite"
+DTYPES = ("float32", "float16")  # of vectors
+OLD = "index.json"  # of indexes before format 4
+PATIENCE = 5.0  # seconds that a question waits for one who changes the file
 FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
@@ -78,6 +84,20 @@ def _shown(hidden: Collection[str]) -> str:
 # Opening and changing.
 
 
+def check_place(folder: pathlib.Path) -> None:
+    """Raises `UserError` for a folder that is no index."""
+    path = folder / NAME
+    if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
+        return
+    if (folder / OLD).is_file():
+        raise UserError(f"The index {folder} was made by an earlier version: make it again.")
+    with storage_errors(folder):
+        is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
+    if is_hidden:
+        raise UserError(f"{folder} may not be read: check its permissions.")
+    raise UserError(f"{folder} is not an index: it has no {NAME} (make it with: search index IMAGES…).")
+
+
 def connect(path: str | os.PathLike = ":memory:", new: bool = False) -> sqlite3.Connection:
     """Opens the database of an index; `new`: makes it where there is none. Raises `sqlite3.Error`.
 
@@ -91,7 +111,8 @@ def connect(path: str | os.PathLike = ":memory:", new: bool = False) -> sqlite3.
         if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
         place = f"{path.as_uri()}?{mode}"
-    database = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
+    options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
+    database = sqlite3.connect(place, **options)
     database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
     if new and not database.execute("PRAGMA user_version").fetchone()[0]:
         if sqlite3.sqlite_version_info < (3, 34):
@@ -107,7 +128,7 @@ def problem(path: object, error: Exception) -> UserError:
     if "locked" in reason or "busy" in reason:
         return UserError(f"{path} is busy: another process is changing it; try again when it has ended.")
     file = pathlib.Path(str(path))
-    if isinstance(error, sqlite3.OperationalError) and file.exists() and not os.access(file, os.R_OK):
+    if file.exists() and not os.access(file, os.R_OK):
         return UserError(f"{path} may not be read: check its permissions.")
     if "readonly" in reason or "full" in reason or "I/O" in reason:
         return UserError(f"{path} cannot be written or read ({reason}): check its permissions and the free space.")
@@ -149,6 +170,17 @@ def meta_of(database: sqlite3.Connection) -> dict[str, object]:
 
 class Damaged(ValueError):
     """The database holds something else than the schema says."""
+
+
+def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
+    """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
+    try:
+        vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
+        if vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise ValueError(f"vectors {list(vectors.shape)}")
+        return Fingerprint(vectors, str(model["path"]), model["step"])
+    except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
+        raise UserError(f"The index is damaged (of its model: {error}): make it again.") from None
 
 
 def keep(database: sqlite3.Connection, **values) -> None:
@@ -287,7 +319,11 @@ class ItemTable:
         count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are no numbers"))
-        return np.arange(1, count + 1) if count == last else _column(self._each(f"SELECT id FROM {table} ORDER BY id"))
+        return (
+            np.arange(1, count + 1)
+            if count == last
+            else self._column(self._each(f"SELECT id FROM {table} ORDER BY id"))
+        )
 
     def is_current(self) -> bool:
         """Tells whether what was opened is still the last state that was published."""
@@ -311,6 +347,13 @@ class ItemTable:
                 yield from self._database.execute(question, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
+
+    def _column(self, found: Iterable[tuple]) -> np.ndarray:
+        """Returns numbers, int64 [K]."""
+        try:
+            return np.fromiter((value for (value,) in found), np.int64)
+        except (TypeError, OverflowError, ValueError) as error:
+            raise error if isinstance(error, UserError) else problem(self._path, error) from None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -373,7 +416,7 @@ class ItemTable:
                 continue
             texts = ", ".join([TEXT] * len(values))
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
-            items = _column(self._ask(question, [_utf8(name), *map(_utf8, values)]))
+            items = self._column(self._ask(question, [_utf8(name), *map(_utf8, values)]))
             found.append(np.sort(self.rows_of(items)))
         return functools.reduce(np.intersect1d, found) if found else np.arange(len(self))
 
@@ -381,8 +424,9 @@ class ItemTable:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
         found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [_utf8(name)])
         known = [(item, number) for item, value in found if (number := amount(str(value))) is not None]
-        items = np.array([item for item, _ in known], np.int64)
-        return self.rows_of(items), np.array([number for _, number in known], np.float64)
+        items = self._column((item,) for item, _ in known)
+        amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
+        return self.rows_of(items), amounts
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
         """Returns what the fields of rows, None for all, are: {"values": {value: count}} of few, frequent ones first.
@@ -393,9 +437,10 @@ class ItemTable:
         question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
         counts, ends = collections.defaultdict(dict), {}
         for name, value, count in self._each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
+            value = str(value)
             if len(counts[name]) <= FEW:
                 counts[name][value] = count
-            number = amount(str(value))
+            number = amount(value)
             if number is None or ends.get(name, 0) is None:
                 ends[name] = None
             else:
@@ -426,7 +471,7 @@ class ItemTable:
 
     def _owners(self, question: str, values: Sequence) -> np.ndarray:
         found = [row for row in self._ask(question, values) if row[0] is not None]
-        return np.unique(self.rows_of(_column(found)))
+        return np.unique(self.rows_of(self._column(found)))
 
     def by_words(
         self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
@@ -448,8 +493,8 @@ class ItemTable:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self._texts) + len(self)
         held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        of_terms = dict(self._ask(held, asked))
-        counts = np.minimum([of_terms.get(gram, 0) for gram in asked], total).astype(np.float64)
+        of_terms = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
+        counts = np.clip([of_terms.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
@@ -469,7 +514,7 @@ class ItemTable:
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""
-        return np.searchsorted(self.ids, _column(self._each("SELECT item FROM texts ORDER BY id")))
+        return np.searchsorted(self.ids, self._column(self._each("SELECT item FROM texts ORDER BY id")))
 
     def caption_texts(self, begin: int, end: int) -> list[tuple[str, str]]:
         """Returns (language, text) of the captions from number `begin` to before `end`."""
@@ -479,7 +524,7 @@ class ItemTable:
     def captions_in(self, language: str) -> np.ndarray:
         """Returns the numbers of the captions in a language, int64 [K] rising."""
         question = f"SELECT id FROM texts WHERE language = {TEXT} ORDER BY id"
-        return np.searchsorted(self._texts, _column(self._ask(question, [_utf8(language)])))
+        return np.searchsorted(self._texts, self._column(self._ask(question, [_utf8(language)])))
 
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns up to `count` different captions of each language, always the same ones."""
@@ -492,7 +537,7 @@ class ItemTable:
 
     def without_pictures(self) -> np.ndarray:
         """Returns the rows, int64 [K] rising, of items that name no file of a picture."""
-        return self.rows_of(_column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
+        return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
 
     def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
         """Yields id and vector of the items, or of the captions, in the order of these ids."""
@@ -502,10 +547,6 @@ class ItemTable:
     def caption_ids(self) -> np.ndarray:
         """Returns the ids of the captions, int64 [T] rising."""
         return self._texts
-
-
-def _column(found: Iterable[tuple]) -> np.ndarray:
-    return np.fromiter((value for (value,) in found), np.int64)
 
 
 class Names(Sequence[str]):

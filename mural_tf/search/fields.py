@@ -49,7 +49,7 @@ class Fields(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def of_index(index: Index) -> Fields:
     """Returns the fields that an index shows: named when it was made, or chosen."""
-    return choose(index.table, getattr(index, "fields_wanted", None))
+    return choose(index.table, index.fields_wanted)
 
 
 def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = None) -> Fields:

@@ -28,21 +28,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, forget, remove_partial, storage_errors, whole
+from mural_tf.files import as_path, forget, storage_errors, whole
 from mural_tf.fingerprint import TEXTS, Fingerprint, take
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
-from mural_tf.search import changes, collect, confidence, database, ranking
-from mural_tf.search.changes import DTYPES, Counts
-from mural_tf.search.database import TOGETHER, ItemTable, Names
+from mural_tf.search import confidence, database, ranking
+from mural_tf.search.database import DTYPES, TOGETHER, ItemTable, Names
 from mural_tf.search.items import IMAGES, Filter, Item, read_image
-from mural_tf.sqlite import sqlite3
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
 
-VECTORS, CAPTIONS, SKIPPED, LOCK = "vectors.npy", "captions.npy", "skipped.tsv", ".lock"
-OLD = "index.json"  # of indexes before `database.FORMAT` 4
+VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
 
 
 class Index:
@@ -78,14 +75,13 @@ class Index:
         self.product, fields = meta.get("product", ""), meta.get("fields")
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("weights") or ranking.DEFAULT_WEIGHTS
-        self.bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        if self.bare.size and np.asarray(embeddings[self.bare[:1]], np.float32).any():
-            self.bare = np.zeros(0, np.int64)  # items that were given with vectors alone
+        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
+        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | None = None
         self.captions: ranking.Captions | None = None
-        self.counts: Counts | None = None
+        self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
 
     @classmethod
@@ -118,13 +114,15 @@ class Index:
           UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
             can be read, or what `sync` raises it for.
         """
+        from mural_tf.search import changes, collect  # only now: whoever searches need not read them
+
         known = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
         if not sources and not known:
             raise UserError(f"{folder} is no index yet: name folders, globs, TFRecords or tables of paths.")
         before = {name: known.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
         asked = {name: value or before[name] for name, value in given.items()}
-        _check_asked(folder, known, asked)
+        changes.check_asked(folder, known, asked)
         if asked["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {asked['dtype']!r}; known: {', '.join(DTYPES)}.")
         names = asked["sources"] if not sources else list(map(str, sources))
@@ -196,6 +194,8 @@ class Index:
         if self.bare.size:
             among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
         scores, rows = exact(vectors, self.embeddings, k, among)
+        if not np.isfinite(scores).all():
+            raise UserError(f"{self._named}: some of its numbers are not finite.")
         check_lengths(self.embeddings, np.unique(rows), self._named)
         return scores, rows
 
@@ -242,13 +242,14 @@ def exact(
     `among`: int64 [M] rising, the rows to find; None for all.
     """
     if among is None:
-        return top_k.top_k(vectors, embeddings, k)
+        scores, rows = top_k.top_k(vectors, embeddings, k)
+        return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
     found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
     for begin in range(0, len(embeddings), _BLOCK):
         rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
         if len(rows):
             scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            found.append((scores, rows[places]))
+            found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
             forget(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]
@@ -264,7 +265,7 @@ def load_index(folder: str | os.PathLike) -> Index:
     Raises `UserError` if there is none, it is damaged, busy, made by another version or may not be read.
     """
     folder = local_copy(folder)
-    _check_is_index(folder)
+    database.check_place(folder)
     path = folder / database.NAME
     state = _state(path)
     index = _opened(ItemTable(path), folder)
@@ -280,25 +281,20 @@ def _state(path: pathlib.Path) -> object:
     return None
 
 
-def _check_is_index(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder that is no index."""
-    path = folder / database.NAME
-    if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
-        return
-    if (folder / OLD).is_file():
-        raise UserError(f"The index {folder} was made by an earlier version: make it again.")
-    with storage_errors(folder):
-        is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
-    if is_hidden:
-        raise UserError(f"{folder} may not be read: check its permissions.")
-    raise UserError(f"{folder} is not an index: it has no {database.NAME} (make it with: search index IMAGES…).")
-
-
 def described(folder: str | os.PathLike) -> dict[str, object]:
     """Returns what is known of the whole of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
     folder = local_copy(folder)
-    _check_is_index(folder)
+    database.check_place(folder)
     return ItemTable(folder / database.NAME).meta
+
+
+NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
+FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
+           "weights": dict, "confidence": bytes}  # fmt: skip
+
+
+def _are_weights(weights: dict) -> bool:
+    return set(weights) == set(ranking.WAYS) and all(isinstance(value, (int, float)) for value in weights.values())
 
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
@@ -307,19 +303,22 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     if path is None or not path.is_file():
         return None
     meta = ItemTable(path).meta
-    return changes.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
+    return database.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
 
 
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
-    kinds = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
-    wrong = [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]
-    if wrong or meta["dtype"] not in DTYPES:
-        raise UserError(f"{what} is damaged (what it says of {', '.join(wrong) or 'dtype'}): make it again.")
+    wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
+    wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
+    weights = meta.get("weights", ranking.DEFAULT_WEIGHTS)
+    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
+        raise UserError(
+            f"{what} is damaged (what it says of {', '.join(wrong) or 'its dtype or weights'}): make it again."
+        )
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
-    model = changes.fingerprint_of(meta["probes"], meta["model"])
+    model = database.fingerprint_of(meta["probes"], meta["model"])
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
@@ -347,7 +346,7 @@ def _matrix(
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
-        with contextlib.suppress(OSError, ValueError, EOFError, UserError):
+        with contextlib.suppress(Exception):  # NumPy's reader raises many classes on damaged headers
             with path.open("rb") as file:
                 file.seek(-_STATE, os.SEEK_END)
                 is_current = file.read() == state
@@ -427,187 +426,40 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 # Changing.
 
 
-@contextlib.contextmanager
-def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Gives the database of an index, which no other process changes meanwhile; `new`: makes it where there is none.
-
-    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
-    """
-    folder = as_path(folder)
-    if not isinstance(folder, pathlib.Path):
-        raise UserError(f"{folder}: an index is made on this machine: remote_folders.local_folder gives a folder.")
-    path = folder / database.NAME
-    if not new or (folder / OLD).is_file():
-        _check_is_index(folder)
-    elif folder.exists() and not path.exists() and not _is_free(folder):
-        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive_lock(folder / LOCK, f"Another process is changing the index {folder}; wait for it.")
-        stack = contextlib.ExitStack()
-        stack.enter_context(lock)
-    with stack:
-        remove_partial(folder)
-        try:
-            with contextlib.closing(database.connect(path, new)) as opened:
-                if opened.execute("PRAGMA user_version").fetchone()[0] != database.FORMAT:
-                    raise UserError(f"The index {folder} was made by another version: make it again.")
-                yield opened
-        except (sqlite3.Error, UnicodeDecodeError, database.Damaged) as error:
-            raise database.problem(path, error) from None
-
-
-def _is_free(folder: pathlib.Path) -> bool:
-    own = (LOCK, database.NAME)
-    return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
-
-
-def _check_asked(folder: str | os.PathLike, known: dict, asked: dict) -> None:
-    """Raises `UserError` unless the index in `folder` is the one that was asked for."""
-    changed = {name: value for name, value in asked.items() if known.get(name, value) != value}
-    differing = [f"{name} {known[name]!r}, not {value!r}" for name, value in changed.items()]
-    if differing:
-        raise UserError(
-            f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
-        )
-
-
 def sync(
-    folder: str | os.PathLike,
-    embedder,
-    items: Iterable[collect.Found],
-    prune: bool = False,
-    *,
-    model: Fingerprint | None = None,
-    kind: str = IMAGES,
-    dtype: str = "float32",
-    sources: Sequence[str] = (),
-    split: str = "",
-    product: str = "",
-    fields: Sequence[str] | None = None,
-    batch_size: int = 64,
-    progress: bool = False,
+    folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
 ) -> Index:
-    """Makes the index `folder`, or brings it to what `items` hold; encodes only what is new or has changed.
+    """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
 
-    Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
-    goes on with what is not there. What was taken out by hand stays out until its `Item.digest` is another one.
-
-    Args:
-      embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
-      items: (item, encoded image), see `changes.sync`; an item without a picture comes with None.
-      prune: take out what is not among the items.
-      kind, dtype, sources, split: what the index is of.
-      product: the field whose value the pictures of one product share.
-      fields: names of the fields to show; None: as before.
-
-    Raises:
-      UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
-        changes the index, a folder that is something else, or a full disk.
+    A killed process has made all blocks of items but the last; the same call again goes on with what is not there.
     """
-    model = model or take(embedder)
-    with changing(folder, new=True) as opened:
-        about = {"kind": kind, "dtype": dtype, "split": split}
-        known = database.meta_of(opened)
-        _check_asked(folder, known, about)
-        changes.keep_model(opened, model, f"The index {folder}")
-        about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
-        if any(known.get(name) != value for name, value in about.items()):
-            database.publish(opened, **about)
-        with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
-            with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
-                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size)
-                counts = changes.sync(opened, embedder, items, skipped=skipped, progress=progress, **options)
-        if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
-            raise UserError(f"None of the {counts.skipped:,} {kind} can be read." if counts.skipped else f"No {kind}.")
+    from mural_tf.search import changes  # only now: whoever searches need not read it
+
+    counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)
     index.counts = counts
     return index
 
 
 def index_in_memory(
-    embedder, found: Iterable[collect.Found], kind: str = IMAGES, batch_size: int = 64, progress: bool | None = None
+    embedder,
+    found: Iterable[tuple[Item, object]],
+    kind: str = IMAGES,
+    batch_size: int = 64,
+    progress: bool | None = None,
 ) -> Index:
     """Encodes what `collect.find` yields into an index that lives in memory.
 
     Raises `UserError` if nothing can be read.
     """
+    from mural_tf.search import changes
+
     opened = database.connect()
     changes.keep_model(opened, take(embedder), "The index in memory")
     database.keep(opened, kind=kind, dtype="float32", sources=[])
-    counts = changes.sync(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
+    counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    return _opened(ItemTable(opened))
-
-
-def keep(folder: str | os.PathLike, index: Index) -> None:
-    """Keeps the weights of an index and how sure its answers are in its folder."""
-    about: dict[str, object] = {"weights": index.weights}
-    if index.confidence is not None:
-        about |= {"confidence": confidence.to_bytes(index.confidence), "changed": 0}
-    with changing(folder) as opened:
-        database.publish(opened, **about)
-
-
-def remove(
-    folder: str | os.PathLike,
-    names: Sequence[str] = (),
-    filters: Sequence[Filter] = (),
-    gone: bool = False,
-    dry_run: bool = False,
-) -> tuple[int, int]:
-    """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
-
-    Args:
-      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none,
-      filters: those that pass, see `Index.search`; none for all items.
-      gone: of these only items whose image is not there any more.
-      dry_run: count only.
-
-    Raises:
-      UserError: no such item, or nothing would be left; an index that is damaged or being changed.
-    """
-    with changing(folder) as opened:
-        index = load_index(folder)
-        rows = _named(index, names) if names else index.rows(filters)
-        rows = np.arange(len(index)) if rows is None else rows
-        if gone:
-            rows = np.array([row for row in rows.tolist() if _is_gone(index, row)], np.int64)
-        if len(rows) == len(index):
-            raise UserError(f"Nothing of the {len(index):,} {index.kind} would be left: delete {folder} itself.")
-        if len(rows) and not dry_run:
-            changes.delete(opened, index.table.ids[rows])
-    return len(rows), len(index)
-
-
-def _is_gone(index: Index, row: int) -> bool:
-    """Tells whether the image of a row is not there any more; an item without one is not gone."""
-    item = index.describe(row)
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not index.read_image(row)
-    except (OSError, ValueError):
-        return True
-
-
-def _named(index: Index, names: Sequence[str]) -> np.ndarray:
-    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown ones."""
-    unknown, rows = set(names), set()
-    for row, name in enumerate(index.table.names()):
-        main, mark, number = name.rpartition("#")
-        for candidate in {name, main if mark and number.isdigit() else name} & set(names):
-            rows.add(row)
-            unknown.discard(candidate)
-    if index.product:
-        for name in names:
-            found = index.table.rows_with([Filter(index.product, name)]).tolist()
-            rows.update(found)
-            unknown -= {name} if found else set()
-    if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise UserError(
-            f"The index has no {sorted(unknown)[0]!r}{more}: names are as `search query` shows them. None removed."
-        )
-    return np.array(sorted(rows), np.int64)
+    made = _opened(ItemTable(opened))
+    made.created, made.counts = "", counts
+    return made

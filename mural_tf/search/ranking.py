@@ -87,9 +87,12 @@ class Captions:
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
+        longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
             rows = self.rows[begin : begin + BLOCK]
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
+            if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
+                raise UserError("captions.npy is damaged: delete this file, it is made again.")
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))

@@ -31,7 +31,7 @@ def ended(piece: str) -> str:
 
 
 def is_end(piece: str) -> bool:
-    """Tells whether a piece ends a word of CLIP's."""
+    """Whether a piece ends a word of CLIP's."""
     return ord(piece[-1]) >= END
 
 

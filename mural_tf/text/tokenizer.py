@@ -94,7 +94,7 @@ class Tokenizer(tf.Module):
 
     @property
     def unknown_id(self) -> int:
-        """Id of what is not in the vocabulary, -1 if there is none."""
+        """Id of what is not in the vocabulary, -1 if it is missing."""
         return self._unknown_entry
 
     @property

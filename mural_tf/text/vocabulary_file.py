@@ -39,7 +39,7 @@ def _lines(vocabulary: Iterable[str]) -> Iterable[bytes]:
 
 
 def digest(vocabulary: Iterable[str]) -> str:
-    """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; another file's line ends are none."""
+    """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; line ends do not matter."""
     found = hashlib.sha256()
     for line in _lines(vocabulary):
         found.update(line)
@@ -47,7 +47,7 @@ def digest(vocabulary: Iterable[str]) -> str:
 
 
 def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.Path) -> None:
-    """Raises `UserError` if the lines of the file `path` are not those of the digest `expected`; "" is any."""
+    """Raises `UserError` if the lines of the file `path` do not have the digest `expected`; "" is any."""
     found = digest(vocabulary)
     if expected not in ("", found):
         raise UserError(

@@ -42,12 +42,12 @@ class Intervals:
 
     @classmethod
     def of(cls, train: ConfigDict) -> Intervals:
-        """Returns those of `config.train`: without `log_every` they end where anything else is due first."""
+        """Returns the intervals of `config.train`: without `log_every` they end where anything else is due first."""
         others = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
         return cls(train.steps, train.log_every or min(others, default=train.steps))
 
     def due(self, step: int, every: int) -> bool:
-        """Tells whether something that comes every `every` steps comes now; never, where `every` is 0."""
+        """Whether something that comes every `every` steps comes now; never, where `every` is 0."""
         if not every or step <= 0 or (step < self.steps and step % self.log_every):
             return False
         begin = (step - 1) // self.log_every * self.log_every
@@ -142,7 +142,7 @@ class TrainingLog(_Callback):
             parameters=self.model.step.trained_parameters,
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
-            processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
+            processor_seconds_per_step=processor_seconds / done,  # of all threads of this process
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
@@ -277,7 +277,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
-        """Inside, signals wait for whoever looks at `received`; with `waits` False, nested, they do not."""
+        """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
         before, self._waits = self._waits, waits
         try:
             yield

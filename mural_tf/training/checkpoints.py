@@ -224,7 +224,7 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
-    """Tells whether training has saved anything in a workdir."""
+    """Whether training has saved anything in a workdir."""
     return bool(list_checkpoints(workdir / FOLDERS["latest"]))
 
 
@@ -238,7 +238,7 @@ def restore_for_inference(
 
     With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
 
-    Raises `UserError` if there is none or it belongs to another architecture or vocabulary.
+    Raises `UserError` if it is missing or it belongs to another architecture or vocabulary.
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
@@ -274,7 +274,8 @@ def step_of(path: str) -> int:
 
 
 def _weights(model: DualEncoder) -> tf.train.Checkpoint:
-    # Not the Keras model itself, which would hand a checkpoint's optimiser state to whatever it is compiled with later.
+    # Not the Keras model itself, which would hand a checkpoint's optimiser state to the optimiser that it is compiled
+    # with later.
     return tf.train.Checkpoint(**model.weights_by_part())
 
 

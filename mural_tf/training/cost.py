@@ -42,7 +42,7 @@ IMAGES, TEXTS, LOSSES = "image tower", "text tower", "losses"
 TOWERS = (IMAGES, TEXTS)
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
 FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
-WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of those that are
+WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
 MOST_OPERATIONS = {"CPU": 2e11, "GPU": 2e13}  # of a step that is measured here: larger batches are, in parts
 HERE = "here"
 UTILISATION = 0.4  # of the peak, a guess
@@ -122,7 +122,7 @@ class Forecast:
         return self._room() >= 0
 
     def _room(self) -> float:
-        """The bytes of a replica's memory that would stay free, beyond those that should."""
+        """The bytes of a replica's memory that would stay free, beyond the bytes that should."""
         return (1 - FREE) * self.machine.memory - sum(self.memory.values())
 
     def operations(self, name: str) -> float:
@@ -165,7 +165,7 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     config = as_compiled(config, tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
     check_train(config, machine.replicas, machine.name)
-    # Which chains of cheap operations keep their inputs alone: XLA makes those of a whole step.
+    # Which chains of cheap operations keep their inputs alone: XLA makes the chains of a whole step.
     compiled = ("off", "on") if config.train.jit else (config.train.fused, "off")
     before = set_fusion(compiled[machine.name != HERE])
     if machine.name == HERE and compiles_fused():
@@ -198,7 +198,7 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
 
 
 def _has_data(data: ConfigDict) -> bool:
-    """Tells whether there is data to measure; raises `UserError` for a folder that is named and not there."""
+    """Whether there is data to measure; raises `UserError` for a folder that is named and not there."""
     try:
         check_data(data)
     except UserError:

@@ -60,7 +60,7 @@ class DataProgress:
         return {stream: places.numpy()[..., 0].min(axis=0).tolist() for stream, places in self.places.items()}
 
     def next_epochs(self) -> None:
-        """Goes on with a new epoch of everything: the places are those of other data, or of another division."""
+        """Goes on with a new epoch of everything: the places belong to other data, or to another division."""
         for stream, places in self.places.items():
             self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
 
@@ -71,7 +71,7 @@ class DataProgress:
     def restore(self, path: str) -> str:
         """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
 
-        Returns why they are none, or "".
+        Returns why the places do not fit, or "".
         """
         reader, reason = tf.train.load_checkpoint(path), ""
         shapes = reader.get_variable_to_shape_map()

@@ -166,7 +166,7 @@ def _reads_share(config: ConfigDict) -> bool:
 
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Says how the data differs from what the checkpoint was trained on; a place in those is none in these."""
+    """Says how the data differs from what the checkpoint was trained on; places do not carry over."""
     parts = {source: set() for of_stream in sources.values() for source, _ in of_stream}
     for source, files in (one for of_stream in sources.values() for one in of_stream):
         parts[source].update(files)

@@ -3,7 +3,7 @@
 Both are read off TensorFlow's graph, so that no architecture needs a formula. Products (matrix products and
 convolutions) are counted, two operations for a multiplication and an addition; everything else is cheap beside them. A
 tensor of the forward pass that an operation of the gradient reads is one that is kept. Nothing is computed: sizes may
-be those of a machine that is not there.
+be of a machine that is not there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def gradient_costs(
 
 
 def _reached_from(sources: set, operations: Iterable) -> set:
-    """Returns those of operations, in the order of the graph, that depend on `sources`."""
+    """Returns the operations that depend on `sources`, in the order of the graph."""
     reached = set(sources)
     for operation in operations:
         if any(value.op in reached for value in operation.inputs):
@@ -125,7 +125,7 @@ def _bytes(value: tf.Tensor) -> int:
 
 
 class _Products:
-    """Counts the operations of products in a graph, with those of the functions that it calls; loops turn once."""
+    """Counts the products in a graph, with the products of the functions that it calls; loops turn once."""
 
     def __init__(self, graph_def):
         self._functions = {function.signature.name: function for function in graph_def.library.function}

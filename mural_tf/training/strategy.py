@@ -54,7 +54,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
 
 
 def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
+    """Whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
     return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
 
 
@@ -135,7 +135,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
             "or the chief; there are no parameter servers and no evaluators."
         )
     if not 0 <= index < hosts.get(kind, 0):
-        raise UserError(f"TF_CONFIG's task {kind} {index} is none of its cluster's: there are {hosts}.")
+        raise UserError(f"TF_CONFIG's task {kind} {index} is not in its cluster, which has {hosts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -165,7 +165,7 @@ def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str |
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this process writes the workdir: the only one, or the first of several workers."""
+    """Whether this process writes the workdir: the only one, or the first of several workers."""
     return strategy.extended.should_checkpoint
 
 

@@ -2,10 +2,10 @@
 
     python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
 
-Traces the step with static shapes, lists every operation of its graph, and names those that no XLA backend compiles,
-that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read through its
-C API, since Python has no public one: an operation counts as compilable if it is registered for XLA on CPU and on GPU
-alike, which is how those that every backend has, TPUs included, are registered. `--compile` then compiles and runs one
+Traces the step with static shapes, lists every operation of its graph, and names the operations that no XLA backend
+compiles, that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read
+through its C API, since Python has no public one: an operation counts as compilable if it is registered for XLA on CPU
+and on GPU alike, as operations of every backend, TPUs included, are registered. `--compile` then compiles and runs one
 step on this CPU.
 """
 
@@ -33,7 +33,7 @@ from mural_tf.training.fit import compile_model
 from mural_tf.training.strategy import as_compiled
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
-# XLA compiles these with an upper bound of their size only; a step with static shapes has none.
+# XLA compiles these only with an upper bound of their size; a step with static shapes has no such operation.
 SIZE_DEPENDS_ON_DATA = {"Where", "Unique", "UniqueV2", "DynamicPartition"}
 FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 
@@ -59,7 +59,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
 
 
 def operations(graph_def) -> collections.Counter:
-    """Counts the operation types of a GraphDef, those of its functions included."""
+    """Counts the operation types of a GraphDef, its functions included."""
     return collections.Counter(node.op for node in _nodes(graph_def))
 
 

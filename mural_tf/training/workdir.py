@@ -223,7 +223,7 @@ def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
 
 
 def has_evaluation(row: dict, name: str, step: int) -> bool:
-    """Tells whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
+    """Whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
     return row["step"] == step and any(key.startswith(f"{name}/") for key in row)
 
 
@@ -256,7 +256,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def _revision(root: pathlib.Path) -> str:
-    """Returns the git revision of a checkout; "" where the folder is none, though it may lie in another one's."""
+    """Returns the git revision of a checkout; "" where the folder is not the top of a checkout."""
     if not (root / ".git").exists():
         return ""
     try:

@@ -188,6 +188,7 @@ def test_modules_nest_in_another_saved_model_and_load_without_this_library(expor
     assert np.abs(np.array(json.loads(run.stdout)) - expected).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch(tmp_path):
     config = toy_config("")
     config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, batch_norm_group="16"))

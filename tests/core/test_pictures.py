@@ -14,6 +14,7 @@ from PIL import Image
 
 from mural_tf.data import pictures
 from mural_tf.data.images import decode_image
+from mural_tf.data.picture_folders import picture_files
 from mural_tf.data.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture
 from mural_tf.ingest.filters import usable_bytes
 
@@ -101,6 +102,9 @@ def test_a_scan_is_shrunk_as_it_is_decoded(monkeypatch, image_format, mode):
         assert Image.open(io.BytesIO(for_the_encoder(buffer.getvalue()))).size == size
 
 
+ENTITY = "&part;</svg><!DOCTYPE svg [<!ENTITY part '>&#60;image href=\"a.png\"/>'>]>"
+
+
 def test_a_drawing_is_drawn_where_it_is_a_file(tmp_path):
     pytest.importorskip("resvg_py", reason="needs resvg-py: pip install -e '.[demo]'")
     content = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="{}">{}</svg>'
@@ -110,12 +114,12 @@ def test_a_drawing_is_drawn_where_it_is_a_file(tmp_path):
     assert drawn.getpixel((9, 500)) == (255, 255, 255)
     Image.new("RGB", (9, 9)).save(tmp_path / "secret.png")
     secret = f"{tmp_path}/secret.png"
-    for part in ("<image href='secret.png'/>", f"<image\nx:href = '{secret}'/>", "<feImage href='a.png'/>"):
+    for part in ("<image href='secret.png'/>", f"<image\nx:href = '{secret}'/>", "<feImage href='a.png'/>", ENTITY):
         (tmp_path / "b.svg").write_text(content.format(20, part))
         with pytest.raises(BadImage, match="shows other files"):
             read_file(tmp_path / "b.svg")
     (tmp_path / "b.svg").write_text(content.format("1e9", ""))  # its shape would take 64 GB at full width
-    assert max(read_picture(read_file(tmp_path / "b.svg")).size) <= pictures.DRAWN_SIDE
+    assert max(read_picture(read_file(tmp_path / "b.svg")).size) <= 512
     (tmp_path / "b.svg").write_text("<svg")
     with pytest.raises(BadImage, match="cannot be drawn"):
         read_file(tmp_path / "b.svg")
@@ -134,7 +138,7 @@ def test_programs_own_folders_hold_no_pictures(tmp_path):
     for name in ("a/x.jpg", "a/y.txt", *hidden, "b.MP4"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    files, others = pictures.picture_files(tmp_path, ("txt",))
+    files, others = picture_files(tmp_path, ("txt",))
     assert files == [tmp_path / "a/x.jpg", tmp_path / "a/y.txt"]
     assert {kind: len(paths) for kind, paths in others.items()} == {
         "picture that is hidden, or in a folder of a program": 4, "file that is no picture (.MP4)": 1

@@ -144,6 +144,7 @@ CLIP_TEXTS = {
 }
 
 
+@pytest.mark.slow
 def test_clips_own_texts(folders):
     model, config, pieces = import_weights("clip", folders["clip"], config_of("clip"))
     tokenizer = tokenizer_of(config, pieces)
@@ -172,6 +173,7 @@ def test_each_byte_and_each_word_of_a_text():
     assert [byte_words.is_end(piece) for piece in (end["it"], "it")] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_tower_that_is_not_asked_for_stays_as_it_was(folders, tmp_path):
     config = starting_config("clip")
     config.text_tower.update(dict(weights=str(folders["siglip"]), max_length=6))
@@ -197,7 +199,7 @@ def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
         configure("clip", folders["clip"], config_of("clip"), as_trained=True)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_big_vision_s_file_gives_the_same_model(folders, tmp_path, stacked):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"], stacked)
     config = config_of("siglip")
@@ -214,6 +216,7 @@ def test_big_vision_s_file_gives_the_same_model(folders, tmp_path, stacked):
         np.testing.assert_array_equal(a, b, err_msg=a.name)
 
 
+@pytest.mark.slow
 def test_big_vision_s_older_files(folders, tmp_path):
     """Positions that are to be added, and a text tower without a head."""
 
@@ -243,6 +246,7 @@ def test_a_folder_is_another_model_once_a_file_of_it_is(folders, tmp_path, chang
     assert model_digest(folder) != before
 
 
+@pytest.mark.slow
 def test_each_folder_is_loaded_as_it_is(folders):
     for name in ("siglip", "siglip2", "xlm_roberta_clip", "clip"):
         embedder = mural_tf.load(folders[name])
@@ -265,6 +269,7 @@ def test_padding_is_attended_to_and_cannot_be_left_out(folders):
     assert np.abs(model.embed_texts(shorter) - model.embed_texts(alone)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_an_image_tower_with_another_text_tower(folders, tmp_path):
     sentences = foreign.write_sentences(tmp_path / "sentences")  # its head leads to 20 numbers, as the CLIP's
     import_into_workdir("clip", folders["clip"], tmp_path / "both", text=sentences)
@@ -276,6 +281,7 @@ def test_an_image_tower_with_another_text_tower(folders, tmp_path):
     assert embedder.config.origin.startswith("clip clip, licence not said in its folder; sentences sentences")
 
 
+@pytest.mark.slow
 def test_a_text_tower_without_a_space_gets_a_fresh_head(folders, tmp_path, capsys):
     (folders["siglip2"] / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     import_into_workdir("siglip", folders["siglip2"], tmp_path / "new", text=folders["bert"])
@@ -410,6 +416,7 @@ def test_other_files_are_refused_in_a_line(folders, tmp_path):
         import_into_workdir("clip", folders["clip"], tmp_path / "w", text=m_clip)
 
 
+@pytest.mark.slow
 def test_towers_compile(folders):
     """XLA takes both towers; what it gives is what they give without."""
     for kind in ("siglip", "clip"):
@@ -423,6 +430,7 @@ def test_towers_compile(folders):
     np.testing.assert_allclose(compiled(tokens), model.embed_texts(tokens), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["siglip", "xlm_roberta_clip", "clip"])
 def test_exports_give_what_the_model_gives(folders, tmp_path, kind):
     """Strings and JPEGs in; no operation that a stock server lacks."""

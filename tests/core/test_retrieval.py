@@ -8,7 +8,7 @@ from fake_embedder import FakeEmbedder
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.evaluation import report
+from mural_tf.evaluation import report, tables
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import HELD_OUT, Request, measure_retrieval
 
@@ -115,10 +115,10 @@ def test_held_out_names_are_measured_apart_among_all_images(data_dir):
     assert metrics[f"retrieval/en/{HELD_OUT}"] == metrics[f"retrieval/first/{HELD_OUT}"] == pytest.approx(250 / 3)
     assert metrics[f"retrieval/de/{HELD_OUT}"] == pytest.approx(200 / 3)
     assert metrics[f"retrieval/all/{HELD_OUT}"] == pytest.approx(75)
-    assert "first          1         90.3            83.3" in report.group_table(
+    assert "first          1         90.3            83.3" in tables.group_table(
         metrics, "retrieval", {"first": [""]}, 2
     )
-    table = report.group_table({**metrics, "retrieval/others/mean_recall": 1.0}, "retrieval", {"others": ["xh"]}, 2)
+    table = tables.group_table({**metrics, "retrieval/others/mean_recall": 1.0}, "retrieval", {"others": ["xh"]}, 2)
     assert "others          1          1.0               –" in table  # measured on data without held-out names
     alone = metrics_with("image1")  # no German caption: no mean over languages
     assert alone[f"retrieval/en/{HELD_OUT}"] == 100 and f"retrieval/all/{HELD_OUT}" not in alone

@@ -175,7 +175,7 @@ def cluster(kind, index, **tasks):
     ("{", "TF_CONFIG cannot be used"),
     ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .KeyError: 'task'"),
     ("[]", "TF_CONFIG cannot be used .TypeError"),
-    (cluster("worker", 2), "task worker 2 is none of its cluster's: there are {'worker': 2}"),
+    (cluster("worker", 2), "task worker 2 is not in its cluster, which has {'worker': 2}"),
     (cluster("worker", "first"), "TF_CONFIG cannot be used .ValueError: .*'first'"),
     (cluster("ps", 0, ps=["c:1"]), "tasks of the kind ps: .* there are no parameter servers and no evaluators"),
     (cluster("worker", 0, ps=["c:1"]), "tasks of the kind ps"),

@@ -184,7 +184,7 @@ def test_karpathy(tmp_path):
     content["images"][0]["split"] = "tesu"
     path, problems = write_json(tmp_path / "damaged.json", content), Problems()
     list(caption_files.read_karpathy(path, "test", on_problem=problems))
-    assert [kind for kind, _ in problems] == ["image of a split that is none of train, restval, val, test"]
+    assert [kind for kind, _ in problems] == ["image of an unknown split, expected train, restval, val, test"]
     flickr = write_json(tmp_path / "dataset_flickr30k.json", karpathy_content(coco=False))
     assert list(caption_files.read_karpathy(flickr, "train")) == [
         Caption("1.jpg", "1.jpg", "Sentence 0 of 1.", "en", f"{flickr}, sentence 10")

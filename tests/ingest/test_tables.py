@@ -4,8 +4,6 @@ import csv
 import gzip
 import io
 import json
-import os
-import pathlib
 import random
 import re
 import sys
@@ -162,7 +160,8 @@ def of_download(folder):
 CDN = "https://cdn.example/s/{}?v=1".format
 WOO_HEAD = ["ID", "Type", "UGS", "Nom", "Publié", "Description", "Images", "Parent"]
 WOO = [
-    ["10", "variable", "W0", "Chapeau", "1", r"<p>Rouge</p>\n[gallery ids=3]", f"{CDN('p0.jpg')}, {CDN('p1-scaled.jpg')}", ""],
+    ["10", "variable", "W0", "Chapeau", "1", r"<p>Rouge</p>\n[gallery ids=3]",
+        f"{CDN('p0.jpg')}, {CDN('p1-scaled.jpg')}", ""],
     ["11", "variation", "W0-M", "Chapeau - M", "1", "", "", "W0"],
     ["12", "variation", "W0-L", "Chapeau - L", "1", "", CDN("p0.jpg"), "id:10"],
     ["13", "simple", "W1", "Manteau", "0", "", CDN("p2.jpg"), ""],
@@ -177,11 +176,18 @@ SHOPIFY = [
 ]  # fmt: skip
 GOOGLE = [
     ["id", "title", "image_link", "additional_image_link", "item_group_id"],
-    ["1", "red hat", "p0.jpg", "p1.jpg,p2.jpg", "g"], ["2", "red hat M", "p0.jpg", "", "g"], ["3", "bag", "p3.jpg", "", ""],
+    ["1", "red hat", "p0.jpg", "p1.jpg,p2.jpg", "g"], ["2", "red hat M", "p0.jpg", "", "g"],
+        ["3", "bag", "p3.jpg", "", ""],
 ]  # fmt: skip
 COMMAS = ["red, blue.jpg", "a;b.jpg", "p2.jpg", "p3.jpg"]
 NFD = [unicodedata.normalize("NFD", "león.jpg"), *NAMES[1:]]
-JAPANESE = columns(["品番", "画像", "商品名"], "abcd", NAMES, ["赤いシャツ", "赤いシャツです", "青い帽子", "緑の帽子"], encoding="shift_jis")
+JAPANESE = columns(
+    ["品番", "画像", "商品名"],
+    "abcd",
+    NAMES,
+    ["赤いシャツ", "赤いシャツです", "青い帽子", "緑の帽子"],
+    encoding="shift_jis",
+)
 SHEET = [["sku", "photo", "title"], *([f"A{i}", NAMES[i], HATS[i]] for i in range(4))]
 OBJECTS = [{"id": i, "image": NAMES[i], "caption": HATS[i]} for i in range(4)]
 GETTEXT = "A red kangaroo.\nach.utf8=Kangaru\nde_AT.utf8=Ein Känguru\nsr@latin.utf8=kengur\npt.utf8="
@@ -190,33 +196,41 @@ GETTEXT = "A red kangaroo.\nach.utf8=Kangaru\nde_AT.utf8=Ein Känguru\nsr@latin.
 TABLES = {
     # forms of text
     "tabs, UTF-16": (rows(*WIDE, delimiter="\t", encoding="utf-16"), "separated by tabs", "S0 S1 S2 S3", 8, ""),
-    "bars, UTF-16 without a mark": (rows(*WIDE, delimiter="|", encoding="utf-16-le"), "title_en (en)", "S0 S1 S2 S3", 8, ""),
+    "bars, UTF-16 without a mark": (rows(*WIDE, delimiter="|", encoding="utf-16-le"), "title_en (en)",
+        "S0 S1 S2 S3", 8, ""),
     "semicolons, Windows": (rows(*WIDE, ["S0", "", "Müsli", "", ""], delimiter=";", encoding="cp1252"),
                             "cp1252, columns separated by ';'", "S0 S1 S2 S3", 9, ""),
-    "Excel's separators": (text('sep=;\r\nphoto;caption\r\np0.jpg;"a ""red""\nhat; large"\r\n'), "';'", "p0.jpg", 1, ""),
+    "Excel's separators": (text('sep=;\r\nphoto;caption\r\np0.jpg;"a ""red""\nhat; large"\r\n'), "';'", "p0.jpg", 1,
+        ""),
     "decimal commas": (rows(*[[*line, f"{n},90" if n else "price"] for n, line in enumerate(WIDE)], delimiter=";"),
                        "fields: brand, price", "S0 S1 S2 S3", 8, ""),
     "backslashes": (text('sku,photo,title\n' + "".join(f'A{i},p{i}.jpg,"a hat, 15\\" wide {i}"\n' for i in range(4))),
                     "captions: title", "A0 A1 A2 A3", 4, ""),
     "spaces after commas": (text("sku, photo, title\n" + "".join(f'A{i}, p{i}.jpg, "hat, {i}"\n' for i in range(4))),
                             "captions: title", "A0 A1 A2 A3", 4, ""),
-    "an open quote": (text('photo,title\np0.jpg,hat\np1.jpg,"coat\np2.jpg,bag\np3.jpg,cap\n'), "photo", "p0.jpg p2.jpg p3.jpg", 3,
+    "an open quote": (text('photo,title\np0.jpg,hat\np1.jpg,"coat\np2.jpg,bag\np3.jpg,cap\n'), "photo",
+        "p0.jpg p2.jpg p3.jpg", 3,
                       "1 x row with a quote that nothing closes, first at {folder}/t.csv:3"),
     "more columns": (text("photo,title\np0.jpg,hat\np1.jpg,coat,red\np2.jpg,bag\n"), "photo", "p0.jpg p2.jpg", 2,
                      "more columns than the first"),
-    "broken bytes": (text("photo,title\np0.jpg,hat\np1.jpg,c\udcffat\np2.jpg,bär\n".replace("\udcff", "\x00")), "utf-8",
+    "broken bytes": (text("photo,title\np0.jpg,hat\np1.jpg,c\udcffat\np2.jpg,bär\n".replace("\udcff", "\x00")),
+        "utf-8",
                      "p0.jpg p2.jpg", 2, "null character"),
-    "Shift-JIS": (JAPANESE, "neither UTF-8 nor in a Western encoding: name the encoding, such as --encoding=shift_jis", "", 0, None),
+    "Shift-JIS": (JAPANESE,
+        "neither UTF-8 nor in a Western encoding: name the encoding, such as --encoding=shift_jis", "", 0, None),
     "cut off": (lambda folder: _cut_off(rows(*WIDE)(folder)), "sku", "S0 S1 S2", 5, "damaged or cut off"),
     "empty": (text(""), "t.csv is empty: expected columns", "", 0, None),
     "lines of nothing": (text("\n \n"), "t.csv is empty: expected columns", "", 0, None),
     "names of columns": (text("image,caption\n"), "no rows that can be read, below its names", "", 0, None),
     "one column": (text("a\nb\n"), "has one column only", "", 0, None),
-    "no pictures": (text("caption,price\nred hat,2\nblue hat,3\n"), "No column of pictures is found among caption", "", 0, None),
-    "too many columns": (text(",".join(f"c{i}" for i in range(20_000)) + "\np0.jpg" + ",x" * 19_999), "20,000 columns", "", 0, None),
+    "no pictures": (text("caption,price\nred hat,2\nblue hat,3\n"), "No column of pictures is found among caption",
+        "", 0, None),
+    "too many columns": (text(",".join(f"c{i}" for i in range(20_000)) + "\np0.jpg" + ",x" * 19_999),
+        "20,000 columns", "", 0, None),
     "another spreadsheet": (text("PK", "t.ods"), "save as .xlsx or as CSV", "", 0, None),
     # JSON
-    "objects in a list": (lines({"product": {"id": "A1", "media": [{"file": "p0.jpg", "w": 3}, {"file": "p1.jpg"}], "title": "hat"}}),
+    "objects in a list": (lines({"product": {"id": "A1", "media": [{"file": "p0.jpg", "w": 3}, {"file": "p1.jpg"}],
+        "title": "hat"}}),
                           "pictures: product.media.file", "A1 A1#2", 1, ""),
     "lines named .json": (lines(*OBJECTS, name="t.json"), "id: id", "0 1 2 3", 4, ""),
     "a list named .jsonl": (text(json.dumps(OBJECTS, indent=1), "t.jsonl"), "id: id", "0 1 2 3", 4, ""),
@@ -228,67 +242,98 @@ TABLES = {
     "title above": (workbook(["Spring"], *SHEET), "Excel workbook\n  pictures: photo", "A0 A1 A2 A3", 4, ""),
     "size A1": (workbook(*SHEET, dimension=b"A1"), "id: sku", "A0 A1 A2 A3", 4, ""),
     "size too small": (workbook(*SHEET, dimension=b"A1:B2"), "id: sku", "A0 A1 A2 A3", 4, ""),
-    "merged cells": (workbook(SHEET[0], ["A0", "p0.jpg", "a hat"], [None, "p1.jpg", None], ["A2", "p2.jpg", "a coat"], change=merged),
+    "merged cells": (workbook(SHEET[0], ["A0", "p0.jpg", "a hat"], [None, "p1.jpg", None],
+        ["A2", "p2.jpg", "a coat"], change=merged),
                      "id: sku", "A0 A0#2 A2", 2, ""),
     "chart": (workbook(*SHEET, change=chart), "id: sku", "A0 A1 A2 A3", 4, ""),
-    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is no workbook that can be read: save it again", "", 0, None),
+    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is no workbook that can be read: save it again", "", 0,
+        None),
     # Parquet
-    "pictures within": (parquet(image=lambda images: [{"bytes": one, "path": ""} for one in images], text=[["a", "b"]] * 4,
+    "pictures within": (parquet(image=lambda images: [{"bytes": one, "path": ""} for one in images],
+        text=[["a", "b"]] * 4,
                                 height=[1.0, None, 3.0, 4.5]), "pictures: image.bytes", 4, 2, ""),
-    "lists of pictures": (parquet(sku=["a", "b"], images=lambda images: [images[:2], images[2:]], title=["hat", "bag"]),
+    "lists of pictures": (parquet(sku=["a", "b"], images=lambda images: [images[:2], images[2:]],
+        title=["hat", "bag"]),
                           "pictures: images", "a a#2 b b#2", 2, ""),
-    "null in front": (parquet(sku=["a", "b"], image=lambda images: [None, images[0]], title=["hat", "bag"]), "image", "b a", 2, ""),
+    "null in front": (parquet(sku=["a", "b"], image=lambda images: [None, images[0]], title=["hat", "bag"]),
+        "image", "b a", 2, ""),
     # which column is what
-    "a row a language": (rows(["image", "language", "caption"], ["p0.jpg", "de", "Hut"], ["p0.jpg", "en", "hat"], ["p1.jpg", "xx-", "?"]),
+    "a row a language": (rows(["image", "language", "caption"], ["p0.jpg", "de", "Hut"], ["p0.jpg", "en", "hat"],
+        ["p1.jpg", "xx-", "?"]),
                          "captions: caption (by language", "p0.jpg", 2, "1 x unknown language"),
     "German": (columns(["Artikelnummer", "Bild", "Titel (DE)", "Titel (EN)"], "abcd", NAMES, HATS, HATS),
                "id: Artikelnummer", "a b c d", 8, ""),
-    "languages alone": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)", "a b c d", 8, ""),
+    "languages alone": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)",
+        "a b c d", 8, ""),
     "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "nl", "acme"] for i in range(4))),
                  "pictures: 3", "x-0a x-1a x-2a x-3a", 4, ""),
-    "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()), "captions: caption (english)",
+    "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
+        "captions: caption (english)",
                    "1000 1001 1002 1003", 4, ""),
-    "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS), "columns with the name of an earlier one, and "
+    "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
+        "columns with the name of an earlier one, and "
                         "their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
-    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by what", "a b c d", 0, ""),
-    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first 4", 4, 1, ""),
+    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by what",
+        "a b c d", 0, ""),
+    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first 4",
+        4, 1, ""),
     # pictures
-    "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS), "pictures: image_1, image_2, f",
+    "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS),
+        "pictures: image_1, image_2, f",
                          "a a#2 b b#2", 2, ""),
-    "bars": (columns(["sku", "Images", "Name"], "ab", ["p0.jpg|p1.jpg", "p2.jpg | p3.jpg"], HATS), "id: sku", "a a#2 b b#2", 2, ""),
-    "separators in names": (columns(["image", "caption"], COMMAS, HATS, names=COMMAS), "4 of the first 4 are there", 4, 4, ""),
-    "in subfolders": (rows(["Handle", "Title", "Image Src"], *([NAMES[i][:2], HATS[i], CDN(f"{NAMES[i]}")] for i in range(4)),
-                           names=[f"sub/{i}/{name}" for i, name in enumerate(NAMES)]), "pictures: Image Src", "p0 p1 p2 p3", 4, ""),
-    "two guesses": (rows(["Handle", "Title", "Image Src"], *([NAMES[i][:2], HATS[i], CDN(f"x{i}.jpg")] for i in range(4))),
+    "bars": (columns(["sku", "Images", "Name"], "ab", ["p0.jpg|p1.jpg", "p2.jpg | p3.jpg"], HATS), "id: sku",
+        "a a#2 b b#2", 2, ""),
+    "separators in names": (columns(["image", "caption"], COMMAS, HATS, names=COMMAS), "4 of the first 4 are there",
+        4, 4, ""),
+    "in subfolders": (rows(["Handle", "Title", "Image Src"],
+        *([NAMES[i][:2], HATS[i], CDN(f"{NAMES[i]}")] for i in range(4)),
+                           names=[f"sub/{i}/{name}" for i, name in enumerate(NAMES)]), "pictures: Image Src",
+                               "p0 p1 p2 p3", 4, ""),
+    "two guesses": (rows(["Handle", "Title", "Image Src"],
+        *([NAMES[i][:2], HATS[i], CDN(f"x{i}.jpg")] for i in range(4))),
                     "Image Src names pictures, too; 0 of the first 4 are there", "p0 p1 p2 p3", 4, ""),
-    "named by the id": (columns(["sku", "title", "price"], ["p0", "P1", "p2", "p3"], HATS, "1234"), "pictures: sku", "p0 P1 p2 p3", 4, ""),
-    "accents of a Mac": (columns(["image", "caption"], ["LEÓN.JPG", *NAMES[1:]], HATS, names=NFD), "4 of the first 4", 4, 4, ""),
-    "other systems' paths": (columns(["image", "caption"], ["/else/p0.jpg", "C:\\x\\p1.JPG", "p2", "../p3.jpg"], HATS), "4 of the first 4", 4, 4, ""),
+    "named by the id": (columns(["sku", "title", "price"], ["p0", "P1", "p2", "p3"], HATS, "1234"), "pictures: sku",
+        "p0 P1 p2 p3", 4, ""),
+    "accents of a Mac": (columns(["image", "caption"], ["LEÓN.JPG", *NAMES[1:]], HATS, names=NFD),
+        "4 of the first 4", 4, 4, ""),
+    "other systems' paths": (columns(["image", "caption"], ["/else/p0.jpg", "C:\\x\\p1.JPG", "p2", "../p3.jpg"],
+        HATS), "4 of the first 4", 4, 4, ""),
     "addresses alone": (columns(["image", "caption"], [f"https://x.example/{n}" for n in NAMES], HATS, names=()),
-                        "0 of the first 4 are there; addresses are not fetched here: download them with img2dataset", "", 0,
+        "0 of the first 4 are there; addresses are not fetched here: download them with img2dataset", "", 0,
                         "4 x picture that is not there"),
-    "elsewhere": (elsewhere("tables", "{folder}/photos/{name}"), "0 of the first 4 are there, with --images={folder}/photos 4 are", "", 0,
+    "elsewhere": (elsewhere("tables", "{folder}/photos/{name}"),
+        "0 of the first 4 are there, with --images={folder}/photos 4 are", "", 0,
                   "4 x file name that leads out of its folder"),
-    "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0, "4 x picture that is not there"),
-    "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2, "file name that leads out of its folder"),
+    "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0,
+        "4 x picture that is not there"),
+    "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2,
+        "file name that leads out of its folder"),
     "img2dataset": (download, "img2dataset's output", "000000000 000000001 000000002", 3, ""),
     # products
     "WooCommerce": (rows(WOO_HEAD, *WOO), "variations: rows whose Parent is another product", "10 10#2 15", 2,
                     "2 x row that is not for sale (Publié: 0); --where=all takes these, too"),
-    "Shopify": (rows(*SHOPIFY), "left out of the first 5 rows: 1 x row that is not for sale (Status: draft)", "hat hat#2", 1,
+    "Shopify": (rows(*SHOPIFY), "left out of the first 5 rows: 1 x row that is not for sale (Status: draft)",
+        "hat hat#2", 1,
                 "2 x row that is not for sale"),
     "Google": (rows(*GOOGLE), "pictures: image_link, additional_image_link", "g g#2 g#3 3", 2, ""),
-    "one picture, two products": (columns(["sku", "image", "title", "color"], "abcd", ["p0.jpg"] * 4, HATS, "rgby"), "fields: color", "a b c d", 4, ""),
-    "repeated": (rows(["sku", "image", "title"], *[["a", "p0.jpg", "hat"]] * 2, ["a", "", ""], ["", "", ""]), "sku", "a", 1, "repeats an earlier one"),
-    "words alone": (rows(["image", "title", "price"], ["p0.jpg", "hat", "3"], ["", "coat", "4"], ["", "", "5"]), "title", "p0.jpg coat", 2,
+    "one picture, two products": (columns(["sku", "image", "title", "color"], "abcd", ["p0.jpg"] * 4, HATS, "rgby"),
+        "fields: color", "a b c d", 4, ""),
+    "repeated": (rows(["sku", "image", "title"], *[["a", "p0.jpg", "hat"]] * 2, ["a", "", ""], ["", "", ""]), "sku",
+        "a", 1, "repeats an earlier one"),
+    "words alone": (rows(["image", "title", "price"], ["p0.jpg", "hat", "3"], ["", "coat", "4"], ["", "", "5"]),
+        "title", "p0.jpg coat", 2,
                     "1 x row without a picture, an id or words"),
     # folders
-    "folder": (folder_of("red_hat.jpg", "x.jpg", "@eaDir/x.jpg/y.jpg", "film.mp4"), "--captions=names", "red_hat.jpg x.jpg", 0,
+    "folder": (folder_of("red_hat.jpg", "x.jpg", "@eaDir/x.jpg/y.jpg", "film.mp4"), "--captions=names",
+        "red_hat.jpg x.jpg", 0,
                "1 x file that is no picture (.mp4), first at {folder}/in/film.mp4"),
-    "folder and table": (folder_of("red_hat.jpg", t_csv="image,caption\n"), "in/t.csv` that table", "red_hat.jpg", 0, "(.csv)"),
-    "texts beside pictures": (folder_of("p0.jpg", "p1.webp", p0_de_txt="Hut", p0_txt="en=hat\n", p1_txt="de=Rock\n\nen = skirt", q_en_txt="?"),
+    "folder and table": (folder_of("red_hat.jpg", t_csv="image,caption\n"), "in/t.csv` that table", "red_hat.jpg",
+        0, "(.csv)"),
+    "texts beside pictures": (folder_of("p0.jpg", "p1.webp", p0_de_txt="Hut", p0_txt="en=hat\n",
+        p1_txt="de=Rock\n\nen = skirt", q_en_txt="?"),
                               "caption.de (de)", "p0.jpg p1.webp", 4, "1 x text without a picture of its name"),
-    "texts of gettext": (folder_of("p0.jpg", "p1.jpg", p0_txt=GETTEXT, p1_txt="A pea = a thing\nach = no language"), "caption.ach (ach)",
+    "texts of gettext": (folder_of("p0.jpg", "p1.jpg", p0_txt=GETTEXT, p1_txt="A pea = a thing\nach = no language"),
+        "caption.ach (ach)",
                          "p0.jpg p1.jpg", 6, ""),
     "nothing": (folder_of(t_txt="x"), "holds no pictures", "", 0, None),
 }  # fmt: skip
@@ -336,21 +381,24 @@ ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]
 
 
 @pytest.mark.parametrize("make, asked, names, said", [
-    (WIDE_TABLE, {"columns": ("image=photo", "caption.nl=title_de", "caption=title_en+brand", "id=brand")}, "acme acme#2 acme#3 acme#4",
+    (WIDE_TABLE, {"columns": ("image=photo", "caption.nl=title_de", "caption=title_en+brand", "id=brand")},
+        "acme acme#2 acme#3 acme#4",
      "captions: title_de (nl), title_en (en)"),
     (WIDE_TABLE, {"columns": ("image=fotto",)}, "", "no such column; did you mean 'photo'?"),
     (WIDE_TABLE, {"columns": ("picture=photo",)}, "", "is not understood; expected image="),
     (WIDE_TABLE, {"columns": ("photo",)}, "", "is not understood; expected image="),
     (STOCK, {"columns": ("id=GTIN", "UPC", "EAN", "or ISBN")}, "a b c d", "id: GTIN, UPC, EAN, or ISBN"),
     (columns(["sku", "a", "b"], "x", ["p0.jpg"], ["p1.jpg"]), {"columns": ("image=a+b",)}, "x x#2", "pictures: a, b"),
-    (STOCK, {"where": ABOVE, "columns": ("id=gtin upc ean or isbn",)}, "b d", "2 x row that --where leaves out (stock)"),
+    (STOCK, {"where": ABOVE, "columns": ("id=gtin upc ean or isbn",)}, "b d",
+        "2 x row that --where leaves out (stock)"),
     (STOCK, {"where": {"prize": []}}, "", "--where: the table's first rows have no column 'prize'; they have GTIN"),
     (WOO_TABLE, {"all_rows": True}, "10 10#2 13 15", "id: ID"),
     (WOO_TABLE, {"where": {"Publié": [lambda text: text == "0"]}}, "13", "5 x row that --where leaves out"),
     (JAPANESE, {"encoding": "shift_jis"}, "p0.jpg p1.jpg p2.jpg p3.jpg", "captions: 商品名"),
     (JAPANESE, {"encoding": "shift-jess"}, "", "Unknown encoding 'shift-jess'"),
     (WIDE_TABLE, {"captions": "names"}, "", "--captions=names is for a folder of pictures; "),
-    (of_download, {"images": "in"}, *("https://x.example/0 https://x.example/1 https://x.example/2", "3 of the first 4 are there")),
+    (of_download, {"images": "in"},
+        *("https://x.example/0 https://x.example/1 https://x.example/2", "3 of the first 4 are there")),
     (WIDE_TABLE, {"images": "nowhere"}, "", "--images=nowhere: there is no such folder."),
 ])  # fmt: skip
 def test_the_user_says_otherwise(tmp_path, monkeypatch, make, asked, names, said):
@@ -374,11 +422,18 @@ def test_what_entries_hold(tmp_path):
     assert [list(entry.captions) for entry in variations] == [[("fr", "Chapeau")]] * 2 + [[("fr", "Bon d'achat")]]
     assert variations[2].file is None
     digests = [entry.digest() for entry in variations]
-    changed = rows(WOO_HEAD, WOO[0], [*WOO[1][:3], "Chapeau - XM", *WOO[1][4:]], *WOO[2:5], [*WOO[5][:5], "50 EUR", "", ""])
+    changed = rows(
+        WOO_HEAD, WOO[0], [*WOO[1][:3], "Chapeau - XM", *WOO[1][4:]], *WOO[2:5], [*WOO[5][:5], "50 EUR", "", ""]
+    )
     again, _ = found(understand(TableRequest(str(changed(tmp_path)), language="fr")), tmp_path)
     assert [a == entry.digest() for a, entry in zip(digests, again)] == [True, True, False]
     hat = found(understand(TableRequest(str(rows(*SHOPIFY)(tmp_path)), language="en")), tmp_path)[0][1]
-    assert hat.texts() == {"Body (HTML)": "A fine hat & more", "Variant SKU": "1b, 1c", "Status": "active", "Handle": "hat"}
+    assert hat.texts() == {
+        "Body (HTML)": "A fine hat & more",
+        "Variant SKU": "1b, 1c",
+        "Status": "active",
+        "Handle": "hat",
+    }
     wide, _ = found(understand(TableRequest(str(WIDE_TABLE(tmp_path)))), tmp_path)
     assert list(wide[2].captions) == [("de", "Hut 2"), ("en", "hat 2")] and wide[2].file == tmp_path / "p2.jpg"
     assert wide[2].texts() == {"sku": "S2", "brand": "acme"}
@@ -395,14 +450,20 @@ def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
 
 def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
     pictures(tmp_path / "secret", ["x.jpg"])
-    make = columns(["image", "caption"], ["p0.jpg", "../secret/x.jpg", f"{tmp_path}/secret/x.jpg", "%2e%2e/secret/x.jpg"], HATS)
+    make = columns(
+        ["image", "caption"], ["p0.jpg", "../secret/x.jpg", f"{tmp_path}/secret/x.jpg", "%2e%2e/secret/x.jpg"], HATS
+    )
     (tmp_path / "in").mkdir()
-    entries, skipped = found(understand(TableRequest(str(make(tmp_path / "in")), max_skipped_fraction=1.0, language="en")), tmp_path)
+    entries, skipped = found(
+        understand(TableRequest(str(make(tmp_path / "in")), max_skipped_fraction=1.0, language="en")), tmp_path
+    )
     assert [entry.name for entry in entries] == ["p0.jpg"] and "2 x file name that leads out of its folder" in skipped
 
 
 def test_names_of_files_are_captions_where_they_are_words(tmp_path):
-    folder = folder_of("red_hat-2.jpg", "IMG_0001.jpg", "UN LEÓN.jpg", "犬.jpg", "DSC-a.jpg", **{"UN LEÓN_txt": "a lion"})(tmp_path)
+    folder = folder_of(
+        "red_hat-2.jpg", "IMG_0001.jpg", "UN LEÓN.jpg", "犬.jpg", "DSC-a.jpg", **{"UN LEÓN_txt": "a lion"}
+    )(tmp_path)
     entries, _ = found(understand(TableRequest(str(folder), captions="names", language="en")), tmp_path)
     assert [text for entry in entries for _, text in entry.captions] == ["a lion", "red hat", "犬"]
     assert [own_tables._words_of_name(stem) for stem in ("x1", "photo", "a b")] == [""] * 3
@@ -415,15 +476,21 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     if form == "table":
         table = text("image,caption\np0.jpg,hat\n", "t\udcff.csv", ())(table)
     entries, skipped = found(understand(TableRequest(str(table), language="en")), tmp_path)
-    assert [entry.name for entry in entries] == ["p0.jpg"] and ("1 x text that its encoding" in skipped) == (form == "folder")
+    assert [entry.name for entry in entries] == ["p0.jpg"] and ("1 x text that its encoding" in skipped) == (
+        form == "folder"
+    )
 
 
 def test_words_that_are_also_codes_are_no_languages():
-    divided = map(table_columns.split_language, ("title_alt", "image_id", "is_new", "title_max", "name", "pt-BR", "caption_deu"))
+    divided = map(
+        table_columns.split_language, ("title_alt", "image_id", "is_new", "title_max", "name", "pt-BR", "caption_deu")
+    )
     assert [language for _, language in divided] == ["", "id", "", "", "", "pt-BR", "de"]
 
 
-@pytest.mark.parametrize("names", ["Nom", "Nombre", "Nome", "Nazwa", "Naam", "Namn", "Navn", "Nimi", "Název", "Название", "商品名", "İsim"])
+@pytest.mark.parametrize(
+    "names", ["Nom", "Nombre", "Nome", "Nazwa", "Naam", "Namn", "Navn", "Nimi", "Název", "Название", "商品名", "İsim"]
+)
 def test_the_name_of_a_product_comes_before_its_description(names):
     row = {"ID": "7", "Description": "A long text " * 9, names: "a hat", "Images": "p0.jpg"}
     found = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
@@ -466,7 +533,9 @@ def test_languages_are_guessed_from_many_captions(tmp_path, detector):
     alone = table_columns.Guess(["ein Hut"] * 20)
     assert set(alone.shares) == {"de"} and alone("a hat") == "de" and alone.describe() == "guessed: de 100%"
     assert table_columns.Guess([])("a hat") == "und"
-    make = columns(["image", "caption", "title", "language"], NAMES, ["ein Hut"] * 4, ["a hat"] * 4, ["", "de", "", "de"])
+    make = columns(
+        ["image", "caption", "title", "language"], NAMES, ["ein Hut"] * 4, ["a hat"] * 4, ["", "de", "", "de"]
+    )
     understood = understand(TableRequest(str(make(tmp_path)), columns=("caption=caption+title",)))
     assert "captions: caption (by language), title (by language)" in understood.describe()
     entries, _ = found(understood, tmp_path)
@@ -480,7 +549,11 @@ def test_languages_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lingua", types.SimpleNamespace(Language=language))
     make = columns(["image", "caption", "language"], NAMES, ["ein Hut", "a hat"], ["German", "Elvish"])
     entries, skipped = found(understand(TableRequest(str(make(tmp_path)))), tmp_path)
-    assert list(entries[0].captions) == [("de", "ein Hut")] and "unknown language, first at" in skipped and "(Elvish)" in skipped
+    assert (
+        list(entries[0].captions) == [("de", "ein Hut")]
+        and "unknown language, first at" in skipped
+        and "(Elvish)" in skipped
+    )
 
 
 def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):
@@ -513,7 +586,9 @@ def good_table(folder, form):
         return text(json.dumps(objects, indent=0), "t.json", names)(folder)
     if form == "jsonl":
         return text("".join(json.dumps(one) + "\n" for one in objects), "t.jsonl", names)(folder)
-    return rows(*table, names=names, delimiter=",\t"[form == "tsv"], encoding="utf-16" if form == "tsv" else "utf-8")(folder)
+    return rows(*table, names=names, delimiter=",\t"[form == "tsv"], encoding="utf-16" if form == "tsv" else "utf-8")(
+        folder
+    )
 
 
 def mutate(folder, form, seed):
@@ -526,14 +601,21 @@ def mutate(folder, form, seed):
     path.write_bytes(content)
     tally = RowTally()
     try:
-        entries = read(understand(TableRequest(str(path), language="en", max_skipped_fraction=1.0)), tally, folder / "kept")
+        entries = read(
+            understand(TableRequest(str(path), language="en", max_skipped_fraction=1.0)), tally, folder / "kept"
+        )
     except UserError as error:
         assert str(error).strip() and "Traceback" not in str(error), how
         return
     if form in ("csv", "jsonl"):
         was, lines = (re.split(rb"\r\n|\r|\n", table) for table in (good, content))
         whole = [i for i in range(12) if was[i + (form == "csv")] in lines]
-        texts = {word for entry in entries for _, text in [*entry.captions, *entry.texts().items()] for word in text.split(", ")}
+        texts = {
+            word
+            for entry in entries
+            for _, text in [*entry.captions, *entry.texts().items()]
+            for word in text.split(", ")
+        }
         missing = [i for i in whole if not {f"Hut {i}", f"hat {i}"} & texts]
         assert len(missing) <= tally.skipped.total + tally.left_out.total, (how, missing, tally.lines())
 

@@ -162,6 +162,7 @@ def test_a_damaged_folder_is_reported(tmp_path, name, content, message):
         open_teacher(str(tmp_path / "none"))
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
     """Losses and gradients; and the checkpoint holds a digest in place of the teacher's weights."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)

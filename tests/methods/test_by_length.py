@@ -27,7 +27,7 @@ def tokens(lengths, width):
     return {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("groups", [3, *(pytest.param(groups, marks=pytest.mark.slow) for groups in (1, 2, 7, 40))])
 def test_states_and_gradients_are_the_same(groups):
     encoder, batch = tower(), tokens([3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3], 20)
 
@@ -44,7 +44,8 @@ def test_states_and_gradients_are_the_same(groups):
         assert np.max(np.abs(one - other)) < 1e-3 * max(1.0, float(np.max(np.abs(other))))
 
 
-@pytest.mark.parametrize("known", [(8, 40), pytest.param((4, 8, 40), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [(8, 40), (4, 8, 40)])
 def test_lengths_known_beforehand_change_nothing_and_xla_compiles_them(known):
     """One compiled function for batches of short and of long texts; gradients come back to each row."""
     encoder = tower(layers=1)

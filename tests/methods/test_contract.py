@@ -24,10 +24,10 @@ most_methods_slowly = pytest.mark.parametrize(
     "method", ["mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)]
 )
 
-methods_with_parts_of_their_own = pytest.mark.parametrize("method", [  # of the others a faster one has all
-    pytest.param(method, marks=[pytest.mark.slow] * (method in ("align", "etcl", "labse", "embn", "parallel_embn")))
-    for method in contract.METHODS
-])  # fmt: skip
+FAST = ("mural", "globetrotter", "siglip", "mule")  # which have between them all that a method can have
+methods_with_parts_of_their_own = pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=[pytest.mark.slow] * (method not in FAST)) for method in contract.METHODS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_method_is_a_keras_model_around_two_towers(made, method):
     assert set(embeddings) == set(model.used) and set(config.method) == set(model.fields)
 
 
-@every_method
+@methods_with_parts_of_their_own
 def test_micro_batches_have_the_gradients_of_one_pass(made, method):
     _, model, batch = made[method]  # without dropout, and with the same groups for BatchNorm in both
     one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
@@ -69,7 +69,7 @@ def test_micro_batches_have_the_gradients_of_one_pass(made, method):
         assert abs(float(value - two.logs[name])) < 1e-5 * max(1.0, abs(float(value))), name
 
 
-@every_method
+@methods_with_parts_of_their_own
 def test_parts_of_a_batch_add_up(made, method):
     """What replicas answer for, of one batch with all its embeddings: losses, logs and gradients."""
     _, model, batch = made[method]
@@ -201,7 +201,8 @@ def test_what_is_exported_computes_what_the_model_does(made, method, eager):
         assert np.max(np.abs(found - model.embed_images(pictures))) < 1e-5
 
 
-@most_methods_slowly
+@pytest.mark.slow
+@every_method
 def test_a_tpu_would_take_the_step(method):
     step, example = trace_step(
         contract.toy_config(method), contract.tokenizer(contract.toy_config(method)).vocabulary_size, 4
@@ -209,7 +210,8 @@ def test_a_tpu_would_take_the_step(method):
     assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
-@most_methods_slowly
+@pytest.mark.slow
+@every_method
 def test_overfits_a_handful(method):
     config = contract.toy_config(method, text_tower__dropout=0.0, train__steps=200)
     model = contract.build(config)

@@ -69,6 +69,7 @@ def test_a_language_trains_its_own_branch_alone(tmp_path):
     assert not any("_en" in name for name in moved), moved
 
 
+@pytest.mark.slow
 def test_image_branch_on_a_frozen_tower(tmp_path):
     config = mule_data.config(tmp_path, "embn")
     config.image_tower.update(dict(name="efficientnet", frozen=True))
@@ -120,6 +121,7 @@ def test_groups_hold_what_their_images_have(tmp_path):
         training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
 
 
+@pytest.mark.slow
 def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
     config = group_config(tmp_path)
     tokenizer = mule_data.tokenizer()

@@ -126,6 +126,7 @@ def test_without_the_text_term():
     assert set(losses) == {"image_text"} and np.isfinite(losses["image_text"])
 
 
+@pytest.mark.slow
 def test_the_stage_starts_from_murals_weights(tmp_path):
     config, source = (contract.toy_config(method) for method in ("etcl", "mural"))
     source.text_tower.hidden_size = 24

@@ -137,6 +137,7 @@ def test_every_loss_can_be_left_out(shared, left_out):
         owner[f"{left_out}_weight"] = before
 
 
+@pytest.mark.slow
 def test_fully_supervised():
     config = contract.toy_config("globetrotter", method__alpha="pairs")
     model = contract.build(config)
@@ -151,6 +152,7 @@ def test_fully_supervised():
     assert "alpha_above_zero" not in model.log_names and model.streams == ("views", "text_text")
 
 
+@pytest.mark.slow
 def test_text_only(config):
     config.image_tower.update(dict(name="none", projection=80, head_size=0))
     config.loss.update(dict(text_text_weight=0.0, image_text_weight=0.0))

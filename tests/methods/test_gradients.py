@@ -2,6 +2,7 @@
 
 import contract
 import numpy as np
+import pytest
 import tensorflow as tf
 import toy_data
 
@@ -35,6 +36,7 @@ def part_of(batch, chunk, chunks):
 SAME_IN_BOTH = dict(text_tower__dropout=0.0, image_tower__batch_norm_group="2")
 
 
+@pytest.mark.slow
 def test_two_passes_with_one_optimiser_a_task():
     config = contract.toy_config(optimizer__mode="per_task", **SAME_IN_BOTH)
     model = contract.build(config)
@@ -46,6 +48,7 @@ def test_two_passes_with_one_optimiser_a_task():
         assert largest_difference(one[task], two[task]) < 1e-4 * scale(one[task])
 
 
+@pytest.mark.slow
 def test_plain_accumulation_differs():
     config = contract.toy_config(**SAME_IN_BOTH)
     model = contract.build(config)
@@ -94,6 +97,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(tmp_path)
     assert largest_difference(expected, other) > 0.01 * scale(expected)  # the draws matter here
 
 
+@pytest.mark.slow
 def test_moving_averages_move_once_a_step():
     averages = []
     for chunks in (1, 4):

@@ -57,6 +57,7 @@ def test_align_has_one_head_and_mural_two():
         align.text_head("text_text")
 
 
+@pytest.mark.slow
 def test_heads_may_be_mlps():
     config = contract.toy_config()
     plain = contract.build(config)

@@ -117,6 +117,7 @@ def test_only_the_text_tower_and_its_head_move(eager):
     assert float(model.temperature) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_the_first_layers_alone_can_be_trained(eager):
     config = contract.toy_config(METHOD, method__trained="embeddings_and_first", text_tower__layers=2)
     model = contract.build(config)
@@ -150,7 +151,8 @@ def test_the_teacher_is_in_checkpoints_of_training_alone(stage, tmp_path):
 
 
 @pytest.mark.parametrize("method, fields", [
-    ("mural", {}), ("globetrotter", {}), ("globetrotter", dict(shared_head=True, text_tower__pooling="first")),
+    ("mural", {}), pytest.param("globetrotter", {}, marks=pytest.mark.slow),
+    pytest.param("globetrotter", dict(shared_head=True, text_tower__pooling="first"), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path, method, fields):
     config = contract.toy_config(method, **fields)
@@ -225,6 +227,7 @@ def first_words(batch, name):
     return {pieces[row[1]] for row in batch[name]["input_word_ids"].numpy()}
 
 
+@pytest.mark.slow
 def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
     """Also: the pivot's side comes first, and no picture is read."""
     images = toy_data.image_text_records(32)
@@ -339,6 +342,7 @@ def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
         assert f"{expected}data/mine" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
     config = contract.toy_config(METHOD, method__cached=True)
     step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)

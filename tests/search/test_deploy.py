@@ -33,35 +33,37 @@ def test_manifests_fit_the_schema_of_kubernetes(resource):
 
 
 def filled(**environment):
-    """compose.yaml with its variables in place, as Compose does it: ${A:?message}, ${A:-default}, ${A:+instead}."""
-    text, pattern = (DEPLOY / "compose.yaml").read_text("utf-8"), re.compile(r"\$\{(\w+)(?::([?+-])([^${}]*))?\}")
-
-    def value(match):
-        given = environment.get(match[1], "")
-        assert given or match[2] != "?", match[3]
-        return {"+": match[3] if given else "", "-": given or match[3]}.get(match[2], given)
-
+    """compose.yaml with its variables in place, as Compose does it: ${A:-default} and $PWD."""
+    text, pattern = (DEPLOY / "compose.yaml").read_text("utf-8"), re.compile(r"\$\{(\w+):-([^${}]*)\}")
+    text = text.replace("$PWD", "/here")
     while pattern.search(text):
-        text = pattern.sub(value, text)
+        text = pattern.sub(lambda match: environment.get(match[1], "") or match[2], text)
+    assert "$" not in text.replace("$HOME", "")
     return text
 
 
 def test_compose_fits_its_schema():
     specification = pytest.importorskip("compose_spec", reason="its checker needs Python 3.10")
-    text = filled(EXPORT="/exports/mine")
-    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"rest", "tensorflow_serving"}
+    text = filled()
+    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"search", "tensorflow_serving"}
     with pytest.raises(Exception, match="comand"):
         specification.PyCompose.from_yaml(text.replace("    command:", "    comand:", 1))
 
 
-def test_the_page_has_its_index_and_pictures():
-    text = filled(EXPORT="/shop/export", INDEX="/shop/index", PICTURES="/shop/data")
-    server = yaml.safe_load(text)["services"]["rest"]
-    mounts = {mount["source"]: mount["target"] for mount in server["volumes"]}
-    assert mounts == {"/shop/export": "/models", "/shop/index": "/index", "/shop/data": "/shop/data"}
-    assert all(mount["read_only"] for mount in server["volumes"]) and "--index=/index" in server["command"]
-    alone = yaml.safe_load(filled(EXPORT="/shop/export"))["services"]["rest"]
-    assert "--index=" in alone["command"] and {mount["source"] for mount in alone["volumes"]} == {"/shop/export"}
+@pytest.mark.parametrize("environment, folder, mounts, flags", [
+    ({}, "/here", {"/here": "/here"}, {"--index=index", "--export=", "--title="}),
+    ({"FOLDER": "/shop", "PICTURES": "/photos", "EXPORT": "/models/mine", "TITLE": "Shoes", "INDEX": "my"}, "/shop",
+     {"/shop": "/shop", "/photos": "/photos", "/models/mine": "/models/mine"},
+     {"--index=my", "--export=/models/mine", "--title=Shoes"}),
+])  # fmt: skip
+def test_the_page_of_a_folder_is_what_starts(environment, folder, mounts, flags):
+    """Everything lies in the container where it lies outside, and cannot be written."""
+    services = yaml.safe_load(filled(**environment))["services"]
+    assert [name for name, service in services.items() if "profiles" not in service] == ["search"]
+    service = services["search"]
+    assert all(volume["read_only"] for volume in service["volumes"]) and service["working_dir"] == folder
+    found = {volume["source"]: volume["target"] for volume in reversed(service["volumes"])}
+    assert found == mounts and flags | {"serve", "--host=0.0.0.0"} == set(service["command"])
 
 
 def test_both_start_the_same_tensorflow_serving_and_take_another():
@@ -118,12 +120,12 @@ def test_tensorflow_serving_is_configured_as_by_the_export():
 def test_the_flags_of_the_server_are_the_commands():
     command = [sys.executable, "-m", "mural_tf", "serve", "--help"]
     described = subprocess.run(command, cwd=DEPLOY.parent, capture_output=True, text=True).stdout
-    for flag in COMPOSE["services"]["rest"]["command"]:
+    for flag in COMPOSE["services"]["search"]["command"][1:]:
         assert f"  {flag.partition('=')[0]}:" in described, flag
 
 
 def test_the_health_check_of_compose_asks_the_server():
-    check = COMPOSE["services"]["rest"]["healthcheck"]["test"]
+    check = COMPOSE["services"]["search"]["healthcheck"]["test"]
     assert check[:2] == ["CMD", "python"] and "localhost:8501/healthz" in check[3]
     run = subprocess.run([sys.executable, "-c", check[3].replace("8501", "1")], capture_output=True, text=True)
     assert run.returncode == 1 and "URLError" in run.stderr  # nothing listens there

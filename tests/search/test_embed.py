@@ -1,7 +1,5 @@
-"""Embedding by shards: the same bytes however it runs, resumed after a kill, bounded; and indexes made of them."""
+"""Embedding by shards: the same vectors however it runs, resumed after a kill; and indexes made of them."""
 
-import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -12,19 +10,18 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from convert_data import contents
 from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data import records
+from mural_tf.data.vectors import read_rows, vector_files
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect, commands, embed
-from mural_tf.search import index as index_files
-from mural_tf.search import items as items_file
+from mural_tf.fingerprint import take
+from mural_tf.search import changes, collect, commands, database, embed
 from mural_tf.search.collect import Unreadable
-from mural_tf.search.embed import Settings, write_shard
-from mural_tf.search.index import take
-from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json, parse_filters
+from mural_tf.search.embed import Settings, make_shard
+from mural_tf.search.index import Index, load_index, sync
+from mural_tf.search.items import IMAGES, TEXTS, Item, parse_filters
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -54,10 +51,20 @@ def run(folder, sources, output="out", **settings):
 
 def rows_of(output):
     """(item, vector) of all shards, in their order."""
-    names = sorted(path.name for path in output.glob("vectors-*"))
-    for name in names:
-        items = (output / name.replace("vectors", "items")).with_suffix(".jsonl").read_bytes().splitlines(True)
-        yield from zip(map(from_json, items), np.load(output / name))
+    for path in vector_files(output):
+        for rows, vectors in read_rows(path):
+            yield from zip(map(embed.to_item, rows), vectors)
+
+
+def contents(output):
+    """{file: its rows, or bytes}: Parquet's own bytes hold the place of the model."""
+    parts = {path.name: [(item, tuple(vector)) for item, vector in rows_of_file(path)] for path in vector_files(output)}
+    return {**parts, "embeddings.json": (output / "embeddings.json").read_bytes()}
+
+
+def rows_of_file(path):
+    blocks = [(map(embed.to_item, rows), vectors.tolist()) for rows, vectors in read_rows(path)]
+    return [entry for items, vectors in blocks for entry in zip(items, vectors)]
 
 
 # --- the folder
@@ -71,7 +78,7 @@ def test_texts(tmp_path, model):
     assert {(item.language, item.name) for item, _ in found} == expected
     vectors = model.encode_text([item.name for item, _ in found])
     np.testing.assert_array_equal(vectors, np.array([vector for _, vector in found]))
-    assert described["count"] == len(found) and described["shards"] > 5 and described["embedding_size"] == 3
+    assert described["count"] == len(found) and len(vector_files(output)) > 5 and described["embedding_size"] == 3
     assert described["skipped"] == {"Text that is not UTF-8": {"count": 1, "first": f"{tmp_path}/texts.tsv:301"}}
     assert described["left_out"]["repeated"]["count"] == 400 - len(found)
     assert (output / "skipped.tsv").read_text() == f"Text that is not UTF-8\t{tmp_path}/texts.tsv:301\n"
@@ -91,7 +98,7 @@ def test_images(tmp_path, model, dtype):
     assert np.abs(expected - np.array([vector for _, vector in found])).max() < (1e-7 if dtype == "float32" else 1e-3)
     described = json.loads((output / "embeddings.json").read_text())
     kind = "File that is not an image that Pillow reads"
-    assert described["skipped"] == {kind: {"count": 2, "first": "broken.png"}} and described["shards"] == 3
+    assert described["skipped"] == {kind: {"count": 2, "first": "broken.png"}} and len(vector_files(output)) == 3
 
 
 def test_nothing_but_the_input_decides_the_bytes(tmp_path):
@@ -104,28 +111,28 @@ def test_nothing_but_the_input_decides_the_bytes(tmp_path):
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     sources, done, after = write_sources(tmp_path), [], 3
     whole = contents(run(tmp_path, sources, "whole"))
-    count = sum(name.startswith("vectors") for name in whole)
+    count = sum(name.startswith("part") for name in whole)
 
-    def stopping(folder, number, *shard):
+    def stopping(embedder, model, folder, number, *shard):
         if len(done) == after:
             raise KeyboardInterrupt
         done.append(number)
-        write_shard(folder, number, *shard)
+        make_shard(embedder, model, folder, number, *shard)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(embed, "write_shard", stopping)
+        patch.setattr(embed, "make_shard", stopping)
         run(tmp_path, sources)
     parts, again = tmp_path / ".out.embedding" / "parts", []
     assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
-    before = {path: path.stat().st_mtime_ns for path in parts.glob("*.npy")}
+    before = {path: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
 
-    def counting(folder, number, *shard):
+    def counting(embedder, model, folder, number, *shard):
         again.append(number)
         assert all(path.stat().st_mtime_ns == mtime for path, mtime in before.items())
-        write_shard(folder, number, *shard)
+        make_shard(embedder, model, folder, number, *shard)
 
     with monkeypatch.context() as patch:
-        patch.setattr(embed, "write_shard", counting)
+        patch.setattr(embed, "make_shard", counting)
         assert contents(run(tmp_path, sources)) == whole
     assert not set(again) & set(done) and len(again) + len(done) == count
 
@@ -142,7 +149,7 @@ def test_another_model_does_not_go_on(tmp_path, monkeypatch):
     (next((tmp_path / ".out.embedding" / "parts").glob("*.json"))).unlink()
     other = ColorEmbedder(seed=1)
     monkeypatch.setattr(embed, "load_model", lambda *_: (other, take(other)))
-    with pytest.raises(UserError, match="unfinished work in .* was made by the model of the finished shards"):
+    with pytest.raises(UserError, match="unfinished work in .* was made by the model colors at step 7"):
         run(tmp_path, sources)
     (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
     with pytest.raises(UserError, match="unfinished work on other sources or with other settings"):
@@ -226,74 +233,56 @@ def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
 # --- indexes of embeddings
 
 
-def index_files_of(folder):
-    found = contents(folder)
-    return {name: data for name, data in found.items() if name not in ("index.json",)}
+def index_of(embedded, output, prune=False):
+    model, about, items = embed.read(embedded)
+    return sync(output, None, items, prune, model=model, **about)
 
 
 @pytest.mark.parametrize("kind", [IMAGES, TEXTS])
 def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, kind):
     sources = write_sources(tmp_path) if kind == TEXTS else [str(write_sources(tmp_path) and tmp_path / "images")]
     embedded = run(tmp_path, sources, kind=kind, shard_items=3 if kind == IMAGES else 12)
-    made = build.index_embeddings(embedded, tmp_path / "a")
-    direct = build.build_index(model, sorted(sources), tmp_path / "b", kind, part=10**9)
-    a, b = index_files_of(tmp_path / "a"), index_files_of(tmp_path / "b")
-    assert list(made.table) == [dataclasses.replace(item, content="") for item in direct.table]
-    assert a.pop("items.sqlite") and b.pop("items.sqlite") and a == b
-    one, other = (json.loads((tmp_path / name / "index.json").read_text()) for name in "ab")
-    different = {key for key in one if one[key] != other[key]}
-    assert different <= {"sources", "created"} and made.skipped == direct.skipped > 0
+    made = index_of(embedded, tmp_path / "a")
+    direct = Index.build(tmp_path / "b", model, sorted(sources), kind=kind)
+    assert sorted(map(repr, made.table)) == sorted(map(repr, direct.table)) and made.model.distance(direct.model) == 0
+    order = [np.argsort(list(index.items), kind="stable") for index in (made, direct)]
+    np.testing.assert_array_equal(made.embeddings[order[0]], direct.embeddings[order[1]])
     names = [(item.language, item.name) for item, _ in rows_of(embedded)]
     assert len(set(names)) == len(made) and (kind == IMAGES or len(names) > len(made))  # some came in two shards
 
 
-def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path)
-    embedded = run(tmp_path, sources[:1])
-    before = build.index_embeddings(embedded, tmp_path / "index")
-    with monkeypatch.context() as patch:
-        patch.setattr(build.Building, "_join", lambda *_: pytest.fail("joined again"))
-        assert len(build.index_embeddings(embedded, tmp_path / "index")) == len(before)
-        assert len(build.index_embeddings(embedded, tmp_path / "index", update=True)) == len(before)
-    assert not (tmp_path / "index" / build.BUILDING).exists()
-    embedded.rename(tmp_path / "old")
-    run(tmp_path, sources)
-    grown = build.index_embeddings(embedded, tmp_path / "index", update=True)
-    assert len(grown) > len(before)
-    assert [grown.items[row] for row in range(len(before))] == [before.items[row] for row in range(len(before))]
-    whole = build.index_embeddings(embedded, tmp_path / "whole")
-    assert sorted(whole.items) == sorted(grown.items)
-
-
-def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
+def test_an_index_follows_embeddings(tmp_path):
     rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
     fields = tmp_path / "data" / "fields.jsonl"
     fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
     acme = parse_filters(["brand=acme"])
-    first = build.index_embeddings(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
+    first = index_of(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
     assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
+    assert index_of(tmp_path / "out", tmp_path / "index").counts.kept == 4
     fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
     with pytest.raises(UserError, match="another set of embeddings"):
         run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     (tmp_path / "out").rename(tmp_path / "before")
-    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
-    second = build.index_embeddings(again, tmp_path / "index", update=True)
-    assert [second.items[row] for row in second.rows(acme)] == ["violet.png"] and len(second) == 4
-    again.rename(tmp_path / "before again")
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
     again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
-    assert len(build.index_embeddings(again, tmp_path / "index", update=True)) == 4
-    assert len(build.index_embeddings(again, tmp_path / "index", update=True, prune=True)) == 3
+    second = index_of(again, tmp_path / "index")
+    assert [second.items[row] for row in second.rows(acme)] == ["violet.png"]
+    assert len(second) == 4 and len(index_of(again, tmp_path / "index", prune=True)) == 3
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
-    embedded = run(tmp_path, write_sources(tmp_path))
+    write_sources(tmp_path)
+    rows = [records.ImageTextRecord(n, png(color), [f"thing {n}"], ["en"], [""]) for n, color in COLORS.items()]
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", rows)
+    embedded = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
-    made = commands.index([], str(tmp_path / "index"), method="inverted_lists", embeddings=str(embedded))
-    printed = capsys.readouterr()
-    assert f"{len(made)} texts in" in printed.out and "Recall@10" in printed.out and "1 could not be" in printed.err
-    assert made.approximate.index.ntotal == len(made)
+    made = commands.index([], str(tmp_path / "index"), embeddings=str(embedded))
+    assert "4 images in" in (printed := capsys.readouterr().out) and "by words alone: --model=MODEL" in printed
+    assert made.captions is None and load_index(tmp_path / "index").sources == (str(embedded),)
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
+    assert len(made.captions.vectors) == 4 and made.counts.kept == 4
     with pytest.raises(UserError, match="takes the place of sources"):
         commands.index(["photos"], str(tmp_path / "index"), embeddings=str(embedded))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
@@ -301,63 +290,39 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
         commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"), embeddings=str(embedded))
 
 
-@pytest.mark.parametrize("moment", ["_join", "publish 0", "publish 4"])
-def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch, moment):
-    embedded, count = run(tmp_path, write_sources(tmp_path)), []
-    build.index_embeddings(embedded, tmp_path / "whole")
-
-    def stopping(*arguments, publish=build.publish):
-        if len(count) == int(moment[8:] or 0):
-            raise KeyboardInterrupt
-        count.append(arguments)
-        publish(*arguments)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if moment == "_join":
-            patch.setattr(build.Building, "_description", stopping)
-        else:
-            patch.setattr(build, "publish", stopping)
-        build.index_embeddings(embedded, tmp_path / "index")
-    build.index_embeddings(embedded, tmp_path / "index")
-    assert index_files_of(tmp_path / "index") == index_files_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("pattern", ["vectors-00001*", "items-00002*", "manifest-00001*", "embeddings.json"])
-def test_damaged_embeddings_are_named(tmp_path, pattern):
+def test_damaged_embeddings_are_named(tmp_path):
     embedded = run(tmp_path, write_sources(tmp_path))
-    (path,) = embedded.glob(pattern)
-    data = path.read_bytes()
-    flipped = bytearray(data)
-    flipped[-9] ^= 1
-    for content in (data[: len(data) // 2], flipped if pattern[0] in "vi" else b"[]", None):
-        path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(UserError, match=f"{path.stem}|holds no embeddings"):
-            build.index_embeddings(embedded, tmp_path / "index")
-    with pytest.raises(UserError, match="holds no embeddings"):
-        build.index_embeddings(tmp_path / "images", tmp_path / "index")
-
-
-def test_joining_holds_a_few_thousand_rows(tmp_path, monkeypatch):
-    """10 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
-    count, width, together = 1_200, 1024, TOGETHER // 10
-    for module in (build, index_files, items_file):
-        monkeypatch.setattr(module, "TOGETHER", together)
-    vectors = np.zeros((count, width), np.float32)
-    vectors[:, 0] = 1
-    asked, model = {"kind": TEXTS, "sources": [], "split": "", "dtype": "float32"}, index_files.Fingerprint(vectors[:9])
-    with contextlib.closing(build.Building(tmp_path / "index", asked, model)) as building:
-        for number in range(2):
-            items = [Item(f"text {n % 700 + 200 * number}") for n in range(count)]
-            write_shard(building.folder, number, [], items, vectors, embed.Embedded())
-        del vectors, items
-        tracemalloc.start()
+    path = vector_files(embedded)[1]
+    data, random = path.read_bytes(), np.random.default_rng(0)
+    whole = rows_of_file(path)
+    for number in range(60):
+        damaged = bytearray(data)
+        damaged[random.integers(4, len(data))] ^= 1 << number % 8
+        path.write_bytes(damaged)
         try:
-            building.put_together()
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert np.load(tmp_path / "index/vectors.npy", mmap_mode="r").shape == (900, width)
-    assert peak < 2.5 * together * width * 4 < count * width * 4
+            assert rows_of_file(path) == whole  # of a bit that nothing depends on
+        except UserError as error:
+            assert path.name in str(error) and "\n" not in str(error)
+    for content in (b"", b"PAR1", data[: len(data) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=f"{path.name} is damaged"):
+            index_of(embedded, tmp_path / "index")
+    with pytest.raises(UserError, match="holds no embeddings"):
+        index_of(tmp_path / "images", tmp_path / "index")
+
+
+def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
+    """Memory does not grow with the items: three times as many in the same."""
+    monkeypatch.setattr(changes, "BLOCK", {TEXTS: 256})
+    monkeypatch.setattr(database, "TOGETHER", 256)
+    peaks = []
+    for count in (1_500, 4_500):
+        items = ((Item(f"text {n}", language="en"), f"text {n}") for n in range(count))
+        tracemalloc.start()
+        sync(tmp_path / f"{count}", ColorEmbedder(), items, kind=TEXTS, dtype="float16")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0], peaks
 
 
 # --- processes
@@ -406,7 +371,7 @@ def finished(parts):
 
 
 @pytest.mark.slow
-def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch):
+def test_a_bucket_gives_and_takes_the_same_vectors(tmp_path, monkeypatch):
     sources = tmp_path / "in"
     rows = [records.ImageTextRecord(name, png(color), ["a"], ["en"], [""]) for name, color in COLORS.items()]
     records.write_records(sources / "data", records.IMAGE_TEXT, "train", rows)
@@ -414,34 +379,14 @@ def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch):
     with object_store(monkeypatch) as client:
         upload(client, sources, "in")
         for kind, name in ((IMAGES, "data"), (TEXTS, "texts.tsv")):
-            expected = contents(run(tmp_path, [str(sources / name)], f"out {kind}", kind=kind))
+            expected = run(tmp_path, [str(sources / name)], f"out {kind}", kind=kind)
             output = embed.embed(
                 str(tmp_path / "model"), [f"s3://bucket/in/{name}"], f"s3://bucket/sets/{kind}",
                 Settings(kind, workers=0, shard_items=12), progress=False,
             )  # fmt: skip
-            found = stored(client, f"sets/{kind}")
-            assert found.keys() == expected.keys() and set(stored(client, "sets")) >= {
-                f"{kind}/{name}" for name in found
-            }
-            assert all(found[name] == data for name, data in expected.items() if name.startswith("vectors"))
-            made = build.index_embeddings(output, tmp_path / f"index {kind}")
+            assert set(stored(client, f"sets/{kind}")) == {path.name for path in expected.iterdir()}
+            model, about, items = embed.read(output)
+            made = sync(tmp_path / f"index {kind}", None, items, model=model, **about)
             assert len(made) == (4 if kind == IMAGES else 300)
             if kind == IMAGES:
                 assert made.read_image(0) == png(COLORS[made.items[0]])  # from the bucket
-
-
-@pytest.mark.parametrize("make", ["embed", "index"])
-def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path, model, make):
-    """As old cameras write them: a picture is found, what cannot be read is counted, and an update knows both."""
-    write_folder(tmp_path / "images")
-    (tmp_path / "images/good\udcff.png").write_bytes(png(COLORS["red.png"]))
-    (tmp_path / "images/broken\udcff.png").write_bytes(b"no picture")
-    for _ in range(2):
-        if make == "embed":
-            output = run(tmp_path, [str(tmp_path / "images")], kind=IMAGES)
-            names, skipped = [item.name for item, _ in rows_of(output)], (output / "skipped.tsv").read_text()
-        else:
-            found = build.build_index(model, [str(tmp_path / "images")], tmp_path / "index", update=True)
-            names, skipped = list(found.table.names()), (tmp_path / "index/skipped.tsv").read_text()
-        assert "good\udcff.png" in names and len(names) == len(COLORS) + 1
-        assert "broken\\udcff.png" in skipped

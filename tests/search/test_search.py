@@ -12,12 +12,13 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import TEXTS as PROBES
+from mural_tf.fingerprint import Fingerprint, take
 from mural_tf.metrics import top_k
-from mural_tf.search import build, collect, commands
-from mural_tf.search import index as index_files
+from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
-from mural_tf.search.index import load_index
-from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, read_image, to_json
+from mural_tf.search.index import Index, index_in_memory, load_index
+from mural_tf.search.items import IMAGES, TEXTS, Item, read_image
 from mural_tf.search.queries import Query, read_queries, search
 
 
@@ -49,11 +50,11 @@ def data(tmp_path_factory):
 
 
 def in_memory(folder, kind=IMAGES, split=""):
-    return build.index_in_memory(ColorEmbedder(), collect.find(kind, [str(folder)], split), kind)
+    return index_in_memory(ColorEmbedder(), collect.find(kind, [str(folder)], split), kind)
 
 
 def built(folder, output, embedder=None, **options):
-    return build.build_index(embedder or ColorEmbedder(), [str(folder)], output, **options)
+    return Index.build(output, embedder or ColorEmbedder(), [folder], **options)
 
 
 def names(index, query, top=99):
@@ -145,7 +146,7 @@ def test_globs_tables_and_files(folder, tmp_path):
     found = [item for item, _ in collect.find(IMAGES, [str(table)])]
     assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
     assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
-    index = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(table), f"{folder}/red.png"]))
+    index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(table), f"{folder}/red.png"]))
     assert list(index.items) == ["images/red.png"] and index.skipped == 1  # the same file is indexed once
 
 
@@ -218,10 +219,9 @@ def test_an_index_is_written_and_read(shared, tmp_path, dtype):
     folder, memory, index, place = shared
     if dtype == "float16":
         index, place = built(folder, tmp_path / "index", dtype=dtype), tmp_path / "index"
-    assert not (place / "building").exists()
     assert list(index.items) == list(memory.items) == sorted(COLORS)
     assert index.embeddings.dtype == dtype and np.abs(index.embeddings - memory.embeddings).max() < 5e-4
-    item = dataclasses.replace(index.describe(1), content="")
+    item = dataclasses.replace(index.describe(1), content="", digest="")
     assert item == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
     scores, rows = index.search(np.array([[1, 0, 0], [0, 0, 1]], np.float32), 2)
     found = [[index.items[row] for row in line] for line in rows]
@@ -234,56 +234,90 @@ def test_an_index_is_written_and_read(shared, tmp_path, dtype):
             index.describe(row)
 
 
-def test_an_interrupted_index_goes_on(shared, tmp_path):
+def test_the_matrix_is_a_cache(shared, tmp_path):
+    """Made again where it is not there, of another state, damaged or of another index; and not otherwise."""
+    place = shutil.copytree(shared[3], tmp_path / "index")
+    matrix, good = place / "vectors.npy", (shared[3] / "vectors.npy").read_bytes()
+    stamp = matrix.stat().st_mtime_ns
+    load_index(place)
+    assert matrix.stat().st_mtime_ns == stamp
+    other = np.load(matrix).copy()[::-1]
+    np.save(tmp_path / "other.npy", other)
+    of_another_state = (tmp_path / "other.npy").read_bytes() + b"0" * 32
+    for content in (None, b"", b"no", good[:-40], good[:-1] + b"-", of_another_state):
+        matrix.unlink() if content is None else matrix.write_bytes(content)
+        np.testing.assert_array_equal(load_index(place).embeddings, shared[2].embeddings)
+        assert matrix.read_bytes() == good
+
+
+def test_a_folder_that_may_not_be_written_is_read(shared, tmp_path, monkeypatch):
+    """As a container mounts it: without a log, a lock or a matrix beside it."""
+    place = shutil.copytree(shared[3], tmp_path / "index", ignore=shutil.ignore_patterns("vectors*", "*-wal", "*-shm"))
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    index = load_index(place)
+    assert index.describe(1).name == "blue.png" and index.is_current()
+    np.testing.assert_array_equal(index.embeddings, shared[2].embeddings)
+    assert sorted(os.listdir(place)) == [".lock", "index.sqlite", "skipped.tsv"]
+    (place / "index.sqlite").touch()
+    assert not index.is_current()
+
+
+def test_an_interrupted_index_goes_on(shared, tmp_path, monkeypatch):
     folder, _, whole, place = shared
+    monkeypatch.setattr(changes, "BLOCK", {"images": 1, "texts": 1})
+    monkeypatch.setattr(changes, "TOGETHER", 1)
     with pytest.raises(KeyboardInterrupt):
-        built(folder, tmp_path / "parts", ColorEmbedder(fail_after=3), part=2)
-    with pytest.raises(UserError, match="interrupted; run the same command again"):
-        load_index(tmp_path / "parts")
-    with pytest.raises(UserError, match="unfinished index .* was made by the model"):
+        built(folder, tmp_path / "parts", ColorEmbedder(fail_after=2))
+    assert list(load_index(tmp_path / "parts").items) == ["a/orange.PNG", "blue.png"]
+    with pytest.raises(UserError, match="The index .* was made by the model"):
         built(folder, tmp_path / "parts", ColorEmbedder(seed=1))
-    with pytest.raises(UserError, match="already holds an index of dtype 'float32', not 'float16'"):
-        built(folder, tmp_path / "parts", dtype="float16")
     going_on = ColorEmbedder()
-    index = built(folder, tmp_path / "parts", going_on, part=2)
-    assert 0 < going_on.encoded < 4
-    assert list(index.items) == list(whole.items) and index.skipped == whole.skipped == 2
+    index = built(folder, tmp_path / "parts", going_on)
+    assert going_on.encoded == 2 and list(index.items) == list(whole.items) and index.skipped == whole.skipped == 2
     np.testing.assert_array_equal(index.embeddings, whole.embeddings)
-    assert sorted(os.listdir(tmp_path / "parts")) == sorted(os.listdir(place))
 
 
-def test_a_complete_index_is_opened_as_it_is(shared, tmp_path):
-    folder, _, _, place = shared
-    again = ColorEmbedder()
-    assert len(built(folder, place, again)) == 4 and again.encoded == 0
+def test_a_complete_index_stays_as_it_is(shared, tmp_path):
+    folder, _, index, place = shared
+    again, before = ColorEmbedder(), (place / "index.sqlite").read_bytes()
+    assert len(built(folder, place, again)) == 4 and again.encoded == 0 and index.is_current()
+    assert (place / "index.sqlite").read_bytes() == before
     (tmp_path / "texts.txt").write_text("red")
-    with pytest.raises(UserError, match="kind 'images', not 'texts'"):
-        build.build_index(again, [str(tmp_path / "texts.txt")], place, kind=TEXTS)
-    with pytest.raises(UserError, match="The index .* was made by the model .*colors at step 7"):
-        built(folder, place, ColorEmbedder(seed=1))
+    for arguments, words in (
+        (dict(kind=TEXTS), "kind 'images', not 'texts'"), (dict(dtype="float16"), "dtype 'float32', not 'float16'"),
+        (dict(sources=[tmp_path / "texts.txt"]), "sources .*texts.txt"),
+        (dict(model=ColorEmbedder(seed=1)), "The index .* was made by the model .*colors at step 7"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            Index.build(place, **{"model": again, "sources": [folder], **arguments})
 
 
-def test_two_processes_do_not_make_one_index(shared, tmp_path):
-    asked = {"kind": IMAGES, "sources": [str(shared[0])], "split": "", "dtype": "float32"}
-    other = build.Building(tmp_path / "index", asked, index_files.take(ColorEmbedder()))
-    with pytest.raises(UserError, match="Another process"):
-        built(shared[0], tmp_path / "index")
-    other.close()
+def test_places_that_are_no_index_are_refused(shared, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/precious.txt").write_text("mine")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/index.json").write_text('{"format": 3}')
+    for place, words in (("mine", "neither empty nor an index"), ("old", "made by an earlier version: make it again")):
+        with pytest.raises(UserError, match=words):
+            built(shared[0], tmp_path / place)
+        assert len(os.listdir(tmp_path / place)) == 1
+    for place, words in (("mine", "is not an index"), ("old", "earlier version"), ("none", "is not an index")):
+        with pytest.raises(UserError, match=words):
+            load_index(tmp_path / place)
+    with pytest.raises(UserError, match="is no index yet: name folders"):
+        Index.build(tmp_path / "none", ColorEmbedder())
+
+
+def test_two_processes_do_not_change_one_index(shared, tmp_path):
+    with changes.changing(tmp_path / "index", new=True):
+        with pytest.raises(UserError, match="Another process"):
+            built(shared[0], tmp_path / "index")
     assert len(built(shared[0], tmp_path / "index")) == 4
 
 
-def test_a_folder_of_something_else_is_left_alone(shared, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/precious.txt").write_text("mine")
-    with pytest.raises(UserError, match="neither empty nor an index"):
-        built(shared[0], tmp_path / "mine")
-    assert os.listdir(tmp_path / "mine") == ["precious.txt"]
-
-
-def test_items_survive_files_and_json():
+def test_items_survive_the_database():
     item = Item("bild \ud800\n名\0", "/x", 12, (("ja", "赤\u2028い"), ("de", "")), "", {"z": "\udc00", "a": ""})
-    assert from_json(to_json(item)) == item and to_json(item).count(b"\n") == 1
-    opened = index_files.Index([item, Item("b")], np.eye(2, dtype=np.float32), index_files.take(ColorEmbedder()))
+    opened = Index([item, Item("b")], np.eye(2, dtype=np.float32), take(ColorEmbedder()))
     assert opened.describe(0) == item and list(opened.describe(0).fields) == ["z", "a"]
     assert list(opened.items) == [item.name, "b"] and list(opened.table) == [item, Item("b")]
 
@@ -292,14 +326,14 @@ def test_items_survive_files_and_json():
 
 
 def test_fingerprints_tell_models_apart_not_their_rounding():
-    one = index_files.take(ColorEmbedder())
-    close = index_files.Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
+    one = take(ColorEmbedder())
+    close = Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
     one.check(close, "It")
     assert one.distance(one) < 1e-6
     # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
-    a, b = (index_files.Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
+    a, b = (Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
     assert abs(a.distance(b) - 0.2) < 1e-6
-    for other in (index_files.take(ColorEmbedder(seed=1)), a):
+    for other in (take(ColorEmbedder(seed=1)), a):
         with pytest.raises(UserError, match="It was made by the model colors at step 7"):
             one.check(other, "It")
 
@@ -317,9 +351,9 @@ def test_models_without_pictures_have_a_fingerprint(tower):
             return np.stack([np.frombuffer(image, "<f4") for image in images])
 
     Model.config.image_tower.update(dict(name=tower, feature_size=8))
-    probes = index_files.take(Model()).probes
-    assert probes.shape == (len(index_files.TEXTS) + (2 if tower == "features" else 0), 8)
-    assert index_files.take(Model()).distance(index_files.take(Model())) < 1e-6
+    probes = take(Model()).probes
+    assert probes.shape == (len(PROBES) + (2 if tower == "features" else 0), 8)
+    assert take(Model()).distance(take(Model())) < 1e-6
 
 
 # --- queries and commands

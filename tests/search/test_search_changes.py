@@ -1,23 +1,22 @@
-"""Fields of items and filters by them, rows that change or are removed: exact, approximate, killed in the middle."""
+"""Fields of items and filters by them; items that change or are removed, killed at every step."""
 
 import concurrent.futures
-import contextlib
+import functools
+import itertools
 import json
-import subprocess
-import sys
+import os
 
 import numpy as np
 import pytest
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_search_approximate import EMBEDDINGS, QUERIES, build_once
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.metrics import top_k
-from mural_tf.search import approximate, build, collect, commands, index
-from mural_tf.search.approximate import exact
-from mural_tf.search.index import Index, load_index, take
-from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, ItemTable, parse_filters
+from mural_tf.fingerprint import take
+from mural_tf.search import changes, collect, commands, database, index
+from mural_tf.search.database import ItemTable
+from mural_tf.search.index import Index, load_index, sync
+from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
 
 TABLE = [
@@ -34,7 +33,7 @@ def opened(tmp_path_factory):
     """The index of a table: not to be changed."""
     path = write_folder(tmp_path_factory.mktemp("shared") / "images") / "table.tsv"
     path.write_text("\n".join(TABLE), encoding="utf-8")
-    return build.build_index(ColorEmbedder(), [str(path)], path.parent.parent / "index")
+    return Index.build(path.parent.parent / "index", ColorEmbedder(), [path])
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def table(tmp_path):
 
 @pytest.fixture
 def made(table, tmp_path):
-    build.build_index(ColorEmbedder(), [str(table)], tmp_path / "index")
+    Index.build(tmp_path / "index", ColorEmbedder(), [table])
     return tmp_path / "index"
 
 
@@ -55,7 +54,7 @@ def names(opened, query="red", *filters, embedder=None):
 
 
 def update(table, folder, embedder=None, **options):
-    return build.build_index(embedder or ColorEmbedder(), [str(table)], folder, update=True, **options)
+    return Index.build(folder, embedder or ColorEmbedder(), [table], **options)
 
 
 # --- fields
@@ -120,7 +119,7 @@ def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_pat
                  '{"image_id": "a", "fields": {}, "captions": ["red"]}'):  # fmt: skip
         (data / FIELDS).write_text('{"image_id": "a", "fields": {}}\n' + line + "\n")
         with pytest.raises(UserError, match=r"fields.jsonl, line 2: expected a line .*image_id"):
-            build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index")
+            Index.build(tmp_path / "index", ColorEmbedder(), [data])
     assert not (tmp_path / "index").exists()
 
 
@@ -214,191 +213,242 @@ def test_what_others_wrote_does_not_command_the_terminal():
 # --- changes
 
 
-def test_an_update_replaces_what_changed(table, made):
-    before = load_index(made)
+def vectors_of(index):
+    """{name: (item, vector)}, whatever the rows are."""
+    return {item.name: (item, tuple(index.embeddings[row].tolist())) for row, item in enumerate(index.table)}
+
+
+def test_what_has_changed_is_replaced(table, made):
+    before = vectors_of(load_index(made))
     folder = table.parent
     table.write_text("\n".join([TABLE[0], "red.png\ta red boot\ten\tacme\t12", *TABLE[2:]]), encoding="utf-8")
     (folder / "blue.png").write_bytes(png((250, 250, 0)))  # another picture of the same name
     embedder = ColorEmbedder()
-    after = update(table, made, embedder)
-    assert embedder.encoded == 1 and len(after) == 4  # the other caption needs no encoder
-    rows = {after.items[row]: row for row in range(4)}
-    assert after.describe(rows["red.png"]).fields["price"] == "12"
-    assert after.describe(rows["red.png"]).caption() == ("en", "a red boot")
-    expected = np.array([250, 250, 0]) / np.hypot(250, 250)
-    assert np.abs(after.embeddings[rows["blue.png"]] - expected).max() < 1e-6
-    for name in ("red.png", "violet.png", "a/orange.PNG"):
-        was = list(before.items).index(name)
-        np.testing.assert_array_equal(after.embeddings[rows[name]], before.embeddings[was])
-    again = ColorEmbedder()
-    stamp = (made / index.DESCRIPTION).stat().st_mtime_ns
-    assert len(update(table, made, again)) == 4 and again.encoded == 0
-    assert (made / index.DESCRIPTION).stat().st_mtime_ns == stamp  # nothing was written
+    index = update(table, made, embedder)
+    after = vectors_of(index)
+    assert embedder.encoded == 1 and (index.counts.changed, index.counts.kept) == (2, 2)  # a caption needs no encoder
+    assert after["red.png"][0].fields["price"] == "12" and after["red.png"][0].caption() == ("en", "a red boot")
+    assert np.abs(np.array(after["blue.png"][1]) - np.array([250, 250, 0]) / np.hypot(250, 250)).max() < 1e-6
+    for name in ("violet.png", "a/orange.PNG"):
+        assert after[name] == before[name]
+    assert after["red.png"][1] == before["red.png"][1]
+    assert names(index, "boot")[0] == "red.png" and "red.png" not in [  # old words are gone
+        index.items[row] for row in index.table.with_words("shoe")
+    ]
 
 
-def test_an_image_that_is_gone_or_damaged_keeps_its_row(table, made):
+class Captioned(ColorEmbedder):
+    """Counts the texts that it encodes."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.texts = []
+
+    def encode_text(self, texts, **options):
+        self.texts += [text for text in texts if "thing" in text]
+        return super().encode_text(texts, **options)
+
+
+def items_of(count, begin=0):
+    for n in range(begin, begin + count):
+        captions = (("en", f"thing {n}"), ("de", f"ein thing {n}"))
+        yield Item(f"p{n}", captions=captions, fields={"n": str(n)}, digest=str(n)), png((n, 0, 250 - n))
+
+
+def test_captions_come_with_their_items(tmp_path, monkeypatch):
+    """A change appears whole: at no commit is there a caption without a vector, and none is encoded again."""
+    monkeypatch.setattr(changes, "BLOCK", {"images": 3, "texts": 3})
+    monkeypatch.setattr(changes, "TOGETHER", 3)
+    seen = []
+
+    def watching(opened, **values):
+        keep(opened, **values)
+        if "state" in values:
+            tables = "texts", "caption_vectors"
+            seen.append([opened.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables])
+
+    keep = database.keep
+    monkeypatch.setattr(database, "keep", watching)
+    embedder = Captioned()
+    index = sync(tmp_path / "index", embedder, items_of(10))
+    assert len(seen) >= 5 and all(texts == vectors for texts, vectors in seen)
+    assert len(index.captions.vectors) == 20 == len(embedder.texts)
+    again = Captioned()
+    row = Item("p3", captions=(("en", "thing 3"), ("fr", "autre thing")), digest="3 again")
+    index = sync(tmp_path / "index", again, [(row, png((3, 0, 247)))])
+    assert again.texts == ["autre thing"] and not again.encoded and index.counts.changed == 1
+    assert index.counts.gone == 9 and len(index) == 10
+    of_row = {text: vector for (_, text), vector in zip(index.table.caption_texts(0, 99), index.captions.vectors)}
+    np.testing.assert_allclose(of_row["thing 3"], ColorEmbedder().encode_text(["thing 3"])[0], atol=1e-3)
+
+
+def test_an_image_that_is_gone_or_damaged_keeps_its_item(table, made):
     (table.parent / "blue.png").unlink()
     (table.parent / "red.png").write_bytes(b"broken")
-    after = update(table, made)
+    after = update(table, made, prune=True)
     assert len(after) == 4 and names(after)[0] == "red.png"
 
 
-@pytest.mark.parametrize("after", [0, 2, 3])
-def test_an_update_that_is_killed_goes_on(table, made, tmp_path, after):
-    folder = table.parent
-    for name, color in (("red.png", (0, 250, 0)), ("yellow.png", (250, 250, 0)), ("blue.png", (0, 0, 249))):
-        (folder / name).write_bytes(png(color))
-    table.write_text("\n".join([*TABLE, "yellow.png", TABLE[4], "violet.png\tagain\ten"]), encoding="utf-8")
-    with pytest.raises(KeyboardInterrupt) if after < 3 else contextlib.nullcontext():
-        update(table, made, ColorEmbedder(fail_after=after), part=1)
-    if after < 3:
-        assert names(load_index(made), "red")[0] == "red.png"  # in use all the time
-    index_after = update(table, made, part=1)
-    build.build_index(ColorEmbedder(), [str(table)], tmp_path / "new")
-    new = load_index(tmp_path / "new")
-    assert sorted(index_after.items) == sorted(new.items)
-    for row in range(len(new)):
-        was = list(index_after.items).index(new.items[row])
-        assert index_after.describe(was) == new.describe(row)
-        np.testing.assert_array_equal(index_after.embeddings[was], new.embeddings[row])
+def end_after(steps, work):
+    """Calls `work` in a process that ends without a word at one of its steps; tells whether it did."""
+    child = os.fork()
+    if not child:
+        keep, write = database.keep, index._write_matrix
+
+        def step():
+            nonlocal steps
+            steps -= 1
+            if steps < 0:
+                os._exit(9)
+
+        def stopping(function, *arguments, **values):
+            step()
+            done = function(*arguments, **values)
+            step()
+            return done
+
+        database.keep = functools.partial(stopping, keep)  # the last of each transaction
+        index._write_matrix = functools.partial(stopping, write)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.parametrize("begin", [0, 3])
+def test_killed_between_any_two_steps(tmp_path, monkeypatch, begin):
+    """The same command again gives what a whole run gives, and leaves nothing."""
+    monkeypatch.setattr(changes, "BLOCK", {"images": 2, "texts": 2})
+    monkeypatch.setattr(changes, "TOGETHER", 2)
+    whole = vectors_of(sync(tmp_path / "whole", ColorEmbedder(), items_of(7, begin)))
+    for steps in itertools.count():
+        place = tmp_path / f"{steps}"
+        if begin:  # an update: three gone, three new
+            sync(place, ColorEmbedder(), items_of(7))
+        work = functools.partial(sync, place, ColorEmbedder(), items_of(7, begin), prune=True)
+        was_killed = end_after(steps, work)
+        embedder = ColorEmbedder()
+        after = sync(place, embedder, items_of(7, begin), prune=True)
+        assert vectors_of(after) == whole and embedder.encoded <= max(0, 7 - steps // 4 * 2 + 4)
+        assert len(after.captions.vectors) == 14 and names(after, "thing 5")[0] == "p5"
+        assert not [path for path in place.iterdir() if path.name.endswith(".partial")]
+        if not was_killed:
+            break
+    assert steps > 10
+
+
+def test_pruning_takes_out_what_the_sources_hold_no_more(table, made):
+    table.write_text("\n".join([*TABLE[:3], "yellow.png", TABLE[4]]), encoding="utf-8")  # without the orange one
+    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
+    after = update(table, made, prune=True)
+    assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"] and after.counts.pruned == 1
+    table.write_text("\n".join(TABLE[:3]), encoding="utf-8")
+    kept = update(table, made)
+    assert sorted(kept.items) == sorted(after.items) and kept.counts.gone == 2
+    encoder = ColorEmbedder()
+    assert sorted(update(table, made, encoder, prune=True).items) == ["blue.png", "red.png"] and not encoder.encoded
 
 
 def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
-    before = build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index")
+    before = Index.build(tmp_path / "index", ColorEmbedder(), [data])
     rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
     records.write_records(data, records.IMAGE_TEXT, "test", rows[::-1], shards=2)
     for row in range(4):
         with pytest.raises((ValueError, OSError)):
             before.read_image(row)
     encoder = ColorEmbedder()
-    after = build.build_index(encoder, [str(data)], tmp_path / "index", update=True)
+    after = Index.build(tmp_path / "index", encoder, [data])
     assert not encoder.encoded and len(after) == 4
     assert all(after.read_image(row) == png(COLORS[after.items[row]]) for row in range(4))
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_pruning_takes_out_what_the_sources_hold_no_more(table, made, monkeypatch, is_killed):
-    table.write_text("\n".join([*TABLE[:3], "yellow.png", TABLE[4]]), encoding="utf-8")  # without the orange one
-    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
-    if is_killed:
-        with monkeypatch.context() as patch:  # everything is encoded, but not joined
-            patch.setattr(build.Building, "put_together", lambda self, _: self.missing_on_purpose)
-            with pytest.raises(AttributeError):
-                update(table, made, prune=True, part=1)
-    after = update(table, made, prune=True, part=1)
-    assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"]
-    table.write_text("\n".join(TABLE[:3]), encoding="utf-8")
-    kept = update(table, made)
-    assert sorted(kept.items) == sorted(after.items) and kept.gone == 2
-    encoder = ColorEmbedder()
-    assert sorted(update(table, made, encoder, prune=True).items) == ["blue.png", "red.png"] and not encoder.encoded
-    with pytest.raises(UserError, match="it needs --update"):
-        commands.index([str(table)], str(made), model="model", prune=True)
-
-
-def test_the_command_updates_from_what_the_index_was_made_of(table, made, monkeypatch, capsys):
+def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch, capsys):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
     table.write_text("\n".join([*TABLE, "yellow.png"]), encoding="utf-8")
-    commands.index([], str(made), update=True)
-    printed = capsys.readouterr().out
-    assert "5 images in" in printed and "no more" not in printed
+    commands.index([], str(made), fields=["brand"])
+    assert "5 images in" in capsys.readouterr().out and load_index(made).fields_wanted == ("brand",)
     table.write_text("\n".join(TABLE), encoding="utf-8")
-    commands.index([], str(made), update=True)
+    commands.index([], str(made))
     assert "1 of them are in the sources no more; --prune takes them out." in capsys.readouterr().out
+    assert load_index(made).fields_wanted == ("brand",)  # stays
     with pytest.raises(UserError, match="is not an index"):
-        commands.index([], str(table.parent), update=True)
+        commands.index([], str(table.parent))
 
 
-# --- removed rows
+# --- items without a picture
 
 
-def test_removed_rows_are_not_found(made):
-    assert index.remove(made, ["red.png"]) == (1, 4)
+def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
+    bare = [(Item(f"gift {n}", captions=(("en", "a red card"),), digest="1"), None) for n in range(2)]
+    index = sync(tmp_path / "index", ColorEmbedder(), [*items_of(3), *bare])
+    assert index.items[3] == "gift 0" and not index.describe(3).has_image and index.bare.tolist() == [3, 4]
+    scores, rows = index.search(np.eye(3, dtype=np.float32), 9)
+    assert sorted(rows[0].tolist()) == [0, 1, 2] and scores.shape == (3, 3)
+    assert index.search(np.eye(3, dtype=np.float32), 9, among=np.array([3, 4]))[1].shape == (3, 0)
+    assert names(index, "red card")[0] == "gift 0"
+    pictured = [(Item("gift 0", path="x", captions=(("en", "a red card"),), digest="1"), png((250, 0, 0))), bare[1]]
+    index = sync(tmp_path / "index", ColorEmbedder(), pictured)
+    assert [index.items[row] for row in index.bare] == ["gift 1"] and index.counts.changed == 1
+
+
+# --- removed items
+
+
+def test_removed_items_are_not_found(made):
+    assert changes.remove(made, ["red.png"]) == (1, 4)
     opened = load_index(made)
     assert names(opened) == ["a/orange.PNG", "violet.png", "blue.png"] and opened.count == 3
     assert names(opened, "red", Filter("brand", "acme")) == ["blue.png"]
-    assert index.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
+    assert changes.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
     assert names(load_index(made)) == ["violet.png", "blue.png"]
-    with pytest.raises(UserError, match="no 'red.png'"):
-        index.remove(made, ["blue.png", "red.png"])
+    for wanted, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2")):
+        with pytest.raises(UserError, match=words):
+            changes.remove(made, wanted)
     assert load_index(made).count == 2
-    with pytest.raises(UserError, match="Nothing of the 2 images would be left"):
-        index.remove(made, ["blue.png", "violet.png"])
 
 
-def test_what_is_still_in_the_sources_comes_back_with_an_update(table, made):
-    index.remove(made, ["red.png", "blue.png"])
-    table.write_text("\n".join(line for line in TABLE if not line.startswith("blue")), encoding="utf-8")
+def test_what_was_removed_stays_out_until_it_changes(table, made):
+    changes.remove(made, ["red.png", "blue.png"])
     after = update(table, made)
-    assert sorted(after.items) == ["a/orange.PNG", "red.png", "violet.png"] and not len(after.removed)
-
-
-def test_removed_rows_stay_removed_when_an_update_is_cut_short(table, made):
-    with table.open("a") as file:
-        file.write("\nyellow.png\nred.png\ttwice\n")
-    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
-    (table.parent / "violet.png").write_bytes(png((150, 0, 201)))
-    with pytest.raises(KeyboardInterrupt):
-        update(table, made, ColorEmbedder(fail_after=1), part=1)
-    index.remove(made, ["red.png"])
-    assert sorted(update(table, made, part=1).items) == ["a/orange.PNG", "blue.png", "violet.png", "yellow.png"]
-
-
-def test_two_processes_do_not_change_one_index(table, made):
-    (table.parent / "red.png").write_bytes(png((250, 0, 1)))
-    with index.changing(made):
-        with pytest.raises(UserError, match="Another process is changing the index"):
-            index.remove(made, ["red.png"])
-        with pytest.raises(UserError, match="Another process is changing the index"):
-            update(table, made)
-    assert names(update(table, made))[0] == "red.png"
-
-
-def test_a_joined_update_goes_first(table, made, monkeypatch):
-    (table.parent / "red.png").write_bytes(png((250, 0, 1)))
-    with monkeypatch.context() as patch:
-        patch.setattr(build, "OF_ONE_STATE", None)  # ends it before the first file is published
-        with pytest.raises(TypeError):
-            update(table, made)
-    with pytest.raises(UserError, match="was interrupted; run that command again first"):
-        index.remove(made, ["red.png"])
-    assert len(update(table, made)) == 4 and index.remove(made, ["red.png"]) == (1, 4)
-
-
-def killed_while_removing(folder):
-    """Leaves the file of items as a process does that is killed while it writes: changed, and its journal beside it."""
-    program = """
-import os, sqlite3, sys
-database = sqlite3.connect(sys.argv[1], isolation_level=None)
-database.executescript("PRAGMA cache_size = 1; BEGIN")
-database.execute("UPDATE items SET name = 'lost' || name || hex(zeroblob(9000))")
-os._exit(9)
-"""
-    subprocess.run([sys.executable, "-c", program, str(folder / index.ITEMS)])
-    assert (folder / f"{index.ITEMS}-journal").stat().st_size
-
-
-def test_a_removal_that_is_killed_has_not_been(table, made):
-    killed_while_removing(made)
-    assert sorted(load_index(made).items) == sorted(COLORS)
-    killed_while_removing(made)
-    (table.parent / "red.png").write_bytes(png((250, 0, 1)))
+    assert sorted(after.items) == ["a/orange.PNG", "violet.png"] and after.counts.deleted == 2
+    table.write_text("\n".join(TABLE).replace("a red shoe", "a red boot"), encoding="utf-8")
+    (table.parent / "blue.png").write_bytes(png((0, 0, 251)))
     assert sorted(update(table, made).items) == sorted(COLORS)
-    assert not (made / f"{index.ITEMS}-journal").exists()
 
 
-def test_readers_go_on_while_rows_are_removed_and_the_index_is_updated(table, made):
+def test_a_product_goes_with_all_of_its_pictures(tmp_path):
+    rows = [(name, product) for name, product in (("4005", "4005"), ("4005#2", "4005"), ("x", "4005"), ("40051", ""),
+                                                  ("4005#a", ""), ("4006", "4006"))]  # fmt: skip
+
+    def items(digest):
+        for n, (name, product) in enumerate(rows):
+            yield Item(name, fields={"sku": product} if product else {}, digest=digest), png((n, 0, 9))
+
+    sync(tmp_path / "index", ColorEmbedder(), items("1"), product="sku")
+    assert changes.remove(tmp_path / "index", ["4005"], dry_run=True) == (3, 6)
+    assert changes.remove(tmp_path / "index", ["4005"]) == (3, 6)
+    assert list(sync(tmp_path / "index", ColorEmbedder(), items("1")).items) == ["40051", "4005#a", "4006"]
+    assert sorted(sync(tmp_path / "index", ColorEmbedder(), items("2")).items) == sorted(name for name, _ in rows)
+
+
+def test_readers_go_on_while_the_index_changes(table, made):
     reader, first = load_index(made), load_index(made)
     first.describe(0)
-    index.remove(made, ["red.png"])
+    assert reader.is_current()
+    changes.remove(made, ["red.png"])
+    assert not reader.is_current()
     (table.parent / "blue.png").write_bytes(png((250, 250, 0)))
-    assert len(update(table, made)) == 4
-    for opened in (reader, first):
+    assert len(update(table, made)) == 3
+    for opened in (reader, first):  # what they opened
         assert names(opened) == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
         assert names(opened, "red", Filter("brand", "acme")) == ["red.png", "blue.png"]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda row: reader.describe(row % 4).name, range(200))) == [*reader.items] * 50
+    assert load_index(made).is_current()
+    changes.keep(made, {"pictures": 1.0, "texts": 0.5, "words": 0.25}, None)
+    assert load_index(made).weights["texts"] == 0.5
 
 
 def test_the_command_delete(made, table, monkeypatch, capsys):
@@ -412,28 +462,3 @@ def test_the_command_delete(made, table, monkeypatch, capsys):
     for arguments, message in ((([],), "Nothing to remove"), ((["a"], [Filter("a", "b")]), "not both")):
         with pytest.raises(UserError, match=message):
             commands.remove(str(made), *arguments)
-
-
-# --- approximate
-
-
-def test_approximate_search_finds_the_rows_that_are_left(monkeypatch):
-    monkeypatch.setattr(approximate, "SMALL", 100)
-    vectors, queries = EMBEDDINGS, QUERIES[:40]
-    brands = [Item("", fields={"brand": "acme" if n % 4 else "zeta", "few": str(n % 50)}) for n in range(3000)]
-    searched = []
-    monkeypatch.setattr(approximate, "exact", lambda *of: searched.append(len(of[3])) or exact(*of))
-    removed = np.unique(top_k.top_k(queries, vectors, 2)[1])  # the best ones
-    built = build_once()
-    built.effort = 8
-    opened = Index(brands, vectors, take(ColorEmbedder()), approximate_index=built, removed=removed)
-    for filters in ((), (Filter("brand", "acme"),), (Filter("brand", "zeta"),), (Filter("few", "7"),)):
-        scores, rows = opened.search(queries, 10, filters=filters)
-        exact_scores, exact_rows = opened.search(queries, 10, use_exact=True, filters=filters)
-        assert not np.isin(rows, removed).any() and not np.isin(exact_rows, removed).any()
-        assert all(brands[row].fields.get(one.name) == one.value for row in rows.ravel() for one in filters)
-        assert np.mean(scores >= exact_scores[:, -1:] - 1e-6) > 0.95
-    assert len([count for count in searched if count > 1500]) == 2  # the exact searches to compare with, alone
-    left = opened.rows((Filter("few", "7"),))
-    masked = np.where(np.isin(np.arange(3000), left), queries @ vectors.T, -np.inf)
-    np.testing.assert_array_equal(exact_rows, np.argsort(-masked, axis=1, kind="stable")[:, :10])

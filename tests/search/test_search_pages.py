@@ -11,8 +11,8 @@ from PIL import Image
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data.pictures import thumbnail
-from mural_tf.search import build, collect
-from mural_tf.search.index import Index, take
+from mural_tf.search import collect
+from mural_tf.search.index import Index, index_in_memory, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.queries import SIDE, Query, page_html, search
 
@@ -23,7 +23,7 @@ SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुन�
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = write_folder(tmp_path_factory.mktemp("images") / "images")
-    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
+    return index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
 def gallery_of(index, *queries):
@@ -75,7 +75,7 @@ def test_gallery_shows_fields_and_links_addresses_alone(tmp_path):
 
 def test_gallery_of_texts(tmp_path):
     (tmp_path / "texts.tsv").write_text("de\trot\nar\tأحمر\n", encoding="utf-8")
-    index = build.index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
+    index = index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
     page = gallery_of(index, Query("red"))
     assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")
 

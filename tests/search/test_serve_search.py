@@ -16,9 +16,8 @@ from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect
-from mural_tf.search import index as index_files
-from mural_tf.search.index import Index, take
+from mural_tf.search import changes, collect
+from mural_tf.search.index import Index, index_in_memory, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.server import app, search_page
 from mural_tf.search.server.app import create_app, serve
@@ -32,8 +31,12 @@ def index(tmp_path_factory):
     lines = ["path\tcaption\tlanguage\tbrand", "red.png\t|a red spot.|\ten\tacme", "blue.png\t\t\tacme", "violet.png",
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
-    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
+    index.created = "now +"
+    return index
 
+
+STATE = "now%20%2B"  # that `created`, in an address
 
 @contextlib.contextmanager
 def asking(index, limits=None, **options):
@@ -70,13 +73,14 @@ def test_the_page_begins_with_everything_and_with_examples_without_stray_signs(a
 
 def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
     page = read(ask("/search?sentence=rot"))
-    assert [image["src"] for image in page.all("img")][:2] == [f"search/picture/{n}?side=240&of=" for n in (0, 3)]
-    assert page.all("input")[0]["value"] == "rot" and "The closest of 4 pictures come first." in page.text
+    pictures = [image["src"] for image in page.all("img")]
+    assert pictures[:2] == [f"search/picture/{row}?side=240&of={STATE}" for row in (0, 3)]
+    assert page.all("input")[0]["value"] == "rot" and "The closest of 4 pictures to “rot” come first." in page.text
     hrefs = [link["href"] for link in page.all("a")]
     assert "search?sentence=rot&filter=brand%3Dacme" in hrefs and "search?sentence=rot&item=3" in hrefs
     assert "search?like=0" in hrefs
     page = read(ask("/search?sentence=rot&filter=brand%3Dacme&offset=1"))
-    assert "The closest of 2 pictures" in page.text and len(page.all("img")) == 1
+    assert "The closest of 2 pictures to “rot” come" in page.text and len(page.all("img")) == 1
     assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
     hrefs = [link["href"] for link in page.all("a")]
     assert "search?sentence=rot" in hrefs  # without the filter
@@ -87,7 +91,7 @@ def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
 
 def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
     page = read(ask("/search?sentence=rot&filter=brand%3Dacme&item=0"))
-    assert [image["src"] for image in page.all("img")] == ["search/picture/0?of="]
+    assert [image["src"] for image in page.all("img")] == [f"search/picture/0?of={STATE}"]
     links = [link["href"] for link in page.all("a")]
     assert links[1] == "search?sentence=rot&filter=brand%3Dacme" and "brand acme" in page.text
     assert "search?filter=brand%3Dacme" in links and "search?like=0&filter=brand%3Dacme" not in links
@@ -158,7 +162,7 @@ PLAIN = {"language": "", "has_image": True, "fields": {}, "found_by": {}, "alike
 def test_a_sentence_finds_its_picture(ask, index, tmp_path):
     answer = ask("/search/answer?sentence=green&k=1&rank=pictures")
     assert answer[1] == {
-        "sentence": "green", "kind": "images", "count": 4, "matching": 4, "total": 4, "index": "", "hits": [
+        "sentence": "green", "kind": "images", "count": 4, "matching": 4, "total": 4, "index": "now +", "hits": [
             {"rank": 1, "score": 0.6, "row": 3, "name": "orange.PNG", **PLAIN},
         ],
     }  # fmt: skip
@@ -223,7 +227,7 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
     Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
-    with asking(build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
+    with asking(index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
         status, image, headers = ask("/search/picture/0")
         assert (status, headers.get_content_type()) == (200, "image/jpeg") and b"where I live" not in image
         assert Image.open(io.BytesIO(image)).size == (1600, 800)
@@ -235,18 +239,19 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
 
 def test_a_changed_index_is_served(tmp_path):
     folder = write_folder(tmp_path / "images")
-    made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
+    made = Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        index_files.remove(tmp_path / "index", ["red.png"])
+        changes.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
-        build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
-        assert names(ask(question)) == ["red.png", "green.png"]
-        (tmp_path / "index/items.sqlite").unlink()
-        os.utime(tmp_path / "index/index.json")
-        assert names(ask(question)) == ["red.png", "green.png"]  # the former one
+        Index.build(tmp_path / "index", ColorEmbedder(), [str(folder)])
+        assert names(ask(question)) == ["green.png", "orange.PNG"]  # what was taken out stays out
+        assert "green.png" in read(ask("/search")).text
+        (tmp_path / "index/index.sqlite").unlink()
+        (tmp_path / "index/index.sqlite").write_bytes(b"damaged" * 1000)
+        assert names(ask(question)) == ["green.png", "orange.PNG"]  # of the former one
 
 
 WRONG = {
@@ -318,12 +323,13 @@ def test_pages_lead_to_pages(tmp_path):
             assert [href.partition("offset=")[2] for href in links if "offset=" in href] == wanted
 
 
-def test_errors_name_no_place_of_the_machine(tmp_path):
-    made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    with asking(made) as ask:
-        (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
-        status, answer, _ = ask("/search/answer?sentence=orange")
-        assert status == 500 and str(tmp_path) not in answer["error"]
+def test_errors_name_no_place_of_the_machine(ask, monkeypatch):
+    def damaged(*arguments, **options):
+        raise UserError("/home/me/index is damaged")
+
+    monkeypatch.setattr(search_page, "search", damaged)
+    for path in ("/search/answer?sentence=orange", "/search?sentence=orange"):
+        assert ask(path)[:2] == (500, {"error": "The server failed on this request; its log says why."})
 
 
 def test_an_index_of_another_model_is_refused(index, monkeypatch):
@@ -333,12 +339,14 @@ def test_an_index_of_another_model_is_refused(index, monkeypatch):
 
 
 def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, tmp_path):
+    (tmp_path / "text_encoder/1").mkdir(parents=True)
+    (tmp_path / "text_encoder/1/saved_model.pb").touch()
     for card in ("[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'):
         (tmp_path / "model_card.json").write_text(card)
         with pytest.raises(UserError, match="model_card.json"):
             serve(tmp_path, index="index", port=0)
     (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
-    build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    (tmp_path / "index/vectors.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="vectors.npy is damaged"):
+    Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
+    (tmp_path / "index/index.sqlite").write_bytes(b"no")
+    with pytest.raises(UserError, match="index.sqlite"):
         serve(tmp_path, index=tmp_path / "index", port=0)

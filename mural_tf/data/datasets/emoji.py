@@ -226,7 +226,7 @@ def choose_held_out(test: set[str]) -> set[str]:
 
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
-    """Returns the names without those of `held_out`, which well-resourced languages keep."""
+    """Returns the names without the names of `held_out`, which well-resourced languages keep."""
     return {
         language: {k: v for k, v in of_language.items() if language in WELL_RESOURCED or k not in held_out}
         for language, of_language in names.items()
@@ -314,7 +314,7 @@ def _hash(*parts: object) -> bytes:
 # Names, out of the Unicode CLDR packages. CLDR's annotations hold, per locale and emoji, `tts`, the short name that we
 # use as caption, and `default`, keywords. A locale is one folder there and keeps CLDR's tag as its language, whether
 # it is a bare language ("sr"), a script of it ("sr-Latn", "zh-Hant") or a region ("pt-PT"). Every locale counts with
-# the names it gives itself: a region's folder holds only those that differ from its parent's, and nothing is
+# the names it gives itself: a region's folder holds only names that differ from its parent's, and nothing is
 # inherited. By this count, 100 locales name at least 90% of the emoji and 122 at least half.
 
 _LOCALE_NAME_KINDS = ("languages", "territories", "scripts", "variants")
@@ -433,7 +433,7 @@ TEST_STYLE = DrawingStyle("emojione", "emojione", "assets/png", ".png", joined=F
 
 
 def read_drawings(style: DrawingStyle, tarball: pathlib.Path, emoji: set[str]) -> dict[str, bytes]:
-    """Returns emoji key -> the drawing's file, PNG or SVG, for those of `emoji` that the package draws."""
+    """Returns emoji key -> the drawing's file, PNG or SVG, for the `emoji` that the package draws."""
     by_file_key = {key if style.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in emoji}
 
     def file_key(path: str) -> str | None:

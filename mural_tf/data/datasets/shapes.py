@@ -234,7 +234,7 @@ def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) 
 
 
 def captions(scene: Scene, language: str) -> tuple[str, ...]:
-    """Returns the `WORDINGS` captions of a scene; those in the same place mean the same in every language."""
+    """Returns the `WORDINGS` captions of a scene; captions in the same place mean the same in every language."""
     if language in _PLAIN:
         return _plain(scene, language)
     return _german(scene) if language == "de" else _english(scene)

@@ -187,7 +187,7 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
 def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int):
     """Returns where the next block begins, and the block's items in as many copies as `copies` says.
 
-    The first item of a window has its `begin`, those of other items are empty. "in_epoch" is how many items an epoch
+    The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
     has if those of the bytes that are still to be read are like those so far.
     """
     begin, block = Begin.of(begin), dict(block)
@@ -362,7 +362,7 @@ def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
-    """Tells whether more than `max_fraction` of an epoch is skipped, or all of it.
+    """Whether more than `max_fraction` of an epoch is skipped, or all of it.
 
     Args:
       sums: int64 [3], row 0 of a tally.
@@ -370,7 +370,7 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
     bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, tf.constant(1.0, tf.float64), SURELY)
-    # No batch would ever come, whatever the bound; of empty files, the next epoch's are others.
+    # No batch would ever come, at any bound; of empty files, the next epoch's are others.
     nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
     return tf.logical_or(skipped > bound, nothing)
 
@@ -437,7 +437,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
     Args:
       files: of one kind, in one data folder.
-      parse: makes items; those of other streams are not what is described.
+      parse: makes items; other streams' items are not described.
       key: "language" of captions, or "language_a" or "language_b" of text pairs.
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
@@ -480,7 +480,7 @@ def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Ite
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
-    """Tells whether an item is what could not be read or parsed, whose language is not known."""
+    """Whether an item is what could not be read or parsed, whose language is not known."""
     return tf.logical_and(tf.not_equal(item["problem"], ""), tf.equal(item[language_key], ""))
 
 

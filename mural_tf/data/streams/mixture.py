@@ -32,7 +32,7 @@ class Source(NamedTuple):
     format: str
 
     def files(self, kind: str) -> list[str]:
-        """Returns its training files of a kind; raises `UserError` if there are none."""
+        """Returns its training files of a kind; raises `UserError` if there are not any."""
         return records.list_files(self.directory, kind, "train")
 
 

@@ -61,8 +61,8 @@ def training_batches(
     Returns:
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
       ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is that of the batch's
-      last item of each source, -1 if it has none, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts what
-      was read and skipped up to there (`skipped.py`).
+      last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts
+      what was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     no_state = np.asarray(unusable, np.int64)
@@ -77,7 +77,7 @@ def training_batches(
 
 
 def stream_class(name: str) -> type[Stream]:
-    """Returns the `Stream` of a name, the last that its file defines; raises `UserError` if there is none."""
+    """Returns the `Stream` of a name, the last that its file defines; raises `UserError` if it is missing."""
     try:
         module = importlib.import_module(f"mural_tf.data.streams.{name}")
     except ModuleNotFoundError:
@@ -112,7 +112,7 @@ def batch_size(config: ConfigDict, stream: str) -> int:
 
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
-    """Returns the sources that have items of a stream, as `sources_of` those of a kind of records; raises as that."""
+    """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
     return sources_of(data, stream_class(stream).kind(data))
 
 
@@ -163,7 +163,7 @@ def part_name(stream: str, source: Source) -> str:
 
 
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
-    """Returns a batch's places and tallies, those of the last item of each source."""
+    """Returns a batch's places and tallies: the last item's of each source."""
     if sources == 1:
         places, tallies = place_of_last(items)[None], items["tally"][-1:]
     else:

@@ -51,7 +51,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
 
     Args:
       files: of which some are read.
-      group: int64 [slots], the numbers of those that are read; a file's slot is its place here.
+      group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
       counts: int64 [CYCLE], how many records stand before that byte.

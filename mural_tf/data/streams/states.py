@@ -75,7 +75,7 @@ def text_states(
       config: a complete configuration.
       tokenizer: of the text tower.
       workdir: of the run.
-      streams: names of those that bring the texts.
+      streams: names of the streams that bring the texts.
       encode: tokens, int32 [B, T] each, to float32 [B, width].
       tower: `digest_of` the tower.
       width: of a state.
@@ -99,7 +99,7 @@ def states_of(
     tower: str,
     width: int,
 ) -> TargetTable:
-    """Returns states in which these texts have theirs; those that other runs with this tower made are there, too.
+    """Returns states that hold these texts' states; the states that other runs with this tower made are there, too.
 
     Arguments are as of `text_states`.
     """
@@ -124,7 +124,7 @@ def image_states(
     tower: str,
     width: int,
 ) -> tuple[TargetTable, np.ndarray]:
-    """Returns the states of all pictures of streams by the pictures' ids, and the ids of those that do not decode.
+    """Returns the states of all pictures of streams by the pictures' ids, and the ids of pictures that do not decode.
 
     `encode` maps uint8 [B, S, S, 3] to float32 [B, width]; other arguments are as of `text_states`.
     """
@@ -192,7 +192,7 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
 
 
 def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
-    """Returns a function of prepared pixels as one of encoded pictures; zeros for those that do not decode."""
+    """Returns a function of prepared pixels as one of encoded pictures; zeros for pictures that do not decode."""
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     traced = tf.function(encode, reduce_retracing=True)

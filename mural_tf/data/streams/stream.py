@@ -25,7 +25,7 @@ class Settings:
     """What a stream needs to know of a configuration; `data`, `image_tower` and `augmentation` are its branches.
 
     batch: texts, or pairs of them, in a batch.
-    own: the stream's `fields` as the method has them; the stream's defaults where it has none.
+    own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
     cached_texts: whether states of texts, made before (`states.py`), take the place of tokens.
     unusable: ids of pictures that have no state, int64; empty where pictures are decoded.
     """
@@ -48,7 +48,7 @@ class Stream:
       batch_field: of `config.train`, the size of a batch.
       order: two streams that run side by side have two orders.
       without: the error where no record holds such an item.
-      languages: those of the items to take; empty: all.
+      languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
       with_pictures: whether items hold "image" and "image_id".

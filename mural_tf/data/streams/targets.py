@@ -2,7 +2,7 @@
 
     targets.json    the teacher's digest, the vectors' size and type, how many there are, and for which data
     keys            int64 [N], 64 bits of each text, in the order in which the data first has them
-    vectors         float16 or float32 [N, D]; zeros where the teacher has none
+    vectors         float16 or float32 [N, D]; zeros where the teacher has no vector
     group_keys, group_vectors    the same of groups, where what is taught is a mean
 
 Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
@@ -118,7 +118,7 @@ class Targets:
             yield
 
     def is_made_for(self, data: str) -> bool:
-        """Tells whether all targets are there for the data that `finish` named."""
+        """Whether all targets are there for the data that `finish` named."""
         return self.said["made_for"] == data
 
     def _keys(self, kind: str = "") -> np.ndarray:
@@ -135,9 +135,7 @@ class Targets:
         keys = self._keys(kind)
         return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
 
-    def extend(
-        self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0
-    ) -> None:
+    def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
         """Adds the texts that have no target yet, `block` at a time, 0: `BLOCK`.
 
         `texts`: their keys, int64 [B], and themselves, again and again.

@@ -148,7 +148,7 @@ def draw_across_languages(
 ) -> dict[str, tf.Tensor]:
     """Draws the two texts of an item of `across_languages_parser`, deterministically in `seed`, int [2].
 
-    The pair of languages is drawn first, evenly among those of the image, then a caption of each.
+    The pair of languages is drawn first, evenly among the pairs of the image, then a caption of each.
     """
 
     def draw():

@@ -86,6 +86,7 @@ class Coco(CaptionedSet):
     NAME: ClassVar[str] = "coco"
     language: str = "en"
     also: tuple[str, ...] = ()
+    split: str = "train"
 
     def input_files(self) -> list[pathlib.Path]:
         """Returns the caption files."""

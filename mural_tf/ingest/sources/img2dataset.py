@@ -5,7 +5,7 @@
     tfrecord     00000.tfrecord with features key, jpg, txt, json
     parquet      00000.parquet with columns key, jpg, caption (or txt), url, status, …
 
-The metadata (JSON or columns) hold url, caption, and whatever `save_additional_columns` named.
+The metadata (JSON or columns) hold url, caption, and the columns that `save_additional_columns` named.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
 
 def is_download(folder: pathlib.Path) -> bool:
-    """Tells whether a folder looks like an output of img2dataset."""
+    """Whether a folder looks like an output of img2dataset."""
     return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
 
 
@@ -138,7 +138,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
-    """Reports members that belong to none of the samples beside them; hidden files, such as macOS's, are none."""
+    """Reports members that belong to no sample near them; hidden files, such as macOS's, do not count."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
@@ -370,7 +370,7 @@ class ImageFolder:
         self.directory = directory
 
     def get(self, name: str, decided: Any = None) -> bytes | None:
-        """Returns the file's content, `None` if there is none; raises `BadImage` if it is none."""
+        """Returns the file's content, `None` if it is missing; raises `BadImage` if it is not an image."""
         del decided
         for candidate in (name, os.path.basename(name)):
             try:
@@ -446,7 +446,6 @@ class CaptionedImages(Source):
 
     ITEM: ClassVar[str] = IMAGE
     images: str = ""
-    split: str = "train"
 
     def check(self) -> None:
         """Finds the images: files of a folder, or img2dataset's output."""

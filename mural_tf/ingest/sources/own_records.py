@@ -44,7 +44,7 @@ class OwnRecords(ShardSource):
         return found
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shard; the first one counts those that are missing."""
+        """Yields the shard; the first shard counts the missing shards."""
         names = [str(path) for path in self.files()]
         for name in missing_shards(names) if unit.path == names[0] else ():
             reading.tally.skip(MISSING_SHARD, name)

@@ -290,12 +290,10 @@ class Tatoeba(AlignedSource):
 
     Attributes:
       languages: pairs of these only (English included), joined by "+"; default all.
-      split: which the pairs go to.
     """
 
     KIND: ClassVar[str] = "tatoeba"
     languages: tuple[str, ...] = ()
-    split: str = "test"
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""
@@ -303,7 +301,7 @@ class Tatoeba(AlignedSource):
         if not found:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
         for path in found:
-            yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), self.split)
+            yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), "test")
 
 
 @dataclasses.dataclass

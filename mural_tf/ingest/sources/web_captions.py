@@ -11,23 +11,13 @@ from mural_tf.ingest.sources.img2dataset import CaptionedImages, ImageItem
 from mural_tf.text_files import Unit, clean
 
 
-@dataclasses.dataclass
-class CaptionsTsv(CaptionedImages):
-    """Any TSV of addresses (or file names) and captions: `captions:mine.tsv,url=0,caption=1,images=downloads/mine`.
+class TsvOfCaptions(CaptionedImages):
+    """Rows with the address of an image and a caption; a family says in which columns, or leaves it to its options."""
 
-    Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
-      url, caption: numbers of the columns, from 0.
-      language: of the captions.
-      header: whether the first line names the columns.
-      split: which the records go to.
-    """
-
-    KIND: ClassVar[str] = "captions"
-    language: str = "en"
-    header: bool = False
-    url: int = 0
-    caption: int = 1
+    url: ClassVar[int] = 0
+    caption: ClassVar[int] = 1
+    header: ClassVar[bool] = False
+    language: ClassVar[str] = "en"
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per line."""
@@ -51,39 +41,66 @@ class CaptionsTsv(CaptionedImages):
 
 
 @dataclasses.dataclass
-class Cc3m(CaptionsTsv):
+class CaptionsTsv(TsvOfCaptions):
+    """Any TSV of addresses (or file names) and captions: `captions:mine.tsv,url=0,caption=1,images=downloads/mine`.
+
+    Attributes:
+      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
+      url, caption: numbers of the columns, from 0.
+      language: of the captions.
+      header: whether the first line names the columns.
+      split: which the records go to.
+    """
+
+    KIND: ClassVar[str] = "captions"
+    split: str = "train"
+    language: str = "en"
+    header: bool = False
+    url: int = 0
+    caption: int = 1
+
+
+@dataclasses.dataclass
+class Cc3m(TsvOfCaptions):
     """CC3M: `cc3m:Train_GCC-training.tsv,images=downloads/cc3m`: caption first, then address.
 
-    Attributes: see captions.
+    Attributes:
+      images, split: see captions.
     """
 
     KIND: ClassVar[str] = "cc3m"
-    url: int = 1
-    caption: int = 0
+    url: ClassVar[int] = 1
+    caption: ClassVar[int] = 0
+    split: str = "train"
 
 
 @dataclasses.dataclass
-class Cc12m(CaptionsTsv):
+class Cc12m(TsvOfCaptions):
     """CC12M: `cc12m:cc12m.tsv,images=downloads/cc12m`: address first, then caption.
 
-    Attributes: see captions.
+    Attributes:
+      images: see captions.
     """
 
     KIND: ClassVar[str] = "cc12m"
+    split: ClassVar[str] = "train"
 
 
 @dataclasses.dataclass
-class Uc2(CaptionsTsv):
+class Uc2(TsvOfCaptions):
     """UC2's translations of CC3M: `uc2:train_imageId2Ann_de.tsv,language=de,images=downloads/cc3m`.
 
     Columns img_id, img_url, caption, success; rows whose success is "fail" or "false" are skipped.
 
-    Attributes: see captions.
+    Attributes:
+      images, split, language: see captions.
     """
 
     KIND: ClassVar[str] = "uc2"
-    url: int = 1
-    caption: int = 2
+    url: ClassVar[int] = 1
+    caption: ClassVar[int] = 2
+    split: str = "train"
+    language: str = "en"
 
     def _is_usable(self, fields: list[str]) -> bool:
         return len(fields) < 4 or fields[3].strip().lower() not in ("fail", "false", "0")

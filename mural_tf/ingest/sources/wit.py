@@ -47,9 +47,8 @@ class Wit(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
       languages: joined by "+"; default all.
-      salt: of the hash; another salt, another division.
-      sizes: pairs in dev, and as many in test; the largest is taken of which a language has `fraction` to spare.
-      fraction: the largest share of a language's pairs that dev and test may have together.
+      sizes: pairs in dev, and as many in test; the largest is taken of which a language's pairs are
+        twice as many as dev and test together.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
@@ -57,9 +56,7 @@ class Wit(CaptionedImages):
 
     KIND: ClassVar[str] = "wit"
     languages: tuple[str, ...] = ()
-    salt: str = "mural"
     sizes: tuple[str, ...] = ("5000", "3000", "1000")
-    fraction: float = 0.5
     scope: str = "all"
     split: str = ""
 
@@ -94,7 +91,7 @@ class Wit(CaptionedImages):
 
     def image_hash(self, image_id: str) -> np.uint64:
         """Returns the hash that places an image."""
-        return image_hash(self.salt, image_id)
+        return image_hash(image_id)
 
     def hold_out(self, hashes: dict[str, np.ndarray]) -> HeldOut:
         """Chooses the images that are held out.
@@ -104,7 +101,7 @@ class Wit(CaptionedImages):
         """
         sizes = sorted((int(size) for size in self.sizes), reverse=True)
         everywhere = self.scope == "all"
-        return HeldOut(self.salt, everywhere, choose(hashes, sizes, self.fraction, everywhere))
+        return HeldOut(everywhere, choose(hashes, sizes, everywhere))
 
 
 def read_wit(
@@ -192,45 +189,44 @@ class _LinesOfRows:
 class HeldOut:
     """Which images are held out: sorted hashes per language and split."""
 
-    def __init__(self, salt: str, everywhere: bool, splits: dict[str, dict[str, np.ndarray]]):
-        self.salt, self.everywhere, self.splits = salt, everywhere, splits
+    def __init__(self, everywhere: bool, splits: dict[str, dict[str, np.ndarray]]):
+        self.everywhere, self.splits = everywhere, splits
         none = [np.empty(0, np.uint64)]
         self.images = np.unique(np.concatenate(none + [a for s in splits.values() for a in s.values()]))
 
     def as_json(self) -> str:
         """Returns it as text, for `from_json`."""
         splits = {name: {s: [int(h) for h in a] for s, a in by_split.items()} for name, by_split in self.splits.items()}
-        return json.dumps({"salt": self.salt, "everywhere": self.everywhere, "splits": splits})
+        return json.dumps({"everywhere": self.everywhere, "splits": splits})
 
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
         """Returns what `as_json` wrote."""
         found = json.loads(text)
         splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in found["splits"].items()}
-        return cls(found["salt"], found["everywhere"], splits)
+        return cls(found["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
         """Returns train, dev or test; "" if the image is held out in another language only."""
-        value = image_hash(self.salt, image_id)
+        value = image_hash(image_id)
         for split, hashes in self.splits.get(language, {}).items():
             if contains(hashes, value):
                 return split
         return "" if self.everywhere and contains(self.images, value) else "train"
 
 
-def image_hash(salt: str, image_id: str) -> np.uint64:
+def image_hash(image_id: str) -> np.uint64:
     """Returns the hash that places an image."""
-    return np.uint64(text_hash(f"{salt}\t{image_id}"))
+    return np.uint64(text_hash(f"mural\t{image_id}"))
 
 
-def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], fraction: float, everywhere: bool) -> dict:
+def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool) -> dict:
     """Returns {language: {split: hashes of the images that are held out}}.
 
     Args:
       hashes: of the images of all captions of each language, with repeats.
       sizes: of dev and of test in pairs, largest first; a language gets the first of which both together are at most
-        `fraction` of its pairs, or else the last, shrunk to that fraction.
-      fraction: see sizes.
+        half of its pairs, or else half of its pairs.
       everywhere: no image of a test set is in another language's dev set or training data, and so on.
     """
     nothing = np.empty(0, np.uint64)
@@ -239,18 +235,18 @@ def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], fraction: float,
     for split, other, from_top in ((TEST, DEV, False), (DEV, TEST, True)):
         for language, by_split in splits.items():
             images, counts = np.unique(hashes[language], return_counts=True)
-            size = _size(int(counts.sum()), sizes, fraction)
+            size = _size(int(counts.sum()), sizes)
             free = np.isin(images, taken[other] if everywhere else by_split.get(other, nothing), invert=True)
             by_split[split] = _first_pairs(images[free], counts[free], size, from_top)
         taken[split] = np.unique(np.concatenate([by_split[split] for by_split in splits.values()]))
     return splits
 
 
-def _size(pairs: int, sizes: Sequence[int], fraction: float) -> int:
+def _size(pairs: int, sizes: Sequence[int]) -> int:
     for size in sizes:
-        if 2 * size <= fraction * pairs:
+        if 4 * size <= pairs:
             return size
-    return int(fraction * pairs / 2)
+    return pairs // 4
 
 
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int, from_top: bool) -> np.ndarray:

@@ -22,7 +22,8 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mural_tf.data.pictures import ENDINGS, picture_files
+from mural_tf.data.picture_folders import picture_files
+from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, find
 from mural_tf.text_files import (
@@ -93,9 +94,6 @@ class OwnTable:
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
         """Yields the rows, in the order of the files."""
-        for kind, paths in self.others.items():
-            for path in paths:
-                on_problem(kind, str(path))
         readers = {
             CSV: functools.partial(_read_csv, form=self.form),
             JSON: functools.partial(_read_json, encoding=self.form.encoding),

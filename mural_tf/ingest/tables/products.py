@@ -152,7 +152,7 @@ class Understood:
             *([f"  variations: rows whose {columns.parent} is another product"] if columns.parent else []),
             f"  fields: {', '.join(self.fields) or 'none'}",
             *(f"  {note}" for note in self.notes),
-            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + joins names.",
+            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + takes several.",
         ]
         return "\n".join(lines)
 
@@ -298,7 +298,8 @@ def _there(pictures: Pictures, values: Sequence[Value]) -> str:
 
 def _notes(understood: Understood, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
-    columns, notes = understood.columns, []
+    columns = understood.columns
+    notes = [f"left out: {len(paths)} x {kind}" for kind, paths in understood.table.others.items()]
     for name in understood.fields:
         values = [row.values[name] for row in rows[:LOOKED_FOR] if name in row.values]
         if values and 2 * sum(map(names_picture, values)) > len(values):
@@ -435,6 +436,9 @@ def _contents(
     understood: Understood, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
     """Yields what each wanted row says, and {file: name to show} of its pictures."""
+    for kind, paths in understood.table.others.items():
+        for path in paths:
+            tally.leave_out(kind, str(path))
     files: dict[str, tuple[pathlib.Path | None, str]] = {}
     unwanted: dict[str, str] = {}
     for row in understood.table.rows(tally.skip):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -104,11 +105,13 @@ class Columns:
         return name not in (*self.images, self.language, self.identity) and self.caption_language(name) is None
 
 
+@functools.lru_cache(maxsize=MOST)
 def plain(name: str) -> str:
     """Returns a name without what is neither letter, digit nor point, in lower case."""
     return re.sub(r"[^\w.]|_", "", name.casefold())
 
 
+@functools.lru_cache(maxsize=MOST)
 def split_language(name: str) -> tuple[str, str]:
     """Divides "title_de", "caption.pt-BR", "Titel (EN)" or "de" into the rest's plain name and the BCP 47 tag.
 
@@ -256,7 +259,7 @@ def _find_captions(
         return {**_with_bases(texts, bases), **chosen}, bases
     # "caption_id" may be the number of a caption or one in Indonesian: what it holds decides.
     divided = {name: split_language(name) for name in texts}
-    by_base = collections.Counter(base for name, (base, tag) in divided.items() if tag and _wordiness(texts[name]) > 0)
+    by_base = collections.Counter(base for name, (base, tag) in divided.items() if tag and _holds_words(texts[name]))
     names = {plain(name) for name in texts}
     base = next((name for name in _CAPTION if name in by_base or name in names), None)
     if base is None and by_base:
@@ -273,7 +276,13 @@ def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> 
     """Returns column -> language of the columns that are one of the bases with a language, and hold words."""
     divided = {name: split_language(name) for name in values}
     named = {name: language for name, (base, language) in divided.items() if language and base in bases}
-    return {name: language for name, language in named.items() if _wordiness(values[name]) > 0}
+    return {name: language for name, language in named.items() if _holds_words(values[name])}
+
+
+def _holds_words(values: Sequence[Value]) -> bool:
+    """Whether at least half of some values are no numbers or codes: two letters in a row, or one of another script."""
+    texts = [text for value in values for text in texts_of(value)]
+    return 2 * sum(bool(re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)) for text in texts) >= len(texts) > 0
 
 
 def _wordiness(values: Sequence[Value]) -> float:

@@ -11,7 +11,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
-from mural_tf.data.pictures import ENDINGS, BadImage, path_below, picture_files
+from mural_tf.data.picture_folders import picture_files
+from mural_tf.data.pictures import ENDINGS, BadImage, path_below
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.ingest.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture
@@ -74,7 +75,7 @@ class Pictures:
         if not path.is_file():
             keep.mkdir(parents=True, exist_ok=True)
             path.with_suffix(".partial").write_bytes(content)
-            path.with_suffix(".partial").rename(path)
+            path.with_suffix(".partial").replace(path)
         return path
 
     def _content(self, value: str | bytes) -> bytes | None:

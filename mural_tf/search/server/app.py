@@ -34,9 +34,9 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
-from mural_tf.export.versions import MODEL_CARD, newest_description
+from mural_tf.export.versions import MODEL_CARD, newest_description, newest_models
 from mural_tf.loading import lite_embedder, load
-from mural_tf.remote_folders import model_place
+from mural_tf.remote_folders import local_model, model_place
 from mural_tf.search.index import load_index
 from mural_tf.search.server import limits as bounds
 from mural_tf.search.server.batches import IMAGES, Arrays, Batcher, ServedModel
@@ -67,7 +67,8 @@ def serve(
     """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
 
     Args:
-      export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model.
+      export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model, of which
+        the encoders are served if it is an export.
       index: an index made with the same model, searched at /search; empty: no search page.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       title: of the search page.
@@ -77,40 +78,52 @@ def serve(
       UserError: `export` or `index` cannot be served, or the address cannot be listened on.
     """
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
+    models, routes = load_served(export, index, title)
+    app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
+    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
+    place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
+    print(f"Serving {export or index} at {place}", flush=True)
+    web.run_app(app, sock=listener, print=None, **run_options())
+
+
+def run_options() -> dict[str, object]:
+    """Returns the options of aiohttp's `run_app` or `AppRunner` that go with `create_app`."""
+    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
+    quiet.setLevel(logging.CRITICAL)
+    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN)
+
+
+def load_served(
+    export: str | pathlib.Path, index: str | pathlib.Path, title: str
+) -> tuple[Mapping[str, ServedModel], list[web.RouteDef]]:
+    """Returns the models and the search page's routes, see `serve`; what can be known before models load is said then.
+
+    An index that says which model made it can be served alone; the page needs no export of it.
+    """
     if not export and not index:
         raise UserError("Nothing to serve: give --export=EXPORT, --index=INDEX, or both.")
-    # Damage is named before models load. An index that says which model made it can be served alone.
     searched = None if export else load_index(index)
-    export = export or _export_of(searched.model.path)
+    if not export:
+        export = _export_of(searched.model.path)
+        if not (model_place(export) / "text_encoder").is_dir() and _lite(export) is None:
+            return {}, search_routes(searched, load(export), title=title, folder=index)
     small = _lite(export)
+    if small is None:
+        newest_models(local_model(export), export)
     languages = _languages(export) if index and small is None else []
     searched = load_index(index) if index and searched is None else searched
     if small is not None:
         from mural_tf.search.server import lite_models
 
-        models, languages = lite_models.served_models(*small), small[1].languages
+        models, languages, embedder = lite_models.served_models(*small), small[1].languages, lite_embedder(*small)
     else:
         from mural_tf.search.server.models import load_models  # with TensorFlow
 
-        models = load_models(export)
-    routes = []
-    if searched is not None:
-        embedder = load(export) if small is None else lite_embedder(*small)
-        routes = search_routes(searched, embedder, languages=languages, title=title, folder=index)
-    app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
-    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
-    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
-    quiet.setLevel(logging.CRITICAL)
-    print(f"Serving {export} at http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}", flush=True)
-    web.run_app(
-        app,
-        sock=listener,
-        print=None,
-        access_log=None,
-        logger=quiet,
-        handler_cancellation=True,
-        shutdown_timeout=SHUTDOWN,
-    )
+        embedder = load(export) if searched is not None else None
+        models = load_models(export, embedder.saved_models if embedder else {})
+    if searched is None:
+        return models, []
+    return models, search_routes(searched, embedder, languages=languages, title=title, folder=index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -122,7 +135,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _export_of(model: str) -> str:
-    """Returns the export to serve of the model that made an index: itself, or what a workdir was exported to."""
+    """Returns the model that made an index, or what a workdir was exported to, where it was."""
     place = model_place(model)
     if not model or not place.is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")

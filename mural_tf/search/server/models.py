@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +15,7 @@ from mural_tf import backend  # noqa: F401 - registers the tokenizer's operation
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES
-from mural_tf.export.versions import models_of
+from mural_tf.export.versions import newest_models
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_model, shown
 from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel, Signature
@@ -24,28 +25,24 @@ from mural_tf.search.server.rest_json import BadRequest, Spec
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
 
 
-def load_models(export) -> dict[str, ServedModel]:
+def load_models(export, loaded: Mapping[str, object] = {}) -> dict[str, ServedModel]:
     """Returns {name: `ServedModel`} of the newest version that all SavedModels of an export have.
 
-    Raises `UserError` if there is none, or it is damaged.
+    `loaded`: SavedModels of that version that are in memory already, by name. Raises `UserError` if there is none, or
+    it is damaged.
     """
-    folder = local_model(export)
-    if not folder.is_dir():
-        raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
-    numbers = models_of(folder)
-    shared = set.intersection(*map(set, numbers.values())) if numbers else set()
-    if not shared:
-        below = f"; it is a workdir, whose export is {export}/export" if (folder / "export").is_dir() else ""
-        expected = f"expected SavedModels such as {export}/text_encoder/1, of one number for all"
-        raise UserError(f"{export} is not an export: {expected}{below}.")
-    tell(f"Loading version {max(shared)} of {shown(export)} and warming it up …")
-    return {name: load_model(folder / name / str(max(shared))) for name in numbers}
+    paths = newest_models(local_model(export), export)
+    tell(f"Loading version {paths[0].name} of {shown(export)} and warming it up …")
+    return {path.parent.name: load_model(path, loaded.get(path.parent.name)) for path in paths}
 
 
-def load_model(path: pathlib.Path) -> ServedModel:
-    """Loads a SavedModel from NAME/VERSION and runs all its signatures once; raises `UserError` if it is damaged."""
+def load_model(path: pathlib.Path, saved_model=None) -> ServedModel:
+    """Loads the SavedModel in NAME/VERSION, unless it is `saved_model`, and runs all its signatures once.
+
+    Raises `UserError` if it is damaged.
+    """
     try:
-        saved_model = load_saved_model(path)
+        saved_model = saved_model or load_saved_model(path)
         functions = {key: value for key, value in saved_model.signatures.items() if not key.startswith("__")}
         inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
         has_pixels = any(spec.shape.rank == 4 for _, spec in inputs)  # [B, S, S, 3]; features are [B, F]

@@ -40,6 +40,7 @@ from mural_tf.search.index import Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import (
     ADDRESS,
+    LONGEST_SENTENCE,
     SIDE,
     Hit,
     Query,
@@ -56,7 +57,6 @@ from mural_tf.search.ranking import CannotBeAsked
 from mural_tf.search.server.limits import prepare_images
 from mural_tf.search.server.rest_json import BadRequest
 
-LONGEST_SENTENCE, LONGEST_FILTER = 2000, 500  # characters; models read far fewer tokens
 MOST_RESULTS = 1000
 DEFAULT_RESULTS = 20  # on a page
 EXAMPLES = 4  # questions on the page
@@ -165,9 +165,7 @@ def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int
 
 
 def _item(index: Index, row: int) -> Item:
-    """Returns the item of a row that searches find; raises `ValueError` for another."""
-    if row in index.removed:
-        raise ValueError(f"Row {row} was removed from the index.")
+    """Returns the item of a row; raises `ValueError` for one that is not there."""
     try:
         return index.describe(row)
     except IndexError as error:
@@ -383,11 +381,8 @@ def read_query(query: Mapping[str, str], size: int, known: Sequence[str] = TAKES
             raise BadRequest(f"{name} is given {len(query.getall(name))} times: give it once.")
     if not LANGUAGE.fullmatch(query.get("language", "")):
         raise BadRequest(f"language must be a code like en or pt-BR, got {query['language']!r}.")
-    texts = query.getall("filter", [])
-    if too_long := [text for text in texts if len(text) > LONGEST_FILTER]:
-        raise BadRequest(f"A filter has {len(too_long[0])} characters; at most {LONGEST_FILTER} are read.")
     try:
-        asked: dict[str, object] = {"filters": parse_filters(texts)}
+        asked: dict[str, object] = {"filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
         raise BadRequest(str(error)) from None
     asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort") if name in known}
@@ -466,7 +461,10 @@ def search_routes(
     async def show_answer_to_picture(request: web.Request) -> web.Response:
         is_form = request.content_type == "multipart/form-data"
         if is_form:
-            file = (await request.post()).get("picture")
+            try:
+                file = (await request.post()).get("picture")
+            except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
+                raise BadRequest(f"The form cannot be read: {error}.") from None
             if not isinstance(file, web.FileField):
                 raise BadRequest("The form has no picture: expected a file in its part 'picture'.")
             picture = file.file.read()

@@ -1,0 +1,238 @@
+"""One text tower in six engines on one processor: milliseconds per text in batches and alone, and cosines.
+
+    python -m benchmarks.text_engines --folder=CHECKPOINT --lite=EXPORT/lite --output=FOLDER --pytorch=VENV/bin/python
+
+CHECKPOINT is a BERT or XLM-R with mean pooling in Hugging Face's form (multilingual-e5-small, say), and EXPORT is made
+of it (`import sentences`, then `run_export.py … --lite`). Engines:
+
+    tensorflow       this project, float32
+    litert           this project without TensorFlow, as EXPORT/lite holds the encoder (int8 by default)
+    torch            transformers, float32
+    onnx             ONNX Runtime, float32
+    onnx_int8        ONNX Runtime, weights by channel, activations on the fly
+    openvino_int8    OpenVINO, weights and activations, calibrated by NNCF on 100 of the texts
+
+The last four need torch, transformers, onnx, onnxruntime, openvino and nncf in the other environment; the ONNX and
+OpenVINO files are made once in FOLDER. Each engine lives in a process of its own with one thread and embeds the same
+texts when asked to, in turns, so that a busy machine slows all alike. Tokenising counts, because users pay it. Torch's
+family sorts texts by length and pads a batch to its longest. Ratios are medians of the rounds' ratios of processor
+time; the cosines are with torch's float32 vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+OURS = ("tensorflow", "litert")
+ENGINES = (*OURS, "torch", "onnx", "onnx_int8", "openvino_int8")
+BATCH, CALIBRATION = 64, 100
+
+
+def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray:
+    """Embeds texts by `embed`, of ids and mask, int64 [B, T], sorted by length in batches."""
+    ids = tokenizer(texts, truncation=True, max_length=512)["input_ids"]
+    order, vectors = sorted(range(len(ids)), key=lambda row: len(ids[row])), None
+    for begin in range(0, len(order), batch):
+        rows = order[begin : begin + batch]
+        padded = np.full([len(rows), len(ids[rows[-1]])], tokenizer.pad_token_id, np.int64)
+        for place, row in enumerate(rows):
+            padded[place, : len(ids[row])] = ids[row]
+        block = embed(
+            padded, (np.arange(padded.shape[1]) < np.array([[len(ids[row])] for row in rows])).astype(np.int64)
+        )
+        vectors = np.zeros([len(ids), block.shape[1]], np.float32) if vectors is None else vectors
+        vectors[rows] = block
+    return vectors
+
+
+def torch_encoder(folder: str):
+    import torch
+    from transformers import AutoModel
+
+    torch.set_num_threads(1)
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tower = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+        def forward(self, input_ids, attention_mask):
+            states = self.tower(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask = attention_mask.unsqueeze(-1).float()
+            return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
+
+    return torch, Encoder().eval()
+
+
+def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -> None:
+    """Writes what ONNX Runtime and OpenVINO run, where it is not there."""
+    plain, small, ours = output / "float32.onnx", output / "int8.onnx", output / "int8.xml"
+    if not plain.is_file():
+        torch, encoder = torch_encoder(folder)
+        tokens = tokenizer(texts[:2], padding=True, return_tensors="pt")
+        given, names = (tokens["input_ids"], tokens["attention_mask"]), ["input_ids", "attention_mask"]
+        axes = {**dict.fromkeys(names, {0: "batch", 1: "tokens"}), "vectors": {0: "batch"}}
+        options = dict(input_names=names, output_names=["vectors"], dynamic_axes=axes, opset_version=17, dynamo=False)
+        torch.onnx.export(encoder, given, str(plain), **options)
+    if not small.is_file():
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(plain, small, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
+    if not ours.is_file():
+        import nncf
+        import openvino
+
+        def tokens_of(text: str) -> dict:
+            return {
+                name: np.array([ids], np.int64) for name, ids in tokenizer(text).items() if name != "token_type_ids"
+            }
+
+        data = nncf.Dataset(texts[:CALIBRATION], tokens_of)
+        options = dict(model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATION)
+        made = nncf.quantize(openvino.convert_model(plain), data, **options)
+        openvino.save_model(made, ours, compress_to_fp16=False)
+
+
+def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: list[str]):
+    """Returns a function of texts and a batch's size to vectors, float32 [N, D]."""
+    if name in OURS:
+        if name == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        else:
+            from mural_tf.lite.runtime import set_threads
+
+            set_threads(1)
+        import mural_tf
+
+        embedder = mural_tf.load(folder if name == "tensorflow" else lite)
+        return lambda texts, batch: embedder.encode_text(texts, progress=False)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if name == "torch":
+        torch, encoder = torch_encoder(folder)
+
+        def embed(ids, mask):
+            with torch.inference_mode():
+                return encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+
+    else:
+        make_files(folder, output, tokenizer, texts)
+        if name == "openvino_int8":
+            import openvino
+
+            options = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
+            compiled = openvino.Core().compile_model(output / "int8.xml", "CPU", options)
+
+            def embed(ids, mask):
+                return compiled([ids, mask])[0]
+
+        else:
+            import onnxruntime
+
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            file = output / ("int8.onnx" if name == "onnx_int8" else "float32.onnx")
+            session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+            def embed(ids, mask):
+                return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+
+    return lambda texts, batch: sorted_batches(embed, tokenizer, texts, batch)
+
+
+def work(options) -> None:
+    """Answers each line of standard input, {"count", "batch", "vectors"}, with the seconds that its texts took."""
+    texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes beside
+    embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
+    embed(texts[:BATCH], BATCH), embed(texts[:1], 1)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        some, before = texts[: asked["count"]], (time.process_time(), time.perf_counter())
+        if asked["batch"] == 1:
+            vectors = np.concatenate([embed([text], 1) for text in some])
+        else:
+            vectors = embed(some, asked["batch"])
+        answer = {"processor": time.process_time() - before[0], "elapsed": time.perf_counter() - before[1]}
+        if file := asked.get("vectors"):
+            np.save(file, vectors)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", required=True, help="of the checkpoint")
+    parser.add_argument("--lite", default="", help="the lite/ of an export of it")
+    parser.add_argument("--texts", required=True, help="a file with a text per line")
+    parser.add_argument("--output", required=True, help="a folder for what is made")
+    parser.add_argument("--pytorch", default=sys.executable, help="the python with torch and the other engines")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=256, help="texts in batches; an eighth of them alone")
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return work(options)
+    output = pathlib.Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+    engines, processes = options.engines.split(","), {}
+    for name in engines:
+        given = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
+        python, script = (
+            (sys.executable, ["-m", "benchmarks.text_engines"]) if name in OURS else (options.pytorch, [__file__])
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        processes[name] = subprocess.Popen([python, *script, f"--worker={name}", *given], **pipes)
+        if not processes[name].stdout.readline():
+            sys.exit(f"{name} did not start.")
+
+    def ask(name: str, **asked) -> dict:
+        print(json.dumps(asked), file=processes[name].stdin, flush=True)
+        return json.loads(processes[name].stdout.readline())
+
+    rows = {name: {} for name in engines}
+    for case, count, batch in (("batches", options.count, BATCH), ("alone", options.count // 8, 1)):
+        seconds = {name: [] for name in engines}
+        for _ in range(options.rounds):
+            for name in engines:
+                seconds[name].append(ask(name, count=count, batch=batch)["processor"])
+        for name in engines:
+            ratios = [first / own for first, own in zip(seconds[engines[0]], seconds[name])]
+            rows[name][case] = min(seconds[name]) / count * 1e3
+            rows[name][f"{case}_ratio"] = (statistics.median(ratios), min(ratios), max(ratios))
+    for name in engines:
+        ask(name, count=options.count, batch=BATCH, vectors=str(output / f"{name}.npy"))
+    reference = np.load(output / f"{'torch' if 'torch' in engines else engines[0]}.npy")
+    first = engines[0]
+    print(f"| engine | ms per text, {BATCH} at once | {first} / it | ms alone | {first} / it | cosine, least / mean |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in engines:
+        cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)
+        cells = []
+        for case in ("batches", "alone"):
+            median, least, most = rows[name][f"{case}_ratio"]
+            cells += [f"{rows[name][case]:.2f}", f"{median:.2f} ({least:.2f} to {most:.2f})"]
+        print(f"| {name} | {' | '.join(cells)} | {cosines.min():.4f} / {cosines.mean():.4f} |")
+    for process in processes.values():
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

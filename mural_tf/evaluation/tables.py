@@ -1,0 +1,94 @@
+"""What is printed and kept of an evaluation: tables, a row of `metrics.jsonl`, and a JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
+from mural_tf.files import as_path, write_whole
+from mural_tf.metrics.ranking import CUTOFFS
+from mural_tf.training.workdir import EVALUATED
+
+DIRECTIONS = ("image_to_text", "text_to_image")
+
+
+def table(evaluation: Evaluation) -> str:
+    """Returns the protocol, the notes, and the numbers: a row for each language (or task), one for each group."""
+    head = [f"{evaluation.name}, split {evaluation.split}: {evaluation.protocol}", *evaluation.notes, ""]
+    if all("images" in size and "captions" in size for size in evaluation.sizes.values()):
+        groups = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+        return "\n".join([*head, *_retrieval_rows(evaluation), "", groups])
+    return "\n".join([*head, *metric_rows(evaluation.metrics, evaluation.sizes)])
+
+
+def _retrieval_rows(evaluation: Evaluation) -> list[str]:
+    names = [*evaluation.sizes, *evaluation.groups, "all", "language"]
+    width = max(len(name) for name in names)
+    cutoffs = " ".join(f"{f'R@{k}':>6}" for k in CUTOFFS)
+    lines = [
+        f"{'':{width}} {'':>7} {'':>8}  {'image to text':^20}  {'text to image':^20}     mean",
+        f"{'language':{width}} {'images':>7} {'captions':>8}  {cutoffs}  {cutoffs}   recall",
+    ]
+    for language, size in evaluation.sizes.items():
+        values = lambda key: evaluation.metrics[f"{evaluation.name}/{language}/{key}"]  # noqa: B023, E731
+        recalls = ["".join(f"{values(f'{way}/recall@{k}'):7.1f}" for k in CUTOFFS)[1:] for way in DIRECTIONS]
+        lines.append(
+            f"{language:{width}} {size['images']:7,} {size['captions']:8,}  {recalls[0]}  {recalls[1]}  "
+            f"{values('mean_recall'):7.1f}"
+        )
+    return lines
+
+
+def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], languages: int) -> str:
+    """Returns plain text: the mean recall of each group and of all `languages`, with their numbers of languages."""
+    rows = [(group, len(members)) for group, members in groups.items()] + [("all", languages)]
+    titles = {"mean recall": "mean_recall"}
+    if f"{name}/all/{HELD_OUT}" in metrics:
+        titles["held-out names"] = HELD_OUT
+    width = max(len("group"), *(len(group) for group, _ in rows))
+    lines = [f"{'group':{width}}  languages" + "".join(f"  {title}" for title in titles)]
+    for group, count in rows:
+        found = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
+        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in found)
+        lines.append(f"{group:{width}}  {count:9,}{cells}")
+    return "\n".join(lines)
+
+
+def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Returns tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share one table."""
+    values: dict[str, dict[str, float]] = {}
+    for key, value in metrics.items():
+        _, row, metric = key.split("/", 2)
+        values.setdefault(row, {})[metric] = value
+    shapes: dict[tuple, list[str]] = {}
+    for row, cells in values.items():
+        shapes.setdefault((tuple(sizes.get(row, ())), tuple(cells)), []).append(row)
+    lines: list[str] = []
+    for (counted, columns), rows in shapes.items():
+        width = max(len(row) for row in rows)
+        lines += [""] if lines else []
+        lines.append(f"{'':{width}}" + "".join(f"  {x:>9}" for x in counted) + "".join(f"  {x:>11}" for x in columns))
+        for row in rows:
+            counts = "".join(f"  {sizes[row][x]:{max(9, len(x))},}" for x in counted)
+            numbers = "".join(f"  {values[row][x]:{max(11, len(x))}.2f}" for x in columns)
+            lines.append(f"{row:{width}}{counts}{numbers}")
+    return lines
+
+
+def metrics_row(made: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
+    """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
+    numbers = {key: value for one in made for key, value in one.metrics.items()}
+    return {"step": step, EVALUATED: {one.name: {"data": data, "split": one.split} for one in made}, **numbers}
+
+
+def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:
+    """Writes the evaluation with `origin` (model, data_dir, step) to <folder>/evaluation/<name>-<split>.json."""
+    path = as_path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {**origin, **dataclasses.asdict(evaluation)}
+    write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    return path
