@@ -13,11 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take
 from mural_tf.remote_folders import local_folder, model_place, shown
-<<<<<<< HEAD
-from mural_tf.search import collect, confidence, embed, strangers
-=======
-from mural_tf.search import changes, collect, confidence, embed, ranking
->>>>>>> main
+from mural_tf.search import changes, collect, confidence, embed, strangers
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
 from mural_tf.search.index import Index, described, index_in_memory, load_index
@@ -146,20 +142,12 @@ def calibrate_index(
     try:
         made.confidence = confidence.learn(made, embedder, asked, given)
     except UserError as error:
-<<<<<<< HEAD
-        print(f"It is not known how sure answers are: {error}")
-    else:
-        known = made.confidence
-        print(f"How sure answers are: learnt from {known.asked:,} captions of {known.pictures:,} pictures.")
-    index_files.keep(folder, made)
-=======
         changes.keep(folder, made.weights, None)
-        print(f"Warning: it is not known how sure answers are: {error}", file=sys.stderr)
+        print(f"It is not known how sure answers are: {error}")
         return
     changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
-    fitted = made.confidence
-    print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
->>>>>>> main
+    known = made.confidence
+    print(f"How sure answers are: learnt from {known.asked:,} captions of {known.pictures:,} pictures.")
 
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:

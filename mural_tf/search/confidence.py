@@ -20,7 +20,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.search import ranking, strangers
-from mural_tf.search.ranking import ALL, PICTURES, QUESTIONS, TEXTS, WAYS, WORDS, Ranked, prompt_of
+from mural_tf.search.ranking import ALL, PICTURES, QUESTIONS, WAYS, Ranked, prompt_of
 
 FEATURES = (*(f"{what} of {way}" for way in WAYS for what in ("value", "lead")), "firsts", "characters", "words")
 LEAST_ASKED, LEAST_PICTURES, LEAST_RIGHT = 200, 50, 30  # with fewer sentences nothing is known
@@ -135,7 +135,9 @@ def learn(index, embedder, asked: Sequence[strangers.Stranger], queries: Sequenc
     right = [one.is_right for one in asked]
     right += [index.items[one.rows[0]] in query.right for one, query in zip(answers, answered)]
     if sum(right) < LEAST_RIGHT:
-        raise UserError(f"{sum(right):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must.")
+        raise UserError(
+            f"{sum(right):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."
+        )
     found = [one.ranked for one in asked] + answers + [one.without_its_picture(index.weights) for one in asked]
     texts = texts + noise + [one.text for one in asked]
     measured, labels = measure(texts, found), np.zeros(len(texts))

@@ -521,10 +521,12 @@ class ItemTable:
         question = f"SELECT language, text FROM texts WHERE id {AMONG} ORDER BY id"
         return self._ask(question, [json.dumps(self._texts[begin:end].tolist())])
 
-    def captions_in(self, language: str) -> np.ndarray:
-        """Returns the numbers of the captions in a language, int64 [K] rising."""
-        question = f"SELECT id FROM texts WHERE language = {TEXT} ORDER BY id"
-        return np.searchsorted(self._texts, self._column(self._ask(question, [_utf8(language)])))
+    def captions_by_language(self) -> dict[str, np.ndarray]:
+        """Returns the numbers of the captions in each language, int64 [K] rising."""
+        found = collections.defaultdict(list)
+        for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
+            found[language].append(number)
+        return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns up to `count` different captions of each language, always the same ones."""

@@ -21,7 +21,7 @@ from mural_tf.data.pictures import read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
-from mural_tf.search import confidence, fields, ranking, words
+from mural_tf.search import fields, ranking, words
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked

@@ -4,8 +4,17 @@
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
-PLACEHOLDER
+Each list gives its answers shares of 1, and an item's score is the weighted sum of its shares. Of cosines a share is the
+softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of such cosines in this index: a list
+that knows the answer gives it nearly everything, a list that does not tells little apart. What is found by words gets
+the cube of its share of the question, so that a part of a word of another language ("sun" in sungura) counts little. An
+item of which a caption, the name or a field is the whole question comes before all others.
+
+Captions in the question's own language lie closer to it than better ones in others; so each counts by how much closer
+it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md); where an index has
+captions to learn from, `strangers.choose_weights` chooses others.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -36,10 +45,12 @@ QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what mode
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
-DEFAULT_WEIGHTS = {PICTURES: 0.25, TEXTS: 1.0, WORDS: 2.0}
-MIXES = [
-    dict(zip(WAYS, weights)) for weights in itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))
-]
+SAMPLE = 500  # vectors of which deviations and means are taken
+FEW = 20  # captions from which a language has a mean of its own, half and half
+SHARPNESS = 0.7  # temperature of a list in deviations
+BETWEEN = 0.6  # deviation of the cosines of sentences with pictures, in those of pictures with each other
+DEFAULT_WEIGHTS = {PICTURES: 0.6, TEXTS: 1.0, WORDS: 0.3}
+MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((0.6, 0.3, 1.0, 2.0, 0.1), (0.3, 0.1, 1.0))]
 
 
 class CannotBeAsked(UserError):
@@ -62,6 +73,31 @@ class Captions:
         self.vectors, self.table, self.head = vectors, table, head
 
     @functools.cached_property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The captions of each language, int64 [K] rising."""
+        return self.table.captions_by_language()
+
+    @functools.cached_property
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Float32 [L, D], how each language's mean vector differs from that of all, and each caption's place in it."""
+        overall = self._mean(np.arange(len(self.vectors)))
+        means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        for place, numbers in enumerate(self.numbers.values()):
+            places[numbers] = place
+            means[place] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, places
+
+    def _mean(self, numbers: np.ndarray) -> np.ndarray:
+        return top_k.as_float32(self.vectors[_spread(numbers, 2 * SAMPLE)]).mean(axis=0)
+
+    @functools.cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the values of captions for each other."""
+        chosen = _spread(np.arange(len(self.vectors)), SAMPLE)
+        vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
+        return _deviation(vectors, vectors - means[places[chosen]])
+
+    @functools.cached_property
     def rows(self) -> np.ndarray:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
@@ -74,25 +110,30 @@ class Captions:
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns for each vector the rows, int64 [K], whose best caption is closest, and its cosine, float32 [K].
+        """Returns for each vector the rows, int64 [K], of the best captions, and these captions' values, float32 [K].
+
+        A value is the cosine, less what the mean of the caption's language has more than the mean of all.
 
         `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
         excluded = np.zeros(len(self.rows), bool) if allowed is None else ~allowed[self.rows]
         for language in hidden:
-            excluded[self.table.captions_in(language)] = True
+            excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
         return [found for block in blocks for found in self._search(block, count, excluded)]
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
+        means, places = self.means
+        shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
             rows = self.rows[begin : begin + BLOCK]
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
+            scores -= shifts[:, places[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
@@ -108,12 +149,47 @@ class Ranked:
     """What was found for a sentence, best first.
 
     rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first. whole: rows
-    of which a caption, name or value is the whole sentence.
+    of which a caption, name or value is the whole sentence. temperatures: of lists of cosines.
     """
 
     rows: np.ndarray
     lists: dict[str, Entries]
     whole: frozenset[int] = frozenset()
+    temperatures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def fused(self, weights: dict[str, float]) -> Ranked:
+        """Returns the same lists as one by weights."""
+        rows, shares = self._shares()
+        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, shares, [weights])[0]))])
+
+    def ranks_of(self, row: int, weights: Sequence[dict[str, float]]) -> np.ndarray:
+        """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
+        rows, shares = self._shares()
+        scores = self._scores(rows, shares, weights)
+        own = scores[:, rows == row]
+        if not own.size:
+            return np.full(len(weights), np.inf)
+        before = (scores > own) | ((scores == own) & (rows < row))
+        return np.where(own[:, 0] > 0, 1.0 + before.sum(axis=1), np.inf)
+
+    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows that are found, int64 [K] rising, and what each way gives them, float64 [3, K]."""
+        rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
+        shares = np.zeros((len(WAYS), len(rows)))
+        for way, entries in self.lists.items():
+            values = np.array([value for _, value in entries.values()], np.float64)
+            if way == WORDS:
+                values = values**3
+            elif len(values):
+                values = np.exp((values - values.max()) / self.temperatures[way])
+                values /= values.sum()
+            shares[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = values
+        return rows, shares
+
+    def _scores(self, rows: np.ndarray, shares: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
+        """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
+        table = np.array([[one[way] for way in WAYS] for one in weights])
+        return table @ shares + np.isin(rows, list(self.whole)) * (1.0 + table.sum(axis=1, keepdims=True))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
@@ -137,40 +213,6 @@ def resolve(index, rank: str) -> str:
 def needs_vectors(index, rank: str) -> bool:
     """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
-
-
-def fuse(lists: dict[str, Entries], weights: dict[str, float], whole: Collection[int]) -> np.ndarray:
-    """Returns the rows of several lists as one, int64 [K]; of equal ones the lower first."""
-    rows, shares = _shares(lists, whole)
-    return rows[np.lexsort((rows, -_scores(rows, shares, [weights], whole)[0]))]
-
-
-def _shares(lists: dict[str, Entries], whole: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows that lists hold, int64 [K], and what each way gives them for a weight of 1, float64 [3, K]."""
-    rows = list(dict.fromkeys(itertools.chain(whole, *lists.values())))
-    places = {row: place for place, row in enumerate(rows)}
-    shares = np.zeros((len(WAYS), len(rows)))
-    for number, way in enumerate(WAYS):
-        for row, (rank, value) in lists.get(way, {}).items():
-            shares[number, places[row]] = max(1e-3, value) / (60 + rank)
-    return np.array(rows, np.int64), shares
-
-
-def _scores(rows: np.ndarray, shares: np.ndarray, weights: Sequence[dict], whole: Collection[int]) -> np.ndarray:
-    """Returns the scores of rows by each of several weights, float64 [W, K]; what was found as a whole comes first."""
-    table = np.array([[one[way] for way in WAYS] for one in weights])
-    return table @ shares + np.isin(rows, list(whole)) * (1.0 + table.sum(axis=1, keepdims=True))
-
-
-def ranks_of(row: int, found: Ranked, weights: Sequence[dict[str, float]]) -> np.ndarray:
-    """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
-    rows, shares = _shares(found.lists, found.whole)
-    scores = _scores(rows, shares, weights, found.whole)
-    own = scores[:, rows == row]
-    if not own.size:
-        return np.full(len(weights), np.inf)
-    before = (scores > own) | ((scores == own) & (rows < row))
-    return np.where(own[:, 0] > 0, 1.0 + before.sum(axis=1), np.inf)
 
 
 def rank_all(
@@ -209,6 +251,7 @@ def rank_all(
         allowed[rows] = True
         if not len(rows):
             return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
+    temperatures = temperatures_of(index)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
     for way in ways:
@@ -226,7 +269,32 @@ def rank_all(
         for own, (of_sentence, values) in zip(lists, found):
             own[way] = _ranks(of_sentence, values)
     weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
-    return [Ranked(fuse(own, weights, first), own, first) for own, first in zip(lists, whole)]
+    empty = np.zeros(0, np.int64)
+    return [Ranked(empty, own, first, temperatures).fused(weights) for own, first in zip(lists, whole)]
+
+
+def temperatures_of(index) -> dict[str, float]:
+    """Returns the temperatures of the lists of cosines of an index; they are taken once."""
+    known = getattr(index, "_temperatures", None)
+    if known is None or known[0] is not index.captions:
+        vectors = top_k.as_float32(index.embeddings[_spread(np.arange(len(index)), SAMPLE)])
+        deviation = _deviation(vectors[np.any(vectors, axis=1)])
+        captions = index.captions.deviation if index.captions is not None else deviation
+        deviations = {PICTURES: BETWEEN * deviation, TEXTS: captions}
+        known = index.captions, {way: max(SHARPNESS * value, 1e-3) for way, value in deviations.items()}
+        index._temperatures = known
+    return known[1]
+
+
+def _spread(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Returns at most `count` of the numbers, evenly spread."""
+    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), count), dtype=np.int64)]
+
+
+def _deviation(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
+    """Returns the standard deviation of the products of vectors with others, all but those with themselves."""
+    products = vectors @ (vectors if others is None else others).T
+    return float(products[~np.eye(len(vectors), dtype=bool)].std()) if len(vectors) > 1 else 0.0
 
 
 def _ranks(rows: np.ndarray, values: np.ndarray) -> Entries:

@@ -7,14 +7,12 @@ import zlib
 
 import numpy as np
 import pytest
-from search_data import ColorEmbedder, png
 
-from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.search import commands, confidence, ranking, strangers
-from mural_tf.search.index import Index, load_index, take
+from mural_tf.search import confidence, strangers
+from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, Filter, Item
-from mural_tf.search.queries import Query, Result, describe_sure, search, to_json, to_lines
+from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
 from mural_tf.search.ranking import Ranked
 
 SIZE = 16
