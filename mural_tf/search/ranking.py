@@ -5,7 +5,7 @@
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
 Each list gives its answers shares of 1, and an item's score is the weighted sum of its shares. Of cosines a share is the
-softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of such cosines in this index: a list
+softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of cosines in this index: a list
 that knows the answer gives it nearly everything, a list that does not tells little apart. What is found by words gets
 the cube of its share of the question, so that a part of a word of another language ("sun" in sungura) counts little. An
 item of which a caption, the name or a field is the whole question comes before all others.
@@ -47,10 +47,9 @@ SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 SAMPLE = 500  # vectors of which deviations and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-SHARPNESS = 0.7  # temperature of a list in deviations
-BETWEEN = 0.6  # deviation of the cosines of sentences with pictures, in those of pictures with each other
-DEFAULT_WEIGHTS = {PICTURES: 0.6, TEXTS: 1.0, WORDS: 0.3}
-MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((0.6, 0.3, 1.0, 2.0, 0.1), (0.3, 0.1, 1.0))]
+SHARPNESS = {PICTURES: 0.4, TEXTS: 1.05}  # temperature of a list, in deviations of the vectors from each other
+DEFAULT_WEIGHTS = {PICTURES: 0.4, TEXTS: 1.0, WORDS: 0.3}
+MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((0.4, 0.2, 0.7, 1.5, 0.05), (0.3, 0.1, 1.0))]
 
 
 class CannotBeAsked(UserError):
@@ -280,8 +279,8 @@ def temperatures_of(index) -> dict[str, float]:
         vectors = top_k.as_float32(index.embeddings[_spread(np.arange(len(index)), SAMPLE)])
         deviation = _deviation(vectors[np.any(vectors, axis=1)])
         captions = index.captions.deviation if index.captions is not None else deviation
-        deviations = {PICTURES: BETWEEN * deviation, TEXTS: captions}
-        known = index.captions, {way: max(SHARPNESS * value, 1e-3) for way, value in deviations.items()}
+        deviations = {PICTURES: deviation, TEXTS: captions}
+        known = index.captions, {way: max(SHARPNESS[way] * value, 1e-3) for way, value in deviations.items()}
         index._temperatures = known
     return known[1]
 
