@@ -223,13 +223,15 @@ def test_python_asks_in_one_line(opened):
         opened.search("red", where="price<1")
 
 
-def test_python_loads_the_model_where_it_was(made, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="was made by the model colors, which is not there"):
-        load_index(made).search("red")
+def test_python_loads_the_model_where_it_was(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Index.build("index", ColorEmbedder(), [table])
+    monkeypatch.chdir(table.parent)  # the place is kept from anywhere
+    with pytest.raises(UserError, match=f"was made by the model {tmp_path}/colors, which is not there"):
+        load_index(tmp_path / "index").search("red")
     (tmp_path / "colors").mkdir()
     monkeypatch.setattr("mural_tf.loading.load", lambda path: ColorEmbedder())
-    assert load_index(made).search("red")[0].name == "red.png"
+    assert load_index(tmp_path / "index").search("red")[0].name == "red.png"
 
 
 # --- changes
