@@ -120,6 +120,7 @@ def calibrate_index(
     sources: Sequence[str],
     given: Sequence[Query] = (),
     batch_size: int = 64,
+    pictures: Index | None = None,
 ) -> None:
     """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
 
@@ -127,12 +128,13 @@ def calibrate_index(
       made: an index of images in `folder`, which `embedder` made.
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       given: sentences; those with right answers count.
+      pictures: in place of `sources`, where their vectors are known.
     """
     files = _captioned(sources)
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_IMAGES)
     try:
-        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
-        asked = ranking.ask_as_strangers(made, pictures, embedder) if files else []
+        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else pictures
+        asked = ranking.ask_as_strangers(made, pictures, embedder) if pictures is not None else []
         chosen = ranking.choose_weights(asked) if made.captions is not None else None
         if chosen is not None:
             made.weights, shares = chosen

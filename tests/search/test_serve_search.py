@@ -88,6 +88,15 @@ def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
     assert "Nothing fits brand=none." in read(ask("/search?filter=brand%3Dnone")).text
 
 
+def test_fields_of_too_many_items_are_those_of_all(ask, index, monkeypatch):
+    counted = []
+    monkeypatch.setattr(index, "facets", lambda filters=(): counted.append(filters) or {})
+    for most in (2, 1):
+        monkeypatch.setattr(search_page, "COUNTED", most)
+        assert ask("/search?sentence=rot&filter=brand%3Dacme")[0] == 200
+    assert [list(map(str, filters)) for filters in counted] == [["brand=acme"], []]
+
+
 def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
     page = read(ask("/search?sentence=rot&filter=brand%3Dacme&item=0"))
     assert [image["src"] for image in page.all("img")] == [f"search/picture/0?of={STATE}"]
@@ -275,6 +284,13 @@ def test_wrong_questions_get_an_error(ask):
         for path in paths:
             found, answer, _ = ask(path)
             assert found == status and answer["error"], path
+
+
+def test_a_long_question_is_told_its_bound(ask):
+    assert ask("/search/answer?sentence=" + "%E0%A4%A8" * 2000)[0] == 200
+    for count in (2001, 7000):
+        status, answer, _ = ask("/search/answer?sentence=" + "%E0%A4%A8" * count)
+        assert status == 400 and f"{count} characters; at most 2000" in answer["error"].replace(",", "")
 
 
 def test_an_unknown_parameter_is_named(ask):
