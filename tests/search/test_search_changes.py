@@ -259,6 +259,7 @@ def test_what_has_changed_is_replaced(table, made):
     assert names(index, "boot")[0] == "red.png" and "red.png" not in [  # old words are gone
         index.items[row] for row in index.table.with_words("shoe")
     ]
+    assert not index.table._ask("SELECT rowid FROM words WHERE words MATCH ?", ['"shoe"'])  # nor are they kept
 
 
 class Captioned(ColorEmbedder):
