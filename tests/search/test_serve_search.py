@@ -326,8 +326,8 @@ def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
 
 
 def test_pages_lead_to_pages(tmp_path):
-    items = [Item(f"{n}") for n in range(50)]
-    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (50, 1)), take(ColorEmbedder()), TEXTS)
+    items = [Item(f"{n}") for n in range(60)]
+    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (60, 1)), take(ColorEmbedder()), TEXTS)
     with asking(index) as ask:
         for offset, wanted in ((0, ["20"]), (20, ["0", "40"]), (40, ["20"]), (45, ["25"])):
             links = [link["href"] for link in read(ask(f"/search?sentence=a&offset={offset}")).all("a")]
