@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import multiprocessing
 import pathlib
 import resource
 import tempfile
-import timeit
+import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -44,10 +46,14 @@ def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
     return drawn
 
 
-def report(what: str, begun: float) -> None:
-    """Prints how long a step took, and the most memory that its process had."""
+@contextlib.contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Prints how long a step took, its processor seconds, and the most memory that its process had."""
+    begun, used = time.perf_counter(), time.process_time()
+    yield
+    seconds, used = time.perf_counter() - begun, time.process_time() - used
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
-    print(f"{what}: {timeit.default_timer() - begun:.2f} s, peak {peak:.2f} GiB", flush=True)
+    print(f"{what}: {seconds:.2f} s, {used:.2f} processor seconds, peak {peak:.2f} GiB", flush=True)
 
 
 def build(folder: pathlib.Path, captions: bool) -> None:
@@ -62,36 +68,30 @@ def build(folder: pathlib.Path, captions: bool) -> None:
             yield Item(f"{n}.jpg", captions=(("en", text),) if captions else (), fields=fields), vector
 
     for what in ("built", "the same again"):
-        begun = timeit.default_timer()
-        sync(folder / "index", None, items(), model=model, dtype="float16")
-        report(what, begun)
+        with reported(what):
+            sync(folder / "index", None, items(), model=model, dtype="float16")
 
 
 def ask(folder: pathlib.Path, captions: bool) -> None:
     """Opens the index and asks."""
-    begun = timeit.default_timer()
-    index = load_index(folder / "index")
-    report("opened", begun)
+    with reported("opened"):
+        index = load_index(folder / "index")
     query = np.asarray(index.embeddings[:1], np.float32)
     for what, where in (("a question", ()), ("a question, warm", ()), ("a tenth passes a filter", ["price<100"])):
-        begun = timeit.default_timer()
-        index.search(query, 10, where)
-        report(what, begun)
+        with reported(what):
+            index.search(query, 10, where)
     if captions:
-        begun = timeit.default_timer()
-        index.table.by_words("red umbrella", 200)
-        report("by words", begun)
-    begun = timeit.default_timer()
-    index.rows(parse_filters(["price=7"]))
-    report("rows of a field", begun)
+        with reported("by words"):
+            index.table.by_words("red umbrella", 200)
+    with reported("rows of a field"):
+        index.rows(parse_filters(["price=7"]))
 
 
 def forget_matrix(folder: pathlib.Path, captions: bool) -> None:
     """Opens the index whose matrix is gone."""
     (folder / "index" / "vectors.npy").unlink()
-    begun = timeit.default_timer()
-    load_index(folder / "index")
-    report("opened, the matrix made again", begun)
+    with reported("opened, the matrix made again"):
+        load_index(folder / "index")
 
 
 def main() -> None:

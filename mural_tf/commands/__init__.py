@@ -327,8 +327,7 @@ def search_index(sources, fields, queries, trust, **flag):
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
     language=("", "BCP 47 code of the sentences, for fonts on the page."),
-    least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
-    rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
+    rank=("", "By pictures, texts (captions), words or, by default, all."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
     offset=(0, "Leave out so many of the best.", 0),
     top=(10, "How many to show."),
@@ -349,15 +348,13 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
     cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
-    if images and flag["least_precision"]:
-        raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query, read_queries
 
     asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
     asked += read_queries(flag["queries"]) if flag["queries"] else []
-    same = ("top", "html", "json", "rank", "sort", "offset", "least_precision")
+    same = ("top", "html", "json", "rank", "sort", "offset")
     common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
     if images:
         commands.search_once(model, images, asked, split=flag["split"], **common)

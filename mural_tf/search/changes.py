@@ -280,7 +280,8 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
     item, content = found
     key, vector = key_of(kind, found), None
     if isinstance(content, np.ndarray):
-        content, vector = None, content.astype(dtype).tobytes()
+        content, vector = None, _checked(item, content).astype(dtype).tobytes()
+        vector = vector if item.path or kind != IMAGES or any(vector) else None
     elif content is None:
         item = dataclasses.replace(item, path="", content="")
     elif kind == IMAGES:
@@ -290,6 +291,14 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
             return unreadable(kind, item, error)
         item = dataclasses.replace(item, content=content_of(content))
     return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+
+
+def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
+    """Returns a vector that came with its item; raises `UserError` unless its length is 1, or 0 for no picture."""
+    length = float(np.linalg.norm(vector.astype(np.float32)))
+    if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
+        raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
+    return vector
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:

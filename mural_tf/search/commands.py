@@ -13,7 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take
 from mural_tf.remote_folders import local_folder, model_place, shown
-from mural_tf.search import changes, collect, confidence, embed, ranking
+from mural_tf.search import changes, collect, confidence, embed, strangers
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
 from mural_tf.search.index import Index, described, index_in_memory, load_index
@@ -120,6 +120,7 @@ def calibrate_index(
     sources: Sequence[str],
     given: Sequence[Query] = (),
     batch_size: int = 64,
+    pictures: Index | None = None,
 ) -> None:
     """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
 
@@ -127,27 +128,28 @@ def calibrate_index(
       made: an index of images in `folder`, which `embedder` made.
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       given: sentences; those with right answers count.
+      pictures: in place of `sources`, where their vectors are known.
     """
     files = _captioned(sources)
-    found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_IMAGES)
-    try:
-        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
-        asked = ranking.ask_as_strangers(made, pictures, embedder) if files else []
-        chosen = ranking.choose_weights(asked) if made.captions is not None else None
+    found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
+    pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else pictures
+    asked = strangers.ask(made, pictures, embedder) if pictures is not None else []
+    if made.captions is not None:
+        chosen = strangers.choose_weights(asked)
         if chosen is not None:
             made.weights, shares = chosen
-            weights = ", ".join(f"{way} {weight:g}" for way, weight in made.weights.items())
-            found = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
-            print(f"Weights of the one ranking: {weights}. Recall@10 in languages that the captions lack: {found}.")
             asked = [one.weighted(made.weights) for one in asked]
-        made.confidence = confidence.learn(made, embedder, pictures, given, asked)
+            parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
+            print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
+    try:
+        made.confidence = confidence.learn(made, embedder, asked, given)
     except UserError as error:
         changes.keep(folder, made.weights, None)
-        print(f"Warning: it is not known how sure answers are: {error}", file=sys.stderr)
+        print(f"It is not known how sure answers are: {error}")
         return
     changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
-    fitted = made.confidence
-    print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
+    known = made.confidence
+    print(f"How sure answers are: learnt from {known.asked:,} captions of {known.pictures:,} pictures.")
 
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
@@ -232,9 +234,6 @@ def show(opened: Index, found: Sequence[Result], html: str = "", json: str = "")
     if len(answered) > MANY:
         lines += recall_lines(answered)
     print(to_json(opened, found) if json == "-" else "\n".join(lines))
-    left_out = sum(result.left_out for result in found)
-    if left_out:
-        print(f"Left out: {left_out:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
     if json not in ("", "-"):
         write_whole(json, to_json(opened, found) + "\n")
         print(f"Written: {json}", file=notes)
@@ -257,7 +256,7 @@ def query(
     Args:
       model: workdir or export; by default the one that made the index, where it was. Ranking by words needs none.
       html, json: see `show`.
-      asked: top, filters, rank, offset, sort and least_precision, see `queries.search`.
+      asked: top, filters, rank, offset and sort, see `queries.search`.
     """
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)

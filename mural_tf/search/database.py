@@ -26,7 +26,7 @@ import pathlib
 import secrets
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -74,6 +74,11 @@ RECOUNTED = 0.01  # share of the items that may change before trigrams are count
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _shown(hidden: Collection[str]) -> str:
+    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for what is none."""
+    return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
 
 
 # Opening and changing.
@@ -418,7 +423,8 @@ class ItemTable:
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
         found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [_utf8(name)])
-        known = [(item, number) for item, value in found if (number := amount(str(value))) is not None]
+        numbers = {value: amount(str(value)) for value in {value for _, value in found}}  # few are different
+        known = [(item, numbers[value]) for item, value in found if numbers[value] is not None]
         items = self._column((item,) for item, _ in known)
         amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
         return self.rows_of(items), amounts
@@ -456,21 +462,20 @@ class ItemTable:
         phrase = words.quoted(f" {words.spread(text)} ")
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
 
-    def whole(self, text: str, hidden: str | None = None) -> np.ndarray:
+    def whole(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the rows, int64 [K] rising, of which a caption, the name or a value is the text and nothing more.
 
-        `hidden`: a language whose captions do not count.
+        `hidden`: languages whose captions do not count; names and values then do not, either.
         """
         phrase = words.quoted(words.document([text]))
-        question = f"SELECT {OWNER} FROM words WHERE words MATCH ? AND {LANGUAGE} IS NOT {TEXT}"
-        return self._owners(question, [phrase, _utf8(hidden) if hidden is not None else "-"])
+        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
 
     def _owners(self, question: str, values: Sequence) -> np.ndarray:
         found = [row for row in self._ask(question, values) if row[0] is not None]
         return np.unique(self.rows_of(self._column(found)))
 
     def by_words(
-        self, text: str, count: int, allowed: np.ndarray | None = None, hidden: str | None = None
+        self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
 
@@ -478,7 +483,7 @@ class ItemTable:
           text: any.
           count: of rows, at most.
           allowed: bool [N], the rows that may be found; None for all.
-          hidden: a language whose captions are not searched.
+          hidden: languages whose captions are not searched; names and fields then are not, either.
 
         Returns:
           int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
@@ -495,8 +500,8 @@ class ItemTable:
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
         found: dict[int, float] = {}
-        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? AND {LANGUAGE} IS NOT {TEXT}"
-        values = " OR ".join(map(words.quoted, asked)), _utf8(hidden) if hidden is not None else "-"
+        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
+        values = " OR ".join(map(words.quoted, asked)), *hidden
         for item, score in self._each(f"{question} ORDER BY rank", values):
             row = int(np.searchsorted(self.ids, item or 0))
             if row == len(self) or self.ids[row] != item:
@@ -517,10 +522,12 @@ class ItemTable:
         question = f"SELECT language, text FROM texts WHERE id {AMONG} ORDER BY id"
         return self._ask(question, [json.dumps(self._texts[begin:end].tolist())])
 
-    def captions_in(self, language: str) -> np.ndarray:
-        """Returns the numbers of the captions in a language, int64 [K] rising."""
-        question = f"SELECT id FROM texts WHERE language = {TEXT} ORDER BY id"
-        return np.searchsorted(self._texts, self._column(self._ask(question, [_utf8(language)])))
+    def captions_by_language(self) -> dict[str, np.ndarray]:
+        """Returns the numbers of the captions in each language, int64 [K] rising."""
+        found = collections.defaultdict(list)
+        for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
+            found[language].append(number)
+        return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns up to `count` different captions of each language, always the same ones."""

@@ -330,7 +330,7 @@ def to_item(row: dict[str, object]) -> Item:
 
 
 def export(index: Index, path: str | os.PathLike) -> None:
-    """Writes an index as one Parquet file: ids, names, captions, fields and vectors; rows without a picture are zeros."""
+    """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
     about = about_vectors(index.model, index.kind, index.split, index.dtype)
     with storage_errors(as_path(path)), whole(path) as partial:
         with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:

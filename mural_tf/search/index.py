@@ -355,7 +355,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids(), np.dtype(np.float16), 0, True)
         index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
     if isinstance(meta.get("confidence"), bytes) and meta.get("changed", 0) <= confidence.CHANGED * len(table):
-        index.confidence = confidence.from_bytes(meta["confidence"], index.count, width)
+        index.confidence = confidence.from_bytes(meta["confidence"], index.count)
     return index
 
 

@@ -21,8 +21,7 @@ from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file, th
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
-from mural_tf.search import confidence, fields, ranking, words
-from mural_tf.search.confidence import Sureness
+from mural_tf.search import fields, ranking, words
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked
 from mural_tf.text_files import read_lines
@@ -146,14 +145,15 @@ class Hit:
 class Result:
     """A query and its hits, best first.
 
-    `sure`: how sure the first hit is; None for an image, and where the index does not know. `left_out`: it was not sure
-    enough, and no hit is shown. `total`: hits that were ranked, of which `hits` are a page.
+    `sure`: the probability that the first hit is right; None for an image, and where the index does not know it.
+    `nothing_fits`: it is so small that the hits are only the closest. `total`: hits that were ranked, of which `hits`
+    are a page.
     """
 
     query: Query
     hits: tuple[Hit, ...]
-    sure: Sureness | None = None
-    left_out: bool = False
+    sure: float | None = None
+    nothing_fits: bool = False
     total: int = 0
 
     @property
@@ -172,30 +172,20 @@ def search(
     rank: str = "",
     offset: int = 0,
     sort: str = "",
-    least_precision: float = 0.0,
 ) -> list[Result]:
     """Returns the best `top` items for each query; `embedder` must be the model that made the index.
 
     Args:
-      rank: one of `ranking.RANKS`; by default "all" where the items have captions, else "pictures". For "words" the
-        model is not asked. Images are compared with pictures.
+      rank: one of `ranking.RANKS`, "all" by default. For "words" the model is not asked. Images are compared with
+        pictures.
       filters: see `Index.search`.
       offset: how many of the best are left out.
       sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
-      least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
 
     Raises `UserError` for queries that cannot be asked, or what the index cannot do.
     """
     check_queries(queries, top)
-    own, rank = ranking.resolve(index, ""), ranking.resolve(index, rank)
-    if least_precision and index.confidence is None:
-        raise CannotBeAsked(
-            f"least_precision={least_precision:g}: the index does not know how sure its answers are; index again with "
-            "--calibrate=DATA, pictures with captions that the model was not trained on."
-        )
-    if least_precision and (filters or sort or rank != own):
-        reason = "it cannot be given with a filter, sort or another rank"
-        raise CannotBeAsked(f"least_precision judges answers from the whole index as it ranks by itself; {reason}.")
+    rank = ranking.resolve(index, rank)
     texts = [number for number, query in enumerate(queries) if not query.image]
     images = [number for number, query in enumerate(queries) if query.image]
     if images and rank in (TEXTS, WORDS):
@@ -204,22 +194,15 @@ def search(
     for numbers, way in ((texts, rank), (images, PICTURES)):
         if numbers:
             asked = [queries[number] for number in numbers]
-            vectors = encode_queries(embedder, asked) if way in (PICTURES, ALL) else None
+            vectors = encode_queries(embedder, asked) if ranking.needs_vectors(index, way) else None
             captions = None
             if way in (TEXTS, ALL) and index.captions is not None:
                 sentences = [words.split(query.text)[0] for query in asked]
                 captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
             found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
             for number, result in zip(numbers, found):
-                results[number] = _left_out(result, least_precision)
+                results[number] = result
     return results
-
-
-def _left_out(result: Result, least_precision: float) -> Result:
-    """Takes the hits from a sentence whose first answer is less sure than that. Images keep theirs."""
-    if result.sure is None or result.sure.reaches(least_precision):
-        return result
-    return dataclasses.replace(result, hits=(), left_out=True)
 
 
 SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
@@ -245,11 +228,9 @@ def find(
     texts = ["" if query.image else query.text for query in queries]
     found = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
     # It was learnt from answers from the whole index.
-    judged = index.confidence is not None and not filters and not sort and rank == ranking.resolve(index, "")
+    judged = index.confidence is not None and not filters and not sort and rank == ALL
     judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
-    sure: Sequence[Sureness | None] = [None] * len(queries)
-    if judged:
-        sure = index.confidence.judge(confidence.describe(index, texts, vectors, found))
+    sure = index.confidence.judge(texts, found) if judged else [None] * len(queries)
     results = []
     for number, (query, one, certain) in enumerate(zip(queries, found, sure)):
         groups = _folded(index, one.rows) if fold else [[row] for row in one.rows.tolist()]
@@ -265,7 +246,8 @@ def find(
             name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
             hits.append(Hit(place, score, name, row, right, by, len(alike)))
-        results.append(Result(query, tuple(hits), certain, total=len(groups)))
+        lacking = certain is not None and certain < index.confidence.fits
+        results.append(Result(query, tuple(hits), certain, lacking, len(groups)))
     return results
 
 
@@ -320,7 +302,7 @@ def to_lines(index, result: Result) -> list[str]:
     notes = notes or [note for note in (sure_line(result),) if note]
     lines = [f"{': '.join([heading, *notes])}:"]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
-    if result.query.right and result.first_right is None and not result.left_out:
+    if result.query.right and result.first_right is None:
         lines.append("      none of the right answers")
     return lines
 
@@ -379,27 +361,17 @@ def to_json(index, results: Sequence[Result]) -> str:
 
 
 def describe_sure(result: Result) -> str:
-    """Returns what is known of the first answer, as the end of a heading; "" if nothing is."""
-    if result.sure is None:
+    """Returns in words how sure the first hit is, "Probably right (63%)"; "" where that is not known, or it is not."""
+    if result.sure is None or result.sure < 0.5:
         return ""
-    share, precision = f"{result.sure.probability:.0%}", f"{result.sure.precision:.0%}"
-    if result.left_out:
-        return f", none sure enough: the first is right with {share}, answers as sure with {precision}"
-    return f", the first is right: {in_words(result.sure.probability)}; of all as sure {precision} are"
-
-
-def in_words(probability: float) -> str:
-    """Returns how sure in words: "probably not (17%)"."""
-    words = ("surely not", "probably not", "perhaps", "probably", "surely")
-    return f"{words[int(np.searchsorted((0.05, 0.4, 0.6, 0.95), probability, side='right'))]} ({probability:.0%})"
+    return f"{'Almost certainly' if result.sure >= 0.95 else 'Probably'} right ({result.sure:.0%})"
 
 
 def sure_as_json(result: Result) -> dict[str, object]:
-    """Returns the probability that the first hit is right, the precision of answers as sure, "left_out": true."""
+    """Returns {"probability": that the first hit is right, "nothing_fits": true}, as far as it is known."""
     if result.sure is None:
         return {}
-    shown = {name: round(value, 4) for name, value in dataclasses.asdict(result.sure).items()}
-    return {**shown, "left_out": True} if result.left_out else shown
+    return {"probability": round(result.sure, 4), **({"nothing_fits": True} if result.nothing_fits else {})}
 
 
 def describe_hit(index, hit: Hit) -> dict[str, object]:

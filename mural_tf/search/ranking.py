@@ -4,11 +4,15 @@
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
-The three lists become one by reciprocal ranks: an item's score is the sum of weight / (60 + rank) over the lists
-(Cormack et al., SIGIR 2009). Departure: each counts by its value, too, the cosine or the share of the question, so that
-a question in a script or language that no caption has is left to the model, and one that the model does not know to the
-words. An item of which a caption, the name or a field is the whole question comes before all others. The weights are
-chosen on captions whose language is hidden from the index, so that they ask as a stranger would.
+Each list gives its answers shares of 1, and an item's score is the weighted sum of its shares. Of cosines a share is
+the softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of cosines in this index: a list
+that knows the answer gives it nearly everything, a list that does not tells little apart. An item found by words gets
+the cube of its share of the question, so that a part of a word of another language ("sun" in sungura) counts little. An
+item of which a caption, the name or a field is the whole question comes before all others.
+
+Captions in the question's own language lie closer to it than better ones in others; so each counts by how much closer
+it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md); where an index has
+captions to learn from, `strangers.choose_weights` chooses others.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import words
+from mural_tf.search.items import IMAGES
 
 if TYPE_CHECKING:
     from mural_tf.search.database import ItemTable
     from mural_tf.search.items import Filter
+
+    Entries = dict[int, tuple[int, float]]  # row -> rank from 1, cosine or share
 
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
@@ -36,15 +43,13 @@ EXACT = "exact"  # found as a whole, beside the ways
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
-CONSTANT = 60  # of reciprocal ranks
-LEAST = 1e-3  # what a value below counts as, so that the order of a list is kept
-DEFAULT_WEIGHTS = {PICTURES: 0.05, TEXTS: 1.0, WORDS: 2.0}
-TRIED = np.array(list(itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))))
+SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
-LEAST_ASKED = 50  # captions that choose the weights
-MOST_STRANGERS = {PICTURES: 10_000, ALL: 2000}  # captions that ask
-NEIGHBOURS = 10  # pictures that are looked at where nothing else is ranked
-SAME = 0.9995  # cosine from which two pictures are one
+SAMPLE = 500  # vectors of which deviations and means are taken
+FEW = 20  # captions from which a language has a mean of its own, half and half
+SHARPNESS = {PICTURES: 0.4, TEXTS: 1.05}  # temperature of a list, in deviations of the vectors from each other
+DEFAULT_WEIGHTS = {PICTURES: 0.4, TEXTS: 1.0, WORDS: 0.3}
+MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((0.4, 0.2, 0.7, 1.5, 0.05), (0.3, 0.1, 1.0))]
 
 
 class CannotBeAsked(UserError):
@@ -67,6 +72,31 @@ class Captions:
         self.vectors, self.table, self.head = vectors, table, head
 
     @functools.cached_property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The captions of each language, int64 [K] rising."""
+        return self.table.captions_by_language()
+
+    @functools.cached_property
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Float32 [L, D], how each language's mean vector differs from that of all, and each caption's place in it."""
+        overall = self._mean(np.arange(len(self.vectors)))
+        means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        for place, numbers in enumerate(self.numbers.values()):
+            places[numbers] = place
+            means[place] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, places
+
+    def _mean(self, numbers: np.ndarray) -> np.ndarray:
+        return top_k.as_float32(self.vectors[_spread(numbers, 2 * SAMPLE)]).mean(axis=0)
+
+    @functools.cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the values of captions for each other."""
+        chosen = _spread(np.arange(len(self.vectors)), SAMPLE)
+        vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
+        return _deviation(vectors, vectors - means[places[chosen]])
+
+    @functools.cached_property
     def rows(self) -> np.ndarray:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
@@ -77,27 +107,32 @@ class Captions:
         return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
 
     def search(
-        self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: str | None = None
+        self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns for each vector the rows, int64 [K], whose best caption is closest, and its cosine, float32 [K].
+        """Returns for each vector the rows, int64 [K], of the best captions, and these captions' values, float32 [K].
 
-        `allowed`: bool [N], the rows that may be found; `hidden`: a language whose captions are not searched.
+        A value is the cosine, less what the mean of the caption's language has more than the mean of all.
+
+        `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
         excluded = np.zeros(len(self.rows), bool) if allowed is None else ~allowed[self.rows]
-        if hidden is not None:
-            excluded[self.table.captions_in(hidden)] = True
+        for language in hidden:
+            excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
         return [found for block in blocks for found in self._search(block, count, excluded)]
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
+        means, places = self.means
+        shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
             rows = self.rows[begin : begin + BLOCK]
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
+            scores -= shifts[:, places[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
@@ -112,13 +147,48 @@ class Captions:
 class Ranked:
     """What was found for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}. whole: rows of which a
-    caption, name or value is the whole sentence.
+    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first. whole: rows
+    of which a caption, name or value is the whole sentence. temperatures: of lists of cosines.
     """
 
     rows: np.ndarray
-    lists: dict[str, dict[int, tuple[int, float]]]
+    lists: dict[str, Entries]
     whole: frozenset[int] = frozenset()
+    temperatures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def fused(self, weights: dict[str, float]) -> Ranked:
+        """Returns the same lists as one by weights."""
+        rows, shares = self._shares()
+        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, shares, [weights])[0]))])
+
+    def ranks_of(self, row: int, weights: Sequence[dict[str, float]]) -> np.ndarray:
+        """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
+        rows, shares = self._shares()
+        scores = self._scores(rows, shares, weights)
+        own = scores[:, rows == row]
+        if not own.size:
+            return np.full(len(weights), np.inf)
+        before = (scores > own) | ((scores == own) & (rows < row))
+        return np.where(own[:, 0] > 0, 1.0 + before.sum(axis=1), np.inf)
+
+    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows that are found, int64 [K] rising, and what each way gives them, float64 [3, K]."""
+        rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
+        shares = np.zeros((len(WAYS), len(rows)))
+        for way, entries in self.lists.items():
+            values = np.array([value for _, value in entries.values()], np.float64)
+            if way == WORDS:
+                values = values**3
+            elif len(values):
+                values = np.exp((values - values.max()) / self.temperatures[way])
+                values /= values.sum()
+            shares[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = values
+        return rows, shares
+
+    def _scores(self, rows: np.ndarray, shares: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
+        """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
+        table = np.array([[one[way] for way in WAYS] for one in weights])
+        return table @ shares + np.isin(rows, list(self.whole)) * (1.0 + table.sum(axis=1, keepdims=True))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
@@ -126,40 +196,22 @@ class Ranked:
         {"exact": 1} too where it was found as a whole.
         """
         by = {way: found[row][0] for way, found in self.lists.items() if row in found}
-        by = {way: rank for way, rank in by.items() if rank <= max(NEIGHBOURS, min(by.values()))}
+        by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
 
 def resolve(index, rank: str) -> str:
-    """Returns how to rank: `rank`, or by default everything where there are captions, else pictures.
-
-    Raises `CannotBeAsked` for an unknown one, or one that the index has not.
-    """
+    """Returns how to rank, everything by default. Raises `CannotBeAsked` for an unknown way, or one that is lacking."""
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
-    if rank == TEXTS and index.captions is None:
+    if rank == TEXTS and index.captions is None and index.kind == IMAGES:
         raise CannotBeAsked("rank=texts compares with captions, and this index has none; take pictures or words.")
-    return rank or (PICTURES if index.captions is None else ALL)
+    return rank or ALL
 
 
-def fuse(
-    lists: dict[str, dict[int, tuple[int, float]]], weights: dict[str, float], whole: Collection[int]
-) -> np.ndarray:
-    """Returns the rows of several lists as one, int64 [K]; of equal ones the lower first."""
-    rows, shares = _shares(lists, whole)
-    scores = np.array([weights[way] for way in WAYS]) @ shares + np.isin(rows, list(whole)) * sum(weights.values())
-    return rows[np.lexsort((rows, -scores))]
-
-
-def _shares(lists: dict[str, dict[int, tuple[int, float]]], whole: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows that lists hold, int64 [K], and what each way gives them for a weight of 1, float64 [3, K]."""
-    rows = list(dict.fromkeys(itertools.chain(whole, *lists.values())))
-    places = {row: place for place, row in enumerate(rows)}
-    shares = np.zeros((len(WAYS), len(rows)))
-    for number, way in enumerate(WAYS):
-        for row, (rank, value) in lists.get(way, {}).items():
-            shares[number, places[row]] = max(LEAST, value) / (CONSTANT + rank)
-    return np.array(rows, np.int64), shares
+def needs_vectors(index, rank: str) -> bool:
+    """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
+    return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
 
 
 def rank_all(
@@ -170,7 +222,7 @@ def rank_all(
     count: int = DEPTH,
     filters: Sequence[Filter] = (),
     rank: str = ALL,
-    hidden: str | None = None,
+    hidden: Collection[str] = (),
 ) -> list[Ranked]:
     """Ranks for sentences.
 
@@ -179,10 +231,9 @@ def rank_all(
         ranking does not need them.
       count: of each list.
       filters: see `Index.search`; -words of the sentences are obeyed, too.
-      rank: one of `RANKS`.
-      hidden: a language whose captions are not searched.
+      rank: one of `RANKS`. An index of texts has no pictures: without captions the vectors of its texts are compared.
+      hidden: languages whose captions are not searched; names and fields then are not, either.
     """
-    ways = WAYS if rank == ALL else (rank,)
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
         alone = [
@@ -190,138 +241,60 @@ def rank_all(
         ]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
         return [found for (found,) in asked]
+    ways = WAYS if rank == ALL else (rank,)
+    if rank == ALL and index.kind != IMAGES:
+        ways = TEXTS, WORDS
     rows, allowed = index.rows(filters, lacking[0]), None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
         if not len(rows):
             return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
-    lists: list[dict[str, dict[int, tuple[int, float]]]] = [{} for _ in sentences]
+    temperatures = temperatures_of(index)
+    lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
-    if PICTURES in ways:
-        scores, found = index.search(vectors, count, among=rows)
-        for own, *one in zip(lists, found, scores):
-            own[PICTURES] = _ranks(*one)
-    if TEXTS in ways and captions is not None:
-        for own, one in zip(lists, index.captions.search(captions, count, allowed, hidden)):
-            own[TEXTS] = _ranks(*one)
-    if WORDS in ways:
-        for number, sentence in enumerate(plain):
-            lists[number][WORDS] = _ranks(*index.table.by_words(sentence, count, allowed, hidden))
-            as_whole = index.table.whole(sentence, hidden)
-            whole[number] = frozenset(as_whole[allowed[as_whole] if allowed is not None else slice(None)].tolist())
-    weights = _weights(index, rank)
-    return [Ranked(fuse(own, weights, first), own, first) for own, first in zip(lists, whole)]
+    for way in ways:
+        if way == WORDS:
+            found = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
+            as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
+            whole = [frozenset((one if allowed is None else one[allowed[one]]).tolist()) for one in as_whole]
+        elif way == TEXTS and index.captions is not None:
+            found = index.captions.search(captions, count, allowed, hidden)
+        elif way == TEXTS and index.kind == IMAGES:
+            found = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+        else:
+            scores, closest = index.search(vectors, count, among=rows)
+            found = zip(closest, scores)
+        for own, (of_sentence, values) in zip(lists, found):
+            own[way] = _ranks(of_sentence, values)
+    weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    empty = np.zeros(0, np.int64)
+    return [Ranked(empty, own, first, temperatures).fused(weights) for own, first in zip(lists, whole)]
 
 
-def _weights(index, rank: str) -> dict[str, float]:
-    """Returns what each way counts; the vectors of an index of texts, or without captions, count as captions do."""
-    if rank != ALL:
-        return {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
-    if index.captions is None:
-        return {**index.weights, PICTURES: index.weights[TEXTS], TEXTS: 0.0}
-    return index.weights
+def temperatures_of(index) -> dict[str, float]:
+    """Returns the temperatures of the lists of cosines of an index; they are taken once."""
+    known = getattr(index, "_temperatures", None)
+    if known is None or known[0] is not index.captions:
+        vectors = top_k.as_float32(index.embeddings[_spread(np.arange(len(index)), SAMPLE)])
+        deviation = _deviation(vectors[np.any(vectors, axis=1)])
+        captions = index.captions.deviation if index.captions is not None else deviation
+        deviations = {PICTURES: deviation, TEXTS: captions}
+        known = index.captions, {way: max(SHARPNESS[way] * value, 1e-3) for way, value in deviations.items()}
+        index._temperatures = known
+    return known[1]
 
 
-def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]:
+def _spread(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Returns at most `count` of the numbers, evenly spread."""
+    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), count), dtype=np.int64)]
+
+
+def _deviation(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
+    """Returns the standard deviation of the products of vectors with others, all but those with themselves."""
+    products = vectors @ (vectors if others is None else others).T
+    return float(products[~np.eye(len(vectors), dtype=bool)].std()) if len(vectors) > 1 else 0.0
+
+
+def _ranks(rows: np.ndarray, values: np.ndarray) -> Entries:
     return {row: (rank, value) for rank, (row, value) in enumerate(zip(rows.tolist(), values.tolist()), start=1)}
-
-
-# Making and choosing.
-
-
-@dataclasses.dataclass(frozen=True)
-class Stranger:
-    """A caption that asked an index from which the captions of its language were hidden.
-
-    vector: float32 [D]. picture: the row of its picture among those that asked. target: the right row; -1 where the
-    index lacks the picture, which then takes part in `ranked` as row -1.
-    """
-
-    text: str
-    language: str
-    vector: np.ndarray
-    picture: int
-    target: int
-    ranked: Ranked
-
-    def weighted(self, weights: dict[str, float]) -> Stranger:
-        """Returns the same with other weights."""
-        of = self.ranked
-        return dataclasses.replace(self, ranked=Ranked(fuse(of.lists, weights, of.whole), of.lists, of.whole))
-
-
-def ask_as_strangers(index, pictures, embedder) -> list[Stranger]:
-    """Asks with the captions of pictures, `MOST_STRANGERS` at most, evenly spread.
-
-    Of captions in one language none could be found by another: these are hidden all, and pictures are left.
-    """
-    rank, texts = resolve(index, ""), []
-    pictures.captions, pictures.weights = None, index.weights
-    for row, item in enumerate(pictures.table):
-        texts += [(number, row, *caption) for number, caption in enumerate(item.captions, start=len(texts))]
-    if rank == ALL and texts:
-        made = Captions(np.zeros((0, 0), np.float16), pictures.table, index.captions.head)
-        made.vectors = made.encode(embedder, [text for *_, text in texts]).astype(np.float16)
-        pictures.captions = made
-    texts = [entry for entry in texts if entry[-1].strip()]
-    chosen = np.linspace(0, len(texts) - 1, min(len(texts), MOST_STRANGERS[rank]), dtype=np.int64)
-    chosen = [texts[n] for n in chosen]
-    scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
-    targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1)
-    asked: dict[int, Stranger] = {}
-    for language in dict.fromkeys(language for _, _, language, _ in chosen):
-        numbers, rows, _, sentences = zip(*(entry for entry in chosen if entry[2] == language))
-        vectors = embedder.encode_text(list(sentences), progress=False, **prompt_of(embedder, QUESTIONS))
-        captions = pictures.captions.vectors[list(numbers)].astype(np.float32) if rank == ALL else None
-        of = dict(count=DEPTH if rank == ALL else NEIGHBOURS, rank=rank, hidden=language)
-        found = rank_all(index, sentences, vectors, captions, **of)
-        if (targets[list(rows)] < 0).any():
-            own = rank_all(pictures, sentences, vectors, captions, **of)
-            for n, row in enumerate(rows):
-                if targets[row] < 0:
-                    values = {way: entries[row][1] for way, entries in own[n].lists.items() if row in entries}
-                    values[PICTURES] = float(vectors[n] @ np.asarray(pictures.embeddings[row], np.float32))
-                    found[n] = _with_own(found[n], values, row in own[n].whole, index.weights)
-        for n, row in enumerate(rows):
-            asked[numbers[n]] = Stranger(sentences[n], language, vectors[n], row, int(targets[row]), found[n])
-    return [asked[number] for number, *_ in chosen]
-
-
-def _with_own(found: Ranked, values: dict[str, float], is_whole: bool, weights: dict[str, float]) -> Ranked:
-    """Lets a picture that the index lacks take its place, as row -1, in the lists where it has a value."""
-    lists = {}
-    for way, entries in found.lists.items():
-        placed = [(row, value) for row, (_, value) in entries.items()]
-        if way in values:
-            better = sum(value >= values[way] for _, value in placed)
-            placed.insert(better, (-1, values[way]))
-        lists[way] = {row: (rank, value) for rank, (row, value) in enumerate(placed, start=1)}
-    first = found.whole | {-1} if is_whole else found.whole
-    return Ranked(fuse(lists, weights, first), lists, first)
-
-
-def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Returns the weights by which most captions find their picture among ten, and that share by each way and by all.
-
-    Shares are means over languages. Pictures get the least weight that costs no more than one standard error (Breiman
-    et al., 1984): the model knows the pictures of languages that have captions better than those of others. None for
-    fewer than `LEAST_ASKED` captions, captions in one language, or an index that ranks by pictures alone.
-    """
-    languages = {one.language for one in asked}
-    if len(asked) < LEAST_ASKED or len(languages) < 2 or TEXTS not in asked[0].ranked.lists:
-        return None
-    tried, hits = np.concatenate([np.eye(len(WAYS)), TRIED]), {}
-    for one in asked:
-        rows, shares = _shares(one.ranked.lists, one.ranked.whole)
-        scores = tried @ shares  # [W, K]
-        scores[len(WAYS) :, np.isin(rows, list(one.ranked.whole))] += tried.sum()
-        own = scores[:, rows == one.target]
-        better = (scores > own).sum(axis=1) if own.size else np.full(len(tried), 10)
-        hits.setdefault(one.language, []).append((better < 10) & (own[:, 0] > 0 if own.size else False))
-    means = np.mean([np.mean(found, axis=0) for found in hits.values()], axis=0)
-    alone, fused = means[: len(WAYS)], means[len(WAYS) :]
-    error = np.sqrt(fused.max() * (1 - fused.max()) / len(asked))
-    least = TRIED[fused >= fused.max() - error, 0].min()
-    best = int(np.argmax(np.where(TRIED[:, 0] == least, fused, -1.0)))
-    return dict(zip(WAYS, TRIED[best].tolist())), {**dict(zip(WAYS, alone.tolist())), ALL: float(fused[best])}

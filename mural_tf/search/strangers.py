@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.search import ranking, words
-from mural_tf.search.ranking import ALL, DEPTH, PICTURES, QUESTIONS, WAYS, Captions, Ranked, prompt_of
+from mural_tf.search.ranking import ALL, DEPTH, QUESTIONS, WAYS, Captions, Ranked, prompt_of
 
 MOST_ASKED = 2000  # captions
 LEAST_ASKED = 200  # captions that choose weights
@@ -44,8 +44,7 @@ class Stranger:
 
     def weighted(self, weights: dict[str, float]) -> Stranger:
         """Returns the same with other weights."""
-        of = self.ranked
-        return dataclasses.replace(self, ranked=Ranked(ranking.fuse(of.lists, weights, of.whole), of.lists, of.whole))
+        return dataclasses.replace(self, ranked=self.ranked.fused(weights))
 
     def without_its_picture(self, weights: dict[str, float]) -> Ranked:
         """Returns what is found where the index lacks the picture: nothing that is right."""
@@ -54,7 +53,7 @@ class Stranger:
             others = [(row, value) for row, (_, value) in entries.items() if row != self.target]
             lists[way] = {row: (rank, value) for rank, (row, value) in enumerate(others, start=1)}
         whole = self.ranked.whole - {self.target}
-        return Ranked(ranking.fuse(lists, weights, whole), lists, whole)
+        return dataclasses.replace(self.ranked, lists=lists, whole=whole).fused(weights)
 
 
 def columns_of(pictures) -> dict[str, set[str]]:
@@ -113,7 +112,7 @@ def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -
             placed.insert(sum(other >= value for _, other in placed), (-1, value))
         lists[way] = {other: (rank, value) for rank, (other, value) in enumerate(placed, start=1)}
     whole = found.whole | {-1} if row in own.whole else found.whole
-    return Ranked(ranking.fuse(lists, weights, whole), lists, whole)
+    return dataclasses.replace(found, lists=lists, whole=whole).fused(weights)
 
 
 def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
@@ -129,7 +128,7 @@ def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[st
     tried = parts + list(ranking.MIXES)
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
     for one in asked:
-        ranks = ranking.ranks_of(one.target, one.ranked, tried)  # [W]
+        ranks = one.ranked.ranks_of(one.target, tried)  # [W]
         hits[one.picture % 2, one.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
     chosen, held_out = (
         np.mean([np.mean(found, axis=0) for (half, _), found in hits.items() if half == wanted], axis=0)

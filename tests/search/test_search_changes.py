@@ -14,9 +14,10 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take
 from mural_tf.search import changes, collect, commands, database, index
+from mural_tf.search.collect import FIELDS
 from mural_tf.search.database import ItemTable
 from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, parse_filters
+from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
 
 TABLE = [

@@ -1,6 +1,6 @@
 """One ranking of pictures, captions and words: what comes first, what any question does, and how weights are chosen."""
 
-import json
+import dataclasses
 import subprocess
 import sys
 
@@ -11,7 +11,7 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
-from mural_tf.search import commands, ranking, words
+from mural_tf.search import commands, ranking, strangers, words
 from mural_tf.search.database import ItemTable
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
@@ -95,7 +95,8 @@ def test_each_way_is_what_it_says(index):
     every = found(index, "red")
     assert len(every) == 4 and every[0].found_by.keys() <= {"pictures", "texts", "words"}
     plain = Index(ITEMS, index.embeddings, index.model)  # no captions are known: as it was before
-    assert [hit.row for hit in found(plain, "red")] == [3, 2, 0, 1] and found(plain, "red")[0].found_by == {}
+    by_pictures = found(plain, "red", rank="pictures")
+    assert [hit.row for hit in by_pictures] == [3, 2, 0, 1] and by_pictures[0].found_by == {}
     with pytest.raises(UserError, match="rank=texts compares with captions"):
         found(plain, "red", rank="texts")
     with pytest.raises(UserError, match="rank=best is not known; known: pictures, texts, words, all"):
@@ -162,8 +163,9 @@ def test_long_questions_and_filters_are_told_their_bounds(index):
 def test_a_language_can_be_hidden():
     table = ItemTable(ITEMS)
     assert table.by_words("roter Schuh", 10)[0].tolist() == [0]
-    assert table.by_words("roter Schuh", 10, hidden="de")[0].tolist() == []
-    assert table.whole("ein roter Schuh").tolist() == [0] and table.whole("ein roter Schuh", "de").tolist() == []
+    assert table.by_words("roter Schuh", 10, hidden={"de"})[0].tolist() == []
+    assert table.whole("ein roter Schuh").tolist() == [0] and table.whole("ein roter Schuh", {"de"}).tolist() == []
+    assert table.whole("AB-12/3").tolist() == [0] and table.whole("AB-12/3", {"de"}).tolist() == []  # nor fields
     assert table.by_words("frog", 10, allowed=np.array([True, True, False, True]))[0].tolist() == [1]
 
 
@@ -194,44 +196,125 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
-def test_what_is_found_counts_by_its_value():
-    lists = {"pictures": {1: (1, 0.9), 4: (2, -0.5), 5: (3, -0.6)}, "words": {2: (1, 0.01), 3: (2, 1.0)}}
-    weights = {"pictures": 1.0, "texts": 1.0, "words": 1.0}
-    assert ranking.fuse(lists, weights, ()).tolist() == [3, 1, 2, 4, 5]
-    assert ranking.fuse(lists, weights, {2}).tolist() == [2, 3, 1, 4, 5]
+def ranked(whole=(), **lists):
+    placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
+    return ranking.Ranked(np.zeros(0, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
+
+
+def test_scores_are_weighted_shares():
+    weights = {"pictures": 1.0, "texts": 0.5, "words": 0.25}
+    found = ranked(pictures={1: 0.5, 4: 0.4}, texts={4: 0.3}, words={2: 1.0, 3: 0.5})
+    # 1: e/(1+e) = 0.731; 4: 1/(1+e) + 0.5 = 0.769; 2: 0.25; 3: 0.25 / 8
+    assert found.fused(weights).rows.tolist() == [4, 1, 2, 3]
+    assert dataclasses.replace(found, whole=frozenset({3})).fused(weights).rows.tolist() == [3, 4, 1, 2]
+    alone = [{**dict.fromkeys(ranking.WAYS, 0.0), way: 1.0} for way in ranking.WAYS]
+    assert found.ranks_of(4, [weights, *alone]).tolist() == [1, 2, 1, np.inf]
+    assert found.ranks_of(9, [weights]).tolist() == [np.inf]
+
+
+def test_ranks_begin_at_one(index):
+    result = search(index, TwoHeads(), [Query("red")], 4)[0]
+    firsts = [hit.found_by.get("pictures") for hit in result.hits if hit.row == 3]
+    assert firsts == [1] and all(0 not in hit.found_by.values() for hit in result.hits)
+
+
+def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
+    """ "sun" is found in *sungura*, a rabbit: two of its three trigrams."""
+    items = [
+        Item("a", captions=(("sw", "sungura"),)),
+        *(Item(str(n), captions=(("sw", f"kitu {n}"),)) for n in range(40)),
+    ]
+    vectors = unit(np.random.default_rng(0).standard_normal((41, 8)))
+    made = Index(items, vectors, take(ColorEmbedder()))
+    made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
+    (one,) = ranking.rank_all(made, ["sun"], vectors[[7]], vectors[[7]])
+    assert list(one.lists["words"]) == [0] and one.lists["words"][0][1] > 0.4 and one.rows[0] == 7
+
+
+def test_names_of_files_are_words_where_nothing_describes_pictures():
+    items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("a/flower3.png")]
+    made = Index(items, np.eye(3, dtype=np.float32), take(ColorEmbedder()))
+    assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
+    assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def test_vectors_of_texts_are_not_outvoted_by_their_letters():
-    """A question in another language shares a word with the wrong text: 1 · 1/61 against 1 · 0/62 + 2 · share/61."""
+    """A question in another language shares a word with the wrong text."""
     items = [Item("red"), Item("a rotten apple"), *(Item(f"{number:04}") for number in range(40))]
     vectors = np.eye(3, dtype=np.float32)[[0, 1, *[2] * 40]]
     texts, question = Index(items, vectors, take(TwoHeads()), "texts"), "rot wie eine Tomate"
-    (one,) = ranking.rank_all(texts, [question], np.array([[1, 0, 0]], np.float32), None)
-    assert list(one.lists["words"]) == [1] and 0.05 / 2 < one.lists["words"][1][1] < 0.5
-    assert one.rows[:2].tolist() == [0, 1]
+    vector = np.array([[1, 0, 0]], np.float32)
+    (one,) = ranking.rank_all(texts, [question], vector, None)
+    assert list(one.lists) == ["texts", "words"] and list(one.lists["words"]) == [1]
+    (by_texts,) = ranking.rank_all(texts, [question], vector, None, rank="texts")
+    assert one.rows[0] == by_texts.rows[0] == 0
     assert ranking.rank_all(texts, [question], None, None, rank="words")[0].rows.tolist() == [1]
 
 
-def test_pictures_get_the_least_weight_that_costs_nothing():
-    def asked(language, pictures, texts):  # the picture 0 is right; 1 to 10 are before it in a list where it is late
-        late = {row: (row, 0.1) for row in range(1, 11)}
-        lists = {way: {0: (1, 1.0), **late} if good else late for way, good in zip(ranking.WAYS, (pictures, texts))}
-        return ranking.Stranger("", language, np.zeros(1), 0, 0, ranking.Ranked(np.arange(11), lists))
+@pytest.mark.parametrize("pictures, texts, words_, kept", [
+    (60, 100, 0, "a mix"), (100, 0, 0, "pictures"), (0, 100, 0, "texts"), (0, 0, 100, "words"),
+    (100, 100, 100, "a mix"),
+])  # fmt: skip
+def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monkeypatch):
+    """A part that does not know the answer is sure of another one."""
 
-    both = [asked(language, True, True) for language in ("de", "en")] * 25
-    pictures_alone = [asked(language, True, False) for language in ("de", "en")] * 25
-    weights, shares = ranking.choose_weights(both)
-    assert weights["pictures"] == 0.05 and shares["all"] == shares["texts"] == 1.0 and shares["words"] == 0.0
-    weights, shares = ranking.choose_weights(both + pictures_alone)
-    assert weights["pictures"] > 0.05 and shares["all"] == 1.0
-    assert ranking.choose_weights(both[:20]) is None and ranking.choose_weights(both[::2] * 2) is None
+    def asked(number, language):
+        of = {}
+        for way, good in zip(ranking.WAYS, (pictures, texts, words_)):
+            right = number % 100 < good
+            of[way] = {0: 1.0, 1: 0.0} if right else {2: 1.0, **{row: 0.0 for row in range(3, 30)}, 0: -1.0}
+        return strangers.Stranger("", language, number, 0, ranked(**of))
+
+    monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
+    entries = [asked(number, language) for number in range(200) for language in ("de", "en")]
+    weights, shares = strangers.choose_weights(entries)
+    assert shares["all"] >= max(shares[way] for way in ranking.WAYS)
+    assert kept == "a mix" or (weights[kept] > 0 and shares[kept] == shares["all"])
+    assert strangers.choose_weights(entries[:150]) is None and strangers.choose_weights(entries[::2]) is None
 
 
-def test_the_closest_caption_of_an_item_counts():
+def test_strangers_do_not_see_what_holds_the_answer():
+    """Of its own language, of one that repeats it, in names and in fields; a caption that is left must be another."""
+    captions = [(("en", f"red {n}"), ("en-GB", f"red {n}"), ("de", f"rot {n}")) for n in range(9)]
+    items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
+    items.append(Item("alone", captions=(("en", "a green one"),)))
+    vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
+    made = Index(items, vectors, take(TwoHeads()))
+    texts = [text for item in items for _, text in item.captions]
+    made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
+    assert strangers.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
+    asked = strangers.ask(made, Index(items, vectors, take(TwoHeads())), TwoHeads())
+    assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
+    for one in asked:  # by the caption in the other language alone, of which the number is the question's
+        assert not one.ranked.whole and one.ranked.lists["words"].get(one.target, (1, 0.0))[1] < 0.7
+        without = one.without_its_picture(made.weights)
+        assert one.target not in without.rows and all(one.target not in of for of in without.lists.values())
+
+
+def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
+    vectors = unit(np.random.default_rng(0).standard_normal((30, 3)))
+    items = [Item(f"p{n}") for n in range(30)]
+    made = Index(items[:20], vectors[:20], take(ColorEmbedder()))
+    outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
+    (one,) = strangers.ask(made, outside, ColorEmbedder())
+    (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})
+    assert (
+        one.target == one.ranked.rows[0] == -1 and one.is_right and one.ranked.rows[1:].tolist() == others.rows.tolist()
+    )
+    assert one.without_its_picture(made.weights).rows.tolist() == others.rows.tolist()
+
+
+@pytest.mark.parametrize("block", [3, 2**15])
+def test_the_closest_caption_of_an_item_counts(block, monkeypatch):
+    monkeypatch.setattr(ranking, "BLOCK", block)  # captions of one item lie in two blocks; filters hold in each
     items = [Item(str(n), captions=tuple(("en", f"{n} {m}") for m in range(n % 4))) for n in range(40)]
-    vectors = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float16)
+    vectors = unit(np.random.default_rng(0).standard_normal((60, 8))).astype(np.float16)
     captions = ranking.Captions(vectors, ItemTable(items), "")
-    asked = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
+    asked = unit(np.random.default_rng(1).standard_normal((3, 8)))
     of_rows = np.repeat(np.arange(40), np.arange(40) % 4)
     for query, (rows, scores) in zip(asked, captions.search(asked, 5, np.arange(40) != 3)):
         best = {row: (vectors[of_rows == row].astype(np.float32) @ query).max() for row in set(of_rows.tolist()) - {3}}
@@ -245,44 +328,21 @@ COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
 @pytest.fixture
 def made(tmp_path, monkeypatch, capsys):
     """An index of a data set whose captions are in two languages, its folder, and what was printed."""
-    monkeypatch.setattr(ranking, "LEAST_ASKED", 2)
+    monkeypatch.setattr(strangers, "LEAST_ASKED", 2)
     monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
                 for name, colour in COLOURS.items()]  # fmt: skip
         records.write_records(tmp_path / "data", IMAGE_TEXT, split, rows)
     (tmp_path / "model").mkdir()
-    index = commands.index(
-        [str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"), method="none"
-    )
+    index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
     return index, tmp_path, capsys.readouterr().out
 
 
-def test_an_index_keeps_captions_and_weights(made):
+def test_an_index_keeps_weights(made):
     index, tmp_path, printed = made
-    kept = json.loads((tmp_path / "index/ranking.json").read_text())
-    assert kept["head"] == "text_text" and kept["weights"] == load_index(tmp_path / "index").weights == index.weights
-    assert np.load(tmp_path / "index/captions.npy").dtype == np.float16 and len(index.captions.vectors) == 12
-    assert "Weights of the one ranking: pictures" in printed and "texts 100.0%" in printed
-
-
-def test_an_update_encodes_new_captions_alone(made, monkeypatch):
-    _, tmp_path, _ = made
-    row = records.ImageTextRecord("new", png((200, 150, 0)), ["orange"], ["en"], [""])
-    records.write_records(tmp_path / "data", IMAGE_TEXT, "test", [row])
-    asked = []
-    monkeypatch.setattr(
-        ranking.Captions, "encode", lambda self, model, texts: asked.extend(texts) or Letters().encode_text(texts)
-    )
-    index = build.build_index(TwoHeads(), [str(tmp_path / "data")], tmp_path / "index", update=True)
-    assert asked == ["orange"] and len(index.captions.vectors) == 13
-    texts = [text for _, text in index.table.caption_texts(0, 13)]
-    np.testing.assert_allclose(index.captions.vectors, Letters().encode_text(texts), atol=1e-3)
-    (tmp_path / "index/captions.npy").unlink()  # killed before they were kept: the same command makes them
-    assert len(build.build_index(TwoHeads(), [str(tmp_path / "data")], tmp_path / "index").captions.vectors) == 13
-    (tmp_path / "index/captions.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="captions.npy is damaged"):
-        load_index(tmp_path / "index")
+    assert load_index(tmp_path / "index").weights == index.weights and len(index.captions.vectors) == 12
+    assert "finds first or among ten: pictures" in printed and "too few: at least 200 of 50" in printed
 
 
 def test_words_alone_need_neither_model_nor_tensorflow(made):
