@@ -82,7 +82,8 @@ def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
     assert "The closest of 2 pictures to “rot” come" in page.text and len(page.all("img")) == 1
     assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
     hrefs = [link["href"] for link in page.all("a")]
-    assert "search?sentence=rot" in hrefs  # without the filter
+    assert "search?sentence=rot" in hrefs and "✓ acme 2" in page.text  # without the filter, from two places
+    assert hrefs.count("search?sentence=rot") == 2
     page = read(ask("/search?filter=brand%3Dacme&filter=price%3C5"))
     assert "No item has a field “price”." in page.text and "Without price<5 (2)" in page.text
     assert "Nothing fits brand=none." in read(ask("/search?filter=brand%3Dnone")).text
@@ -187,7 +188,8 @@ def test_filters_and_rows_as_queries(ask):
     assert names(answer) == ["red.png", "blue.png"] and answer[1]["matching"] == 2
     assert answer[1]["hits"][0]["fields"] == {"brand": "acme"} and answer[1]["hits"][0]["caption"] == "|a red spot.|"
     row = answer[1]["hits"][1]["row"]
-    assert names(ask(f"/search/answer?like={row}&k=2")) == ["violet.png", "red.png"]  # not itself
+    answer = ask(f"/search/answer?like={row}&k=2")
+    assert names(answer) == ["violet.png", "red.png"] and answer[1]["total"] == 3  # not itself
     assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")) == []
 
 
