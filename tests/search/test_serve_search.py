@@ -1,6 +1,7 @@
 """The search page beside the encoders: addresses, answers as JSON and as HTML, pictures, and what is asked wrongly."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import os
@@ -18,6 +19,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import changes, collect
 from mural_tf.search.index import Index, index_in_memory, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.queries import search
 from mural_tf.search.server import app, search_page
 from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
@@ -119,13 +121,16 @@ def test_wrong_questions_are_pages_for_browsers(ask):
 
 @pytest.mark.parametrize("options, shown, hidden", [
     ({}, ["come first. Probably right (63%).", "violet.png"], ["Nothing fits"]),
-    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
+    ({"nothing_fits": True, "sure": 0.1}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
     ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
-    ({"sure": ""}, ["come first.", "violet.png"], ["%"]),
+    ({"sure": 0.3}, ["come first.", "violet.png"], ["%"]),
 ])  # fmt: skip
 def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
-    monkeypatch.setattr(search_page, "nothing_fits", lambda result: options.get("nothing_fits", False))
-    monkeypatch.setattr(search_page, "sure_line", lambda result: options.get("sure", "Probably right (63%)"))
+    def surely(*arguments, **named):
+        lacking, sure = options.get("nothing_fits", False), options.get("sure", 0.63)
+        return [dataclasses.replace(one, nothing_fits=lacking, sure=sure) for one in search(*arguments, **named)]
+
+    monkeypatch.setattr(search_page, "search", surely)
     page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
     assert all(words in page.text for words in shown) and not any(words in page.text for words in hidden)
     assert ask("/search/answer?sentence=rot")[1].get("nothing_fits", False) == options.get("nothing_fits", False)
