@@ -103,6 +103,14 @@ def test_what_is_past_its_deadline_is_not_computed_and_slow_bodies_end(serve):
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("host, status", [
+    ("localhost", 200), ("localhost:8501", 200), ("[::1]:80", 200), ("evil.example", 403), ("a]b", 400), ("[", 400),
+])  # fmt: skip
+def test_a_name_that_leads_here_from_elsewhere_is_not_answered(host, status):
+    with running(create_app(Multiplier().model(), hosts=("localhost", "::1"))) as server:
+        assert ask(server.port, "/healthz", headers={"Host": host})[0] == status
+
+
 def test_what_a_picture_costs_and_what_cannot_be_read():
     """Pixels of transparent pictures count four times, also those of a palette."""
     palette = Image.new("P", (1000, 1000))

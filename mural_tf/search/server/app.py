@@ -280,7 +280,7 @@ class Server:
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
         """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
         try:
-            host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
+            host = _host_of(request.headers.get("Host", ""))
             if self._hosts and host and host not in self._hosts:  # a page elsewhere whose name leads here
                 raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
             if request.path == "/healthz":
@@ -310,6 +310,14 @@ class Server:
             return 400, "The client went away."
         log.error("%s %s failed", request.method, request.path, exc_info=error)
         return 500, "The server failed on this request; its log says why."
+
+
+def _host_of(header: str) -> str | None:
+    """Returns the name in a Host header without its port; raises `BadRequest` for what is none."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError as error:
+        raise BadRequest(f"The header Host cannot be read: {error}.") from None
 
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:

@@ -46,11 +46,10 @@ from mural_tf.search.queries import (
     Query,
     Result,
     browse,
+    describe_sure,
     find,
-    nothing_fits,
     search,
     sure_as_json,
-    sure_line,
     why,
 )
 from mural_tf.search.ranking import CannotBeAsked
@@ -142,8 +141,8 @@ def answer(
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
     if result is not None:
-        described |= {**sure_as_json(result), **({"in_words": words} if (words := sure_line(result)) else {})}
-        described |= {"nothing_fits": True} if nothing_fits(result) else {}
+        described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
+        described |= {"nothing_fits": True} if result.nothing_fits else {}
     if not sizes["matching"]:
         others = {one: index.rows([other for other in filters if other != one]) for one in filters}
         described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
