@@ -27,7 +27,6 @@ REQUIRED = [
     "aiohttp>=3.14",  # the server
 ]
 EXTRAS = {
-    "search": ["faiss-cpu>=1.9,<2"],  # approximate search
     "hub": ["huggingface_hub>=0.34"],  # hf://ORG/NAME
     "gs": ["gcsfs>=2024.2"],
     "s3": ["s3fs>=2024.2"],

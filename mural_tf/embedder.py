@@ -220,6 +220,13 @@ class Embedder:
             tf.config.threading.get_intra_op_parallelism_threads(),
         )
 
+    def use_training_states(self) -> None:
+        """Lets texts skip the tower whose states lie where training put them; nothing happens where no states lie.
+
+        States are kept in float16, so the vectors differ from the tower's by up to 1e-3: for an index, not for numbers
+        that are compared.
+        """
+
     def take_known_texts(self, table: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> None:
         """Lets texts whose states were made before, for training, skip the tower.
 

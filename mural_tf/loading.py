@@ -118,10 +118,18 @@ def lite_embedder(folder: pathlib.Path, model: Any = None) -> Embedder:
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
+    from mural_tf.models.cached_states import find_known_texts, skip_known_texts
     from mural_tf.training.trained_model import load_trained
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
-    return Embedder.from_model(model, tokenizer, config, shown(path), step)
+    embedder = Embedder.from_model(model, tokenizer, config, shown(path), step)
+
+    def use_training_states() -> None:
+        find_known_texts(model, config, path)
+        skip_known_texts(embedder, model)
+
+    embedder.use_training_states = use_training_states
+    return embedder
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:

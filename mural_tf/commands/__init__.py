@@ -297,7 +297,7 @@ def embed(sources, model, output, restart, trust, **settings):
     trust=cli.define_trust,
 )
 def search_index(sources, fields, queries, trust, **flag):
-    """Indexes images, or texts, to be asked often; the same command again brings the index to what its sources hold.
+    """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
@@ -382,6 +382,21 @@ def search_delete(names, index, filter, gone, dry_run):
     from mural_tf.search.items import parse_filters
 
     commands.remove(index, names, parse_filters(filter), gone, dry_run)
+
+
+@cli.command(
+    index=(None, "Folder of the index.", place),
+    output=(None, "The file to write, FILE.parquet.", place),
+    to=("parquet", "Its format.", ["parquet"]),
+)
+def search_export(index, output, to):
+    """Writes ids, fields and vectors of an index as Parquet, for PostgreSQL, faiss and others.
+
+    python -m mural_tf search export --index=INDEX --to=parquet --output=index.parquet
+    """
+    from mural_tf.search import commands
+
+    commands.export(index, output)
 
 
 @cli.command(
@@ -709,6 +724,7 @@ COMMANDS = {
     "search index": search_index,
     "search query": search_query,
     "search delete": search_delete,
+    "search export": search_export,
     "serve": serve,
     "analyse languages": analyse_languages,
     "analyse errors": analyse_errors,

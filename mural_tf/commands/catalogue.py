@@ -38,6 +38,7 @@ NOTHING = "nothing"
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
+FEWEST_MEASURED, MEASURED = 50, 2000  # pictures with which it is measured how sure answers are
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
@@ -105,7 +106,7 @@ def catalogue(
             return None
         model = _searching(folder, source)
         _index(folder, model, entries, understood, fields)
-        print("\n".join([*next_lines(folder, model, entries), *last_lines(description, entries)]))
+        print("\n".join([*next_lines(folder, entries), *last_lines(description, entries)]))
     return folder / INDEX
 
 
@@ -260,7 +261,7 @@ def _index(
     from mural_tf.loading import load
     from mural_tf.runs.report_page import NAME as RUN_PAGE
     from mural_tf.search.commands import calibrate_index, report
-    from mural_tf.search.index import sync
+    from mural_tf.search.index import Index, sync
     from mural_tf.search.queries import search, write_gallery
 
     embedder, data = load(str(model)), folder / DATA
@@ -275,12 +276,24 @@ def _index(
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
             print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
-        if index.confidence is None and trained:
-            calibrate_index(index, place, embedder, [str(data)])
+        known = _captioned(index)
+        if index.confidence is None and len(known) >= FEWEST_MEASURED:
+            # A model that was trained here must not be asked with what it was trained on.
+            sources = [str(data)] if trained else []
+            vectors = index.embeddings[known].astype("float32")
+            pictures = Index([index.describe(row) for row in known], vectors, index.model)
+            calibrate_index(index, place, embedder, sources, pictures=pictures)
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
             asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
             write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
+
+
+def _captioned(index) -> list[int]:
+    """Returns about `MEASURED` rows of an index that have a picture and captions, evenly spread."""
+    bare = set(index.bare.tolist())
+    rows = [row for row, item in enumerate(index.table) if item.captions and row not in bare]
+    return rows[:: max(1, len(rows) // MEASURED)]
 
 
 def _is_index_of(place: pathlib.Path, embedder) -> bool:
@@ -337,17 +350,15 @@ def _quoted(path: os.PathLike | str) -> str:
     return shlex.quote(str(path))
 
 
-def next_lines(folder: pathlib.Path, model: pathlib.Path | str, entries: Sequence[Entry]) -> list[str]:
+def next_lines(folder: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     texts = (text for entry in entries for _, text in entry.captions)
-    place, trained = model_place(model), _trained(folder)
-    export = model if (place / "text_encoder").is_dir() else place / "export"
-    index, served, text = _quoted(folder / INDEX), _quoted(export), _quoted(next(texts, "a sentence"))
+    trained = _trained(folder)
+    index, text = _quoted(folder / INDEX), _quoted(next(texts, "a sentence"))
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     lines += [f"  {folder / SKIPPED}  rows that were not used, and why"] if (folder / SKIPPED).is_file() else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if model_place(export).is_dir():
-        lines += [f"  python -m mural_tf serve --export={served} --index={index}  # then http://localhost:8501/search"]
+    lines += [f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search"]
     if trained:
         data = folder / DATA
         split = "test" if list((data / "image_text").glob("test-*")) else "dev"

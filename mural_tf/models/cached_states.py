@@ -9,6 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
@@ -49,6 +50,21 @@ def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
         table, model.unusable_images = states.image_states(*source, encode, digest, width)
         tables |= dict.fromkeys(model.image_parts, table)
     return tables
+
+
+def skip_known_texts(embedder, model) -> None:
+    """Lets an embedder of the model look up the states of `model.known_texts`, where there are some."""
+    if model.known_texts is not None:
+        head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
+        project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
+        embedder.take_known_texts(model.known_texts, project)
+
+
+def find_known_texts(model, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Sets the `known_texts` of a trained model over a frozen text tower, if training left states."""
+    if model.caches_texts and model.text_parts:
+        width, digest = model.text_encoder.embedding_size, lambda: states.digest_of(model.text_encoder.variables)
+        model.known_texts = states.made_text_states(config, workdir, digest, width)
 
 
 def standardize_adapters(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:

@@ -9,7 +9,6 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import has_images
@@ -22,6 +21,7 @@ from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class, takes_steps
+from mural_tf.models.cached_states import skip_known_texts
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
@@ -68,10 +68,7 @@ class MeasuredModel:
         model = self.at(step)
         if self._embedder is None:
             self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
-            if model.known_texts is not None:
-                head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
-                project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
-                self._embedder.take_known_texts(model.known_texts, project)
+            skip_known_texts(self._embedder, model)
         self._embedder.step = step
         return self._embedder
 

@@ -126,7 +126,8 @@ class _Changes:
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
         with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
             while some := list(itertools.islice(entries, TOGETHER)):
-                for entry in pool.map(read, filter(self._is_new, some)):
+                work = pool.map if self.kind == IMAGES and self.embedder is not None else map
+                for entry in work(read, filter(self._is_new, some)):
                     if isinstance(entry, Unreadable):
                         self._skip(entry)
                         continue
@@ -158,6 +159,8 @@ class _Changes:
         deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
         numbers = [number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)]
         before = {key: (number, item) for number, key, item in files.read_items(ask, json.dumps(numbers))}
+        question = f"SELECT item, vector FROM vectors WHERE item {files.AMONG}"
+        vectors = dict(ask(question, (json.dumps(numbers),)))
         wanted = []
         for entry in block:
             if deleted.get(entry.key) == entry.item.digest:
@@ -165,7 +168,7 @@ class _Changes:
                 continue
             entry.before = before.get(entry.key)
             if entry.before is not None:
-                was = self._vector_of(entry.before[0])
+                was = vectors.get(entry.before[0])
                 is_same = entry.before[1].content == entry.item.content and (entry.content is None) == (was is None)
                 is_same = was == entry.vector if entry.vector is not None else is_same
                 if is_same and entry.before[1] == entry.item:
@@ -191,10 +194,6 @@ class _Changes:
         self.counts.changed += replaced
         self.counts.added += len(wanted) - replaced
         self.has_changed = True
-
-    def _vector_of(self, number: int) -> bytes | None:
-        found = self.database.execute("SELECT vector FROM vectors WHERE item = ?", (number,)).fetchone()
-        return found and found[0]
 
     def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
         """Gives entries with a content their vectors; returns those that can be used."""
@@ -281,7 +280,8 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
     item, content = found
     key, vector = key_of(kind, found), None
     if isinstance(content, np.ndarray):
-        content, vector = None, content.astype(dtype).tobytes()
+        content, vector = None, _checked(item, content).astype(dtype).tobytes()
+        vector = vector if item.path or kind != IMAGES or any(vector) else None
     elif content is None:
         item = dataclasses.replace(item, path="", content="")
     elif kind == IMAGES:
@@ -291,6 +291,14 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
             return unreadable(kind, item, error)
         item = dataclasses.replace(item, content=content_of(content))
     return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+
+
+def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
+    """Returns a vector that came with its item; raises `UserError` unless its length is 1, or 0 for no picture."""
+    length = float(np.linalg.norm(vector.astype(np.float32)))
+    if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
+        raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
+    return vector
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:

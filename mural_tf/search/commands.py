@@ -120,6 +120,7 @@ def calibrate_index(
     sources: Sequence[str],
     given: Sequence[Query] = (),
     batch_size: int = 64,
+    pictures: Index | None = None,
 ) -> None:
     """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
 
@@ -127,11 +128,12 @@ def calibrate_index(
       made: an index of images in `folder`, which `embedder` made.
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       given: sentences; those with right answers count.
+      pictures: in place of `sources`, where their vectors are known.
     """
     files = _captioned(sources)
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
-    pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
-    asked = strangers.ask(made, pictures, embedder) if files else []
+    pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else pictures
+    asked = strangers.ask(made, pictures, embedder) if pictures is not None else []
     if made.captions is not None:
         chosen = strangers.choose_weights(asked)
         if chosen is not None:
@@ -304,3 +306,10 @@ def remove(
         check_filters(opened, filters)
         count, of = changes.remove(folder, names, filters, gone, dry_run)
     print(f"{count:,} of {of:,} {opened.kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+
+
+def export(index_folder: str, output: str) -> None:
+    """Writes an index as a Parquet file, for databases and other programs."""
+    opened = load_index(index_folder)
+    embed.export(opened, output)
+    print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")

@@ -423,7 +423,8 @@ class ItemTable:
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
         found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [_utf8(name)])
-        known = [(item, number) for item, value in found if (number := amount(str(value))) is not None]
+        numbers = {value: amount(str(value)) for value in {value for _, value in found}}  # few are different
+        known = [(item, numbers[value]) for item, value in found if numbers[value] is not None]
         items = self._column((item,) for item, _ in known)
         amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
         return self.rows_of(items), amounts

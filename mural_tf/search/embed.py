@@ -34,13 +34,14 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.data.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, read_json, whole, write_whole
+from mural_tf.files import as_path, read_json, storage_errors, whole, write_whole
 from mural_tf.fingerprint import Fingerprint, take
 from mural_tf.progress import tell, tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_model
 from mural_tf.search import changes, collect
 from mural_tf.search.collect import Found, Piece, Unreadable
+from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, Item
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Step
@@ -326,6 +327,15 @@ def to_item(row: dict[str, object]) -> Item:
     offset, language = row.get("offset"), row.get("language") or ""
     fields, content = json.loads(row.get("fields") or "{}"), row.get("content") or ""
     return Item(row["name"], path, -1 if offset is None else offset, captions, language, fields, content)
+
+
+def export(index: Index, path: str | os.PathLike) -> None:
+    """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
+    about = about_vectors(index.model, index.kind, index.split, index.dtype)
+    with storage_errors(as_path(path)), whole(path) as partial:
+        with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:
+            for items, vectors in index.blocks():
+                file.add([to_row(item) for item in items], vectors)
 
 
 def is_embeddings(folder: str | os.PathLike) -> bool:

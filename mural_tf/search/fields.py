@@ -11,7 +11,7 @@ import collections
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from mural_tf.errors import UserError
 from mural_tf.search.database import FEW, FEW_NUMBERS, ItemTable
 from mural_tf.search.items import Item, amount
 
-if TYPE_CHECKING:
-    from mural_tf.search.index import Index
-
 ON_CARD, MOST_FILTERS = 5, 8
 LOOKED_AT = 1000  # items, evenly spread
-LONG = 40  # characters of a value, on average: a sentence, not a property
+LONG, ENDS = 40, (".", "!", "?", "。", "！", "？", "।")  # characters of a value, on average, and how sentences end
 FEWEST = 0.05  # of the items must have another value than the most frequent one, or a value at all
 ENOUGH = 10  # values that are needed to see that all of them differ, as numbers of articles do
 FLAGS = frozenset("0 1 yes no true false y n ja nein oui non si sí no да нет はい いいえ".split())
@@ -47,7 +44,7 @@ class Fields(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def of_index(index: Index) -> Fields:
+def of_index(index) -> Fields:
     """Returns the fields that an index shows: named when it was made, or chosen."""
     return choose(index.table, index.fields_wanted)
 
@@ -126,10 +123,11 @@ class _Column:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether it is long, or an address, or repeats captions."""
+        """Whether it is long, or most values are sentences, addresses, or captions again."""
         addresses = sum(bool(ADDRESS.match(value)) for value in self.values)
+        sentences = sum(value.rstrip().endswith(ENDS) and " " in value for value in self.values)
         length = sum(map(len, self.values)) / len(self.values)
-        return length > LONG or 2 * addresses > len(self.values) or 2 * self._captions > len(self.values)
+        return length > LONG or 2 * max(addresses, sentences, self._captions) > len(self.values)
 
     @functools.cached_property
     def is_price(self) -> bool:

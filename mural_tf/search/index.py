@@ -3,8 +3,8 @@
     from mural_tf.search.index import Index, load_index
 
     index = Index.build("my_index", "workdirs/emoji_mural", ["photos"])  # or load_index("my_index")
-    scores, rows = index.search(embedder.encode_text(["moyo mwekundu"]), k=10)  # float32 [1, 10], int64 [1, 10]
-    index.items[rows[0, 0]]  # the path or id of the closest image
+    for hit in index.search("moyo mwekundu", where="price<20", k=10):
+        print(hit.rank, hit.name, index.describe(hit.row).fields)
 
 The folder of an index:
 
@@ -22,8 +22,8 @@ import contextlib
 import functools
 import os
 import pathlib
+import typing
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,13 +31,16 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, forget, storage_errors, whole
 from mural_tf.fingerprint import TEXTS, Fingerprint, take
 from mural_tf.metrics import top_k
-from mural_tf.remote_folders import local_copy
+from mural_tf.remote_folders import local_copy, model_place
 from mural_tf.search import confidence, database, ranking
 from mural_tf.search.database import DTYPES, TOGETHER, ItemTable, Names
-from mural_tf.search.items import IMAGES, Filter, Item, read_image
+from mural_tf.search.items import IMAGES, Filter, Item, parse_filters, read_image
 
-if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
+    from mural_tf.search.queries import Hit
+
+Where: typing.TypeAlias = "str | Sequence[str | Filter]"
 
 VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
 
@@ -168,28 +171,42 @@ class Index:
             found.update({name: others[name]} if name in others else {})
         return found
 
+    @typing.overload
+    def search(self, question: str, k: int = 10, where: Where = (), among: None = None) -> tuple[Hit, ...]: ...
+
+    @typing.overload
     def search(
-        self,
-        vectors: np.ndarray,
-        k: int,
-        filters: Sequence[Filter] = (),
-        among: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows closest to each vector, best first.
+        self, question: np.ndarray, k: int = 10, where: Where = (), among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def search(self, question, k=10, where=(), among=None):
+        """Returns what is closest to a question, best first.
 
         Args:
-          vectors: float32 [Q, D], of the model that made the index; L2-normalised for cosines.
-          k: how many; at most the M items that pass the filters are returned. Items without a picture are not.
-          filters: find only items with one of the values given for each field named.
-          among: in place of filters the rows that may be found, as `rows` returns them.
+          question: a sentence in any language, ranked as `queries.search` does by the model that made the index; or
+            float32 [Q, D], vectors of that model, which are compared with the pictures alone (L2-normalised for
+            cosines).
+          k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
+          where: find only items with one of the values given for each field named: "price<20", several of these, or
+            `Filter`s.
+          among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
-          float32 scores (dot products) [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
+          Of a sentence `queries.Hit`s, with rank, score, name and row. Of vectors float32 scores (dot products)
+          [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
 
         Raises:
           ValueError: vectors of another size or not finite, k below 1.
-          UserError: a row that was found is not of length 1.
+          UserError: what cannot be asked, a model that is not there; a row of another length than 1.
         """
+        texts = (where,) if isinstance(where, str) else where
+        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in texts)
+        if isinstance(question, str):
+            from mural_tf.search.queries import Query, check_filters, search  # they ask an index
+
+            check_filters(self, filters)
+            return search(self, self.embedder, [Query(question)], k, filters)[0].hits
+        vectors = question
         among = self.rows(filters) if among is None else among
         if self.bare.size:
             among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
@@ -198,6 +215,18 @@ class Index:
             raise UserError(f"{self._named}: some of its numbers are not finite.")
         check_lengths(self.embeddings, np.unique(rows), self._named)
         return scores, rows
+
+    @functools.cached_property
+    def embedder(self) -> Embedder:
+        """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
+        from mural_tf.loading import load, quickest
+
+        path = self.model.path
+        if not path or not model_place(path).is_dir():
+            raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
+        found = load(quickest(path))
+        self.check_model(found)
+        return found
 
     @property
     def _named(self) -> str:
@@ -438,6 +467,8 @@ def sync(
     counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)
     index.counts = counts
+    if embedder is not None:
+        index.embedder = embedder
     return index
 
 
@@ -461,5 +492,5 @@ def index_in_memory(
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
     made = _opened(ItemTable(opened))
-    made.created, made.counts = "", counts
+    made.created, made.counts, made.embedder = "", counts, embedder
     return made

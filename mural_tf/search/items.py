@@ -7,14 +7,9 @@ opens at once and reads only what is asked for.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 import math
-import os
-import pathlib
 import re
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -23,11 +18,7 @@ from mural_tf.data import tfrecord
 from mural_tf.data.pictures import read_file
 from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
 from mural_tf.hashes import bytes_hash
-from mural_tf.remote_folders import local_copy
-from mural_tf.sqlite import sqlite3
-from mural_tf.text_files import bounded_lines, is_text, parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
 IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's
@@ -95,10 +86,6 @@ def image_of_record(serialized: bytes, path: str) -> bytes:
 
 # Fields.
 
-# Beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image. Of items that share one each has a line,
-# with its own "name" and "captions": [[language, text], …].
-FIELDS = "fields.jsonl"
-
 
 class Filter(NamedTuple):
     """Finds only items whose field `name` is `value`, or is below or above it: `operator` is one of =, <, <=, >, >=."""
@@ -158,60 +145,3 @@ def amount(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
-    """Returns the file of fields of the data set that a file of records belongs to, None if it has none."""
-    path = as_path(record_file).parent.parent / FIELDS
-    return path if path.is_file() else None
-
-
-def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
-    """Returns a function from an image's id to what a data set's file of fields, if it has one, says of its items.
-
-    Each has "fields", and "name" and "captions" where several items share the image. Of several lines of one id and
-    name the last counts. Raises `UserError` for a line that is damaged.
-    """
-    if path is None:
-        return lambda image_id: [{"fields": {}}]
-    state = path.stat()
-    return _fields_of_file(path, (state.st_size, getattr(state, "st_mtime_ns", 0)))
-
-
-@functools.lru_cache(maxsize=4)
-def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[dict]]:
-    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
-    table = "CREATE TABLE items (image, name, line, PRIMARY KEY (image, name))"
-    database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
-    with open(local_copy(path), "rb") as file:
-        database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _lines_of_fields(path, file))
-
-    def fields_of(image_id: str) -> list[dict]:
-        found = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
-        return [json.loads(line) for (line,) in found] or [{"fields": {}}]
-
-    weakref.finalize(fields_of, database.close)
-    return fields_of
-
-
-def _is_caption(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
-
-
-def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
-    for number, line in enumerate(bounded_lines(file), start=1):
-        if line is None or line.strip():
-            try:
-                values = parse_object(line or b"")
-            except ValueError:
-                values = {}
-            image_id, fields = values.get("image_id"), values.get("fields")
-            own = {key: values[key] for key in ("name", "captions") if key in values}
-            captions = own.get("captions", [])
-            is_fine = is_text(image_id) and isinstance(fields, dict) and is_text(own.get("name", ""))
-            is_fine = is_fine and isinstance(captions, list) and all(map(_is_caption, captions))
-            if not (is_fine and all(isinstance(text, str) for text in fields.values())):
-                expected = '{"image_id": text, "fields": {name: text, …}}'
-                raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
-            own["fields"] = {name: text for name, text in fields.items() if text}
-            yield image_id, own.get("name", ""), json.dumps(own)

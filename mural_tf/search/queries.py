@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf import pages
-from mural_tf.data.pictures import read_file, thumbnail_url
+from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
 from mural_tf.search import fields, ranking, words
-from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked
 from mural_tf.text_files import read_lines
@@ -75,6 +74,11 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
     for query in queries:
         if query.image and not as_path(query.image).is_file():
             raise UserError(f"The image {query.image} does not exist.")
+        try:
+            if query.image:  # its header: a file that is something else shows before a model is loaded
+                open_image(read_file(query.image), MAX_SCAN)
+        except BadImage as error:
+            raise UserError(f"The image {query.image} cannot be used: {error}.") from None
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
         if len(query.text) > LONGEST_SENTENCE:
@@ -86,7 +90,7 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         raise UserError(f"top must be at least 1, got {top}.")
 
 
-def check_filters(index: Index, filters: Sequence[Filter]) -> None:
+def check_filters(index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
     if not filters or len(index.rows(filters)):
         return
@@ -159,7 +163,7 @@ class Result:
 
 
 def search(
-    index: Index,
+    index,
     embedder: Embedder,
     queries: Sequence[Query],
     top: int = 10,
@@ -205,7 +209,7 @@ SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
 
 
 def find(
-    index: Index,
+    index,
     vectors: np.ndarray | None,
     queries: Sequence[Query],
     top: int = 10,
@@ -247,7 +251,7 @@ def find(
     return results
 
 
-def browse(index: Index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
+def browse(index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
     """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
     rows = index.rows(filters)
     groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
@@ -255,7 +259,7 @@ def browse(index: Index, top: int, filters: Sequence[Filter] = (), offset: int =
     return [Hit(place, 0.0, index.items[row], row) for place, (row,) in enumerate(page, start=offset + 1)]
 
 
-def _folded(index: Index, rows: np.ndarray) -> list[list[int]]:
+def _folded(index, rows: np.ndarray) -> list[list[int]]:
     """Returns rows, best first, in groups: of one product, or that look the same and have the same captions."""
     groups: list[list[int]] = []
     if index.kind != IMAGES or len(rows) < 2:
@@ -282,7 +286,7 @@ def _folded(index: Index, rows: np.ndarray) -> list[list[int]]:
 ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
 
 
-def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]:
+def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
     """Returns groups by the field of their first row; those without a number or date come last, in their order."""
     amounts = dict(zip(*(part.tolist() for part in index.table.amounts(sort.removeprefix("-")))))
     if not amounts:
@@ -291,7 +295,7 @@ def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]
     return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))
 
 
-def to_lines(index: Index, result: Result) -> list[str]:
+def to_lines(index, result: Result) -> list[str]:
     """Returns the lines to print: the query and how sure its answer is, and each hit in a line."""
     heading = f"{result.query.name!r} in {index.count:,} {index.kind}"
     notes = ["Nothing fits; the closest"] if nothing_fits(result) else []
@@ -309,7 +313,7 @@ WHY = {"exact": "exact", "words": "words", TEXTS: "meaning", PICTURES: "picture"
 
 def why(found_by: Mapping[str, int]) -> str:
     """Returns in one word why a hit was found, by the way that ranks it best; "" where only pictures are compared."""
-    return WHY[min(found_by, key=lambda way: (way != "exact", found_by[way], list(WHY).index(way)))] if found_by else ""
+    return WHY[min(found_by, key=lambda way: (found_by[way], list(WHY).index(way)))] if found_by else ""
 
 
 def nothing_fits(result: Result) -> bool:
@@ -322,7 +326,7 @@ def sure_line(result: Result) -> str:
     return describe_sure(result).removeprefix(", ").removesuffix(".")
 
 
-def _line(index: Index, hit: Hit, language: str) -> str:
+def _line(index, hit: Hit, language: str) -> str:
     item = index.describe(hit.row)
     _, caption = item.caption(language or "en")
     shown = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
@@ -337,7 +341,7 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def to_json(index: Index, results: Sequence[Result]) -> str:
+def to_json(index, results: Sequence[Result]) -> str:
     """Returns {"model", "kind", "count", "results": [{"query", "hits": [{"rank", "score", "row", "name", …}]}]}."""
     return json.dumps(
         {
@@ -370,7 +374,7 @@ def sure_as_json(result: Result) -> dict[str, object]:
     return {"probability": round(result.sure, 4), **({"nothing_fits": True} if result.nothing_fits else {})}
 
 
-def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
+def describe_hit(index, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
     item = index.describe(hit.row)
     known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
@@ -392,12 +396,12 @@ SIDE = 240  # pixels of the longer side of an image
 ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
 
 
-def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result], links: Mapping = {}) -> None:
+def write_gallery(path: str | os.PathLike, index, results: Sequence[Result], links: Mapping = {}) -> None:
     """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
     write_whole(path, page_html(index, results, links))
 
 
-def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
+def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
     """Returns the page of all results, a section a query, with `links` {words: address} at its foot."""
     return pages.render(
         "results.html",
@@ -411,7 +415,7 @@ def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] 
     )
 
 
-def _section(index: Index, result: Result) -> dict[str, object]:
+def _section(index, result: Result) -> dict[str, object]:
     query, notes = result.query, []
     if query.right:
         place = result.first_right
@@ -425,7 +429,7 @@ def _section(index: Index, result: Result) -> dict[str, object]:
     return {"query": query, "asked": asked, "notes": notes, "hits": hits}
 
 
-def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
+def _hit(index, hit: Hit, language: str) -> dict[str, object]:
     """What is shown of an item: `words` are an image's caption, or its name, or the text that was found."""
     item = index.describe(hit.row)
     shown = {"rank": hit.rank, "right": hit.right, "why": why(hit.found_by), "alike": hit.alike}

@@ -8,6 +8,7 @@ read as FTS5's syntax.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ def spread(text: str) -> str:
     return " ".join("".join(map(_placed, letters)).split())
 
 
+@functools.lru_cache(2**16)
 def _placed(letter: str) -> str:
     if (
         letter == BORDER

@@ -176,7 +176,7 @@ def unknown(words, flags_of):
 
 
 @pytest.mark.parametrize("words, expected", [
-    ("serve --port=3 --prt=3", {"prt"}), ("search query red --top=3 [--exact]", set()), ("search --top", {"top"}),
+    ("serve --port=3 --prt=3", {"prt"}), ("search query red --top=3 [--sort]", set()), ("search --top", {"top"}),
     ("serv", {"Unknown command 'serv'; did you mean 'serve'?"}),
 ])  # fmt: skip
 def test_what_is_not_there_is_found(words, expected, flags_of):

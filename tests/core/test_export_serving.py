@@ -66,6 +66,7 @@ def test_every_operation_is_one_that_the_stock_server_links(export, name):
     assert of_each[name] <= found and ("DecodePng" in found) == (name == "image_encoder")
 
 
+@pytest.mark.slow
 def test_the_list_holds_the_operations_of_an_efficientnet():
     """The exports that tests share have a ResNet."""
     config = toy_config("").image_tower
@@ -82,6 +83,7 @@ def test_the_list_holds_core_operations_and_those_of_tensorflow_text():
     assert not serving.CORE_OPS & {"PyFunc", "EagerPyFunc", "DecodeBase64", "XlaLaunch"}
 
 
+@pytest.mark.slow
 def test_other_operations_are_found(tmp_path):
     module = tf.Module()
     spec = [tf.TensorSpec([None], tf.float32)]
@@ -244,6 +246,7 @@ def test_exports_compute_in_float32_whatever_training_chose():
         in_precision(model, config, 0, "float16")
 
 
+@pytest.mark.slow
 def test_an_export_in_bfloat16_has_weights_of_half_the_size(tmp_path):
     config = toy_config("")
     config.image_tower.precision = config.text_tower.precision = "float32"

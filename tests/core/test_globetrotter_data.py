@@ -149,6 +149,7 @@ def test_what_is_drawn_for_a_batch_follows_from_its_place(tmp_path, stream, draw
     assert any(np.any(one != other) for one, other in pairs)
 
 
+@pytest.mark.slow
 def test_batches_of_views_and_masked_texts(tmp_path):
     """test_etcl.py and test_translation_distillation.py read batches of the other streams."""
     dataset = training_batches(prepared(tmp_path), toy_data.toy_tokenizer(), streams=("views",))

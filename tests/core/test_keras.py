@@ -15,7 +15,8 @@ from mural_tf.models.mural import Mural
 from mural_tf.models.step import global_losses
 from mural_tf.text.tokens import TOKENS
 
-METHODS = ("mural", "align", "siglip", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn")
+OTHERS = ("align", "siglip", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn")
+METHODS = ("mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS))
 ROWS = 12
 
 
@@ -61,8 +62,10 @@ def test_kerass_optimiser_takes_plain_gradients():
     assert largest(before, [v.numpy() for v in model.trainable_variables]) <= 1e-5
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "new", "old", None])
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("optimizer, micro_batches", [("new", 2), *(
+    pytest.param(optimizer, chunks, marks=pytest.mark.slow)
+    for optimizer in ("adam", "sgd", "new", "old", None) for chunks in (1, 2) if (optimizer, chunks) != ("new", 2)
+)])  # fmt: skip
 def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     kinds = {"new": lambda: keras.optimizers.AdamW(1e-2), "old": lambda: keras.optimizers.legacy.Adam(1e-2)}
     model, config = built(train__micro_batches=micro_batches, train__steps=40, optimizer__warmup_steps=0)
@@ -181,6 +184,7 @@ def evaluated(replicas=2):
     return losses, finite, said
 
 
+@pytest.mark.slow
 def test_replicas_evaluate_as_one_device():
     (two, finite, said), (one, _, nothing) = forked.call(evaluated), evaluated(1)
     assert two == pytest.approx(one, rel=1e-5, abs=1e-5) and finite and not nothing
@@ -188,6 +192,7 @@ def test_replicas_evaluate_as_one_device():
     assert all("2 replicas share a batch, so its size must be fixed and a multiple of 2" in line for line in said)
 
 
+@pytest.mark.slow
 def test_callbacks_of_keras(tmp_path):
     model, config = built("align")
     batches = tf.data.Dataset.from_tensors(data_of(model, config)).repeat(2)

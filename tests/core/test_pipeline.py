@@ -140,6 +140,7 @@ def counts_of(batch, stream="image_text"):
     return int(tally[0, 0]), {kind: int(count) for kind, count in zip(KINDS, tally[1:, 0]) if count}
 
 
+@pytest.mark.slow
 def test_unusable_records_are_skipped_and_counted(tmp_path):
     images = toy_data.image_text_records(64)
     images[3].image = b"not an image"
@@ -389,6 +390,7 @@ def epochs(*numbers):
     return [(epoch, offset) for epoch in numbers for offset in range(480)]
 
 
+@pytest.mark.slow
 def test_every_pair_of_languages_has_the_same_chance(across):
     pairs = drawn(across, epochs(0, 1, 2, 3))  # 1,920 pairs
     counts = collections.Counter((one[0], other[0]) for one, other in pairs)

@@ -98,6 +98,7 @@ def test_pixels_of_odd_files_are_pillows_in_memory_and_exported(mode, interpolat
         assert_close(row, by_pillow(image, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [
     dict(interpolation="big_vision"), *(dict(resize_mode=m, interpolation=kind, jpeg="accurate") for m, kind in WAYS),
 ])  # fmt: skip

@@ -61,6 +61,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_ids_are_sentencepieces(folder):
     """Which fairseq moves by one; <unk> is 3."""
     config, lines = configure("sentences", folder, starting_config("sentences"))
@@ -72,6 +73,7 @@ def test_ids_are_sentencepieces(folder):
     assert sum(a != b for a, b in zip(ours, expected)) == 0
 
 
+@pytest.mark.slow
 def test_vectors_are_sentence_transformers(folder):
     library = pytest.importorskip("sentence_transformers")
     transformers = pytest.importorskip("transformers")
@@ -91,6 +93,7 @@ def test_vectors_are_sentence_transformers(folder):
     assert np.abs(found - expected).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_vectors_are_the_engines_and_the_exports(folder, tmp_path):
     import_into_workdir("sentences", folder, tmp_path / "workdir")
     memory = mural_tf.load(tmp_path / "workdir").encode_text(SENTENCES)

@@ -160,6 +160,7 @@ def test_a_model_of_texts_alone_lacks_nothing(sentences, tmp_path, capsys):
     assert "fresh" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_texts_decide_the_size_of_a_model_with_fresh_images(sentences, tmp_path, capsys):
     config = small_config("mural")
     config.image_tower.update(dict(width=0.25, depth=0.25, image_size=32, resize=32))

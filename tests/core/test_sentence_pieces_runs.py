@@ -86,6 +86,7 @@ def test_exports_embed_as_the_model_does_without_this_package(made, tmp_path):
     np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_modules_and_fine_tuning_take_the_same_tokenizer(made):
     folder, config, _, tokenizer = made
     config, _ = finetune.starting_point(base_config(), str(folder / "export"))

@@ -71,8 +71,9 @@ OOM = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n
 
 
 @pytest.mark.parametrize("where,failure", [
-    ("build", OOM), ("step", OOM), ("evaluation", OOM),
-    ("evaluation", tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory")),
+    ("build", OOM), ("step", OOM), pytest.param("evaluation", OOM, marks=pytest.mark.slow),
+    pytest.param("evaluation", tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+                 marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, monkeypatch):
     def full(*_, **__):

@@ -39,6 +39,7 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
     assert find_problems(graph_def) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_texts_in_groups_of_length(capsys, request, compiled):
     """The README's configuration has such groups; the check does with them what a run with --tpu does."""

@@ -359,6 +359,7 @@ class Evaluate:
         return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
     run.config.train.update(dict(steps=3, log_every=2, checkpoint_every=2, evaluate_every=2))
     evaluate = Evaluate({2: 9.0, 3: 3.0}, interrupt_at=2)

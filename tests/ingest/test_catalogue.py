@@ -279,14 +279,19 @@ def test_an_index_of_another_model_is_made_anew(tmp_path, searching, monkeypatch
     assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4
 
 
-def test_one_product_is_one_hit_and_products_with_one_picture_are_several(tmp_path, searching, capsys):
+def test_one_product_is_one_hit_and_products_with_one_picture_are_several(tmp_path, searching, monkeypatch, capsys):
     """A row with several pictures, follow-up rows with a picture and nothing else, two products that share one."""
+    measured = []
+    note = lambda *_, pictures: measured.extend(pictures.items)  # noqa: E731
+    monkeypatch.setattr(search_commands, "calibrate_index", note)
+    monkeypatch.setattr(runs, "FEWEST_MEASURED", 6)
     lines = [["hat", "p0.jpg|p1.jpg", "a hat"], ["coat", "p2.jpg", "a coat"], ["coat", "p3.jpg", ""],
              ["bag", "p4.jpg", "a bag"], ["cap", "p4.jpg", "a cap"], ["gift", "", "a gift card"]]  # fmt: skip
     make = rows(["Handle", "Image Src", "Title"], *lines, names=[f"p{i}.jpg" for i in range(5)])
     assert "1 products have no picture" in searching(make(tmp_path), capsys, language="en")
     items = indexed(tmp_path)
     assert set(items) == {"hat", "hat#2", "coat", "coat#2", "bag", "cap", "gift"}
+    assert set(measured) == set(items) - {"gift"}  # how sure answers are is learned from what has a picture and words
     assert items["coat#2"].captions == items["coat"].captions == (("en", "a coat"),) and items["gift"].path == ""
     assert (items["bag"].captions, items["cap"].captions) == ((("en", "a bag"),), (("en", "a cap"),))
     hits = search(load_index(tmp_path / "out/index"), ColorEmbedder(), [Query("a gift card")], top=9)[0].hits
@@ -349,7 +354,7 @@ def test_next_commands_parse(tmp_path):
     entries, _ = found(
         understand(TableRequest(str(text(f"image\tcaption\np0.jpg\t{said}\n")(tmp_path)), language="en")), tmp_path
     )
-    lines = [line for line in runs.next_lines(folder, runs._searching(folder, ""), entries) if "python -m" in line]
+    lines = [line for line in runs.next_lines(folder, entries) if "python -m" in line]
     assert len(lines) == 4 and said in shlex.split(lines[0])
     for command in lines:
         words = shlex.split(command, comments=True)

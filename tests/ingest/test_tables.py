@@ -270,6 +270,8 @@ TABLES = {
     "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
         "captions: caption (english)",
                    "1000 1001 1002 1003", 4, ""),
+    "title_id": (columns(["image", "title_id", "name"], NAMES, ["17", "18", "19", "20"], HATS), "captions: name (e",
+        "17 18 19 20", 4, ""),
     "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
         "columns with the name of an earlier one, and "
                         "their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),

@@ -7,6 +7,8 @@ import re
 
 import contract
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import toy_data
@@ -137,7 +139,7 @@ def write_teacher(*arguments, **options):
     names["write_teacher"](*arguments, **options)
 
 
-def test_a_folder_that_numpy_writes_is_a_teacher(tmp_path):
+def test_a_folder_of_parquet_is_a_teacher(tmp_path):
     texts = ["a ‘quoted’\n text", "zwei", "三"]
     write_teacher(tmp_path / "one", texts, embed([text.encode() for text in texts]), shard=2)
     asked = [b"zwei", b"never seen", "三".encode()]
@@ -147,22 +149,30 @@ def test_a_folder_that_numpy_writes_is_a_teacher(tmp_path):
     assert open_teacher(str(tmp_path / "two")).digest != teacher.digest
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("embeddings.json", '{"kind": "images", "embedding_size": 4, "shards": 1}', "holds vectors of images"),
-    ("embeddings.json", '{"kind": "texts", "embedding_size": 4, "shards": 2}', "names 2 shards"),
-    ("items-00000-of-00001.jsonl", '{"name": "a"}\nno\n', "line 2: expected an object with a name"),
-    ("items-00000-of-00001.jsonl", '{"name": "a"}\n', r"is \[2, 4\], expected \[1, 4\]"),
-])  # fmt: skip
-def test_a_damaged_folder_is_reported(tmp_path, name, content, message):
+def test_a_damaged_folder_is_reported(tmp_path):
     write_teacher(tmp_path / "t", ["a", "b"], embed([b"a", b"b"]))
-    (tmp_path / "t" / name).write_text(content)
-    with pytest.raises(UserError, match=message):
-        TextVectors(tmp_path / "t").look_up([b"a"])
+    (path,) = (tmp_path / "t").iterdir()
+    content = path.read_bytes()
+    other = pyarrow.table({"name": ["a"], "text": ["b"]})
+    wide = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
+    about = {b"mural_tf": b'{"kind": "images"}'}
+    for table, words in ((other, "has the columns name, text: expected name and vector"),
+                         (wide, "holds vectors of 2 numbers, others of 4"),
+                         (wide.replace_schema_metadata(about), "holds vectors of images: a teacher's are of texts"),
+                         (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
+                         (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
+                         ):  # fmt: skip
+        pyarrow.parquet.write_table(table, tmp_path / "t" / "part-9.parquet")
+        with pytest.raises(UserError, match=words):
+            TextVectors(tmp_path / "t").look_up([b"a"])
+    (tmp_path / "t" / "part-9.parquet").unlink()
+    path.write_bytes(content[:-20])
+    with pytest.raises(UserError, match="is damaged, or no Parquet"):
+        TextVectors(tmp_path / "t")
     with pytest.raises(UserError, match="method.teacher=.*none does not exist: give a model, or what"):
         open_teacher(str(tmp_path / "none"))
 
 
-@pytest.mark.slow
 def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
     """Losses and gradients; and the checkpoint holds a digest in place of the teacher's weights."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
@@ -191,6 +201,7 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
         model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     """And losses and gradients of the head are those of the tower in the step."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
@@ -217,6 +228,7 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     assert (folder / "targets.json").read_bytes() == said
 
 
+@pytest.mark.slow
 def test_states_of_texts_are_added_to_those_of_other_runs(tmp_path):
     tokenizer, config = toy_data.toy_tokenizer(), complete(contract.toy_config(METHOD))
     config.data.directory = str(tmp_path)

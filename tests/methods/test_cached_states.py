@@ -137,7 +137,9 @@ def test_a_list_of_class_names_that_is_none(content, tmp_path):
 # States.
 
 
-@pytest.mark.parametrize("method", ["mural", "align", "siglip"])
+@pytest.mark.parametrize("method", [
+    "align", pytest.param("mural", marks=pytest.mark.slow), pytest.param("siglip", marks=pytest.mark.slow)
+])  # fmt: skip
 def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     toy_data.write_toy_data(tmp_path)
     tokenizer, results = toy_data.toy_tokenizer(), {}
@@ -156,6 +158,7 @@ def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
         assert np.max(np.abs(ours - theirs)) < 0.01 * np.max(np.abs(theirs))
 
 
+@pytest.mark.slow
 def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     toy_data.write_toy_data(tmp_path)
     tokenizer = toy_data.toy_tokenizer()
@@ -174,6 +177,7 @@ def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     assert embedded == [64]
 
 
+@pytest.mark.slow
 def test_pictures_that_do_not_decode_are_skipped_and_counted(tmp_path):
     images = toy_data.image_text_records(40)
     images[3].image = images[7].image = b"no picture"
@@ -252,3 +256,12 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     assert (embedder.similarity(pictures, texts).argmax(axis=1) == np.arange(16)).mean() > 0.5
     assert load_config(tmp_path / "run/config.json").image_tower.cached
     assert isinstance(embedder, Embedder)
+
+    before, unknown = embedder.encode_text(texts), ["never seen", *texts[:3]]
+    mixed = embedder.encode_text(unknown)
+    embedder.use_training_states()
+    assert 0 < difference(embedder.encode_text(texts), before) < 1e-3  # float16 states in place of the tower's
+    looked_up = embedder.encode_text(unknown)
+    assert difference(looked_up, mixed) < 1e-3 and difference(looked_up[:1], mixed[:1]) < 1e-6
+    exported.use_training_states()  # has no such states
+    assert difference(before, exported.encode_text(texts)) < 1e-5

@@ -129,6 +129,7 @@ def test_embedding_size_projection_and_any_image_size():
         assert model(random_images(2, pixels)).shape == (2, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["efficientnet", "efficientnet_lite"])
 def test_pooled_stages_are_means_of_what_stages_give(name):
     config = tower_config(name=name, pooled_stages=True)

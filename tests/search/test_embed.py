@@ -18,6 +18,7 @@ from mural_tf.data.vectors import read_rows, vector_files
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take
 from mural_tf.search import changes, collect, commands, database, embed
+from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.embed import Settings, make_shard
 from mural_tf.search.index import Index, load_index, sync
@@ -314,9 +315,10 @@ def test_damaged_embeddings_are_named(tmp_path):
 def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
     """Memory does not grow with the items: three times as many in the same."""
     monkeypatch.setattr(changes, "BLOCK", {TEXTS: 256})
-    monkeypatch.setattr(database, "TOGETHER", 256)
+    for module, name in ((database, "TOGETHER"), (index_files, "TOGETHER"), (index_files, "_BLOCK")):
+        monkeypatch.setattr(module, name, 256)
     peaks = []
-    for count in (1_500, 4_500):
+    for count in (1_000, 3_000):
         items = ((Item(f"text {n}", language="en"), f"text {n}") for n in range(count))
         tracemalloc.start()
         sync(tmp_path / f"{count}", ColorEmbedder(), items, kind=TEXTS, dtype="float16")

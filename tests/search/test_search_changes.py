@@ -14,9 +14,10 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take
 from mural_tf.search import changes, collect, commands, database, index
+from mural_tf.search.collect import FIELDS
 from mural_tf.search.database import ItemTable
 from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, parse_filters
+from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
 
 TABLE = [
@@ -195,8 +196,8 @@ def test_what_filters_leave_is_ranked(opened):
 def test_the_terminal_and_programs_get_captions_and_fields(opened):
     results = search(opened, ColorEmbedder(), [Query("red", "de")], 2)
     assert to_lines(opened, results[0])[1:] == [
-        "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact, pictures, texts, words]",
-        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [pictures, texts]",
+        "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact]",
+        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [meaning]",
     ]
     hit = json.loads(to_json(opened, results))["results"][0]["hits"][0]
     assert hit["fields"] == {"brand": "acme", "price": "10"} and hit["captions"] == [["en", "a red shoe"]]
@@ -208,6 +209,27 @@ def test_what_others_wrote_does_not_command_the_terminal():
     for language in ("en", "de"):
         (line,) = to_lines(opened, search(opened, ColorEmbedder(), [Query("red", language)], 1)[0])[1:]
         assert line.encode() and not any(c < " " or "\x7f" <= c < "\xa0" for c in line) and len(line) < 150
+
+
+def test_python_asks_in_one_line(opened):
+    """As the page does: one ranking, filters as texts."""
+    hits = opened.search("a red shoe", k=2)
+    assert (hits[0].rank, hits[0].name, opened.describe(hits[0].row).fields["price"]) == (1, "red.png", "10")
+    assert [hit.name for hit in opened.search("red", where="brand=zeta")] == ["a/orange.PNG"]
+    assert [hit.name for hit in opened.search("red", where=["brand=acme", "price<20"])] == ["red.png"]
+    scores, rows = opened.search(np.eye(1, 3, dtype=np.float32), 9, where=["brand=acme"])
+    assert [opened.items[row] for row in rows[0]] == ["red.png", "blue.png"] and scores.shape == (1, 2)
+    with pytest.raises(UserError, match="No item of the index has price<1: price is 10"):
+        opened.search("red", where="price<1")
+
+
+def test_python_loads_the_model_where_it_was(made, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="was made by the model colors, which is not there"):
+        load_index(made).search("red")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "colors").mkdir()
+    monkeypatch.setattr("mural_tf.loading.load", lambda path: ColorEmbedder())
+    assert load_index(made).search("red")[0].name == "red.png"
 
 
 # --- changes

@@ -1,10 +1,16 @@
 """Which fields are shown: of a shop's export with twenty columns, and each rule alone."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.search import fields
+from mural_tf.fingerprint import Fingerprint
+from mural_tf.search import fields, queries
+from mural_tf.search.index import Index
 from mural_tf.search.items import Item
+from mural_tf.search.queries import Hit, Query, Result, to_lines
 
 BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]
 
@@ -36,7 +42,7 @@ def test_a_shop_of_twenty_columns_shows_five():
 
 def test_pictures_of_one_product_count_once():
     """Otherwise an id, which all pictures of a product share, would look like a property that products share."""
-    items = [item for item in shop(30) for _ in range(3)]
+    items = [dataclasses.replace(item, name=f"{item.name}#{n}") for item in shop(30) for n in range(3)]
     assert "ID" not in fields.choose(items).card and fields.choose(items) == fields.choose(shop(30))
 
 
@@ -67,6 +73,8 @@ def test_who_makes_the_index_may_name_them():
     ([f"2026-05-{n + 1}" for n in range(20)], True, True),
     ([f"Painter {chr(97 + n)}" for n in range(20)], True, False),  # many words
     (["a long sentence that says more than a card has room for"] * 10 + ["b" * 60] * 10, False, False),
+    (["Safe to wash.", "Made of wood!", "Which one?"] * 5, False, False),
+    (["No. 5", "etc.", "10 St."] * 5, True, True),
     ([f"https://a.example/{n % 3}" for n in range(21)], False, False),
     ([str(n % 12) for n in range(36)], True, True),  # few numbers of several items each
 ])  # fmt: skip
@@ -100,3 +108,38 @@ def test_ids_by_name_and_prices_by_name():
 def test_of_many_the_five_in_which_items_differ_most():
     items = [Item(f"{n}", fields={f"f{k}": f"v {min(n % 12, k)}" for k in range(1, 9)}) for n in range(48)]
     assert fields.choose(items).card == ("f4", "f5", "f6", "f7", "f8")
+
+
+def test_the_terminal_shows_what_a_card_does():
+    known = [{"brand": "AB"[n % 2] * 40, "id": f"A-{n}"} for n in range(12)]
+    items = [Item(f"{n}", captions=(("en", "x" * 100),), fields=fields) for n, fields in enumerate(known)]
+    index = Index(items, np.tile(np.float32([[1, 0]]), (12, 1)), Fingerprint(np.ones((1, 2), np.float32)))
+    hits = (Hit(1, 0.5, "0", 0, found_by={"pictures": 1, "words": 1}), Hit(2, 0.25, "1", 1, right=True, alike=2))
+    lines = to_lines(index, Result(Query("asked"), hits))
+    assert lines == [
+        "'asked' in 12 images:",
+        f"   1  +0.500  0  {'x' * 79}…  brand={'A' * 29}…  [words]",
+        f"   2  +0.250  1  {'x' * 79}…  brand={'B' * 29}…  (and 2 alike)  (right)",
+    ]
+    assert to_lines(index, Result(Query("a", right=("z",)), hits[:1]))[-1] == "      none of the right answers"
+
+
+@pytest.mark.parametrize("nothing_fits, sure, heading", [
+    (True, "Probably wrong (12%).", "'a' in 1 images: Nothing fits; the closest:"),
+    (False, "Probably right (63%).", "'a' in 1 images: Probably right (63%):"),
+    (False, "", "'a' in 1 images:"),
+])  # fmt: skip
+def test_how_sure_an_answer_is_in_one_plain_line(monkeypatch, nothing_fits, sure, heading):
+    index = Index([Item("0")], np.ones((1, 1), np.float32), Fingerprint(np.ones((1, 1), np.float32)))
+    monkeypatch.setattr(queries, "nothing_fits", lambda result: nothing_fits)
+    monkeypatch.setattr(queries, "describe_sure", lambda result: sure)
+    assert queries.to_lines(index, Result(Query("a"), (Hit(1, 1.0, "0", 0),)))[0] == heading
+
+
+@pytest.mark.parametrize("found_by, word", [
+    ({}, ""), ({"pictures": 3}, "picture"), ({"texts": 1, "pictures": 2}, "meaning"),
+    ({"texts": 1, "words": 1}, "words"), ({"texts": 1, "words": 4, "exact": 1}, "exact"),
+    ({"words": 3, "texts": 2}, "meaning"),
+])  # fmt: skip
+def test_one_word_for_why_a_thing_was_found(found_by, word):
+    assert queries.why(found_by) == word

@@ -256,7 +256,8 @@ def test_vectors_of_texts_are_not_outvoted_by_their_letters():
 
 
 @pytest.mark.parametrize("pictures, texts, words_, kept", [
-    (60, 100, 0, "a mix"), (100, 0, 0, "pictures"), (0, 100, 0, "texts"), (0, 0, 100, "words"), (100, 100, 100, "a mix"),
+    (60, 100, 0, "a mix"), (100, 0, 0, "pictures"), (0, 100, 0, "texts"), (0, 0, 100, "words"),
+    (100, 100, 100, "a mix"),
 ])  # fmt: skip
 def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monkeypatch):
     """A part that does not know the answer is sure of another one."""

@@ -57,7 +57,7 @@ def test_rows_cost_differently():
     assert answers[0]["y"].tolist() == [0, 2, 4, 6] and answers[1]["y"].tolist() == [10] and runs == [2, 1, 1, 1]
 
 
-def test_only_rows_of_one_shape_are_put_together():
+def test_rows_of_different_shapes_are_answered_apart():
     answers, runs = behind_a_run(x(1), ({"x": np.ones([1, 3])},), x(2))
     assert [answer["y"].shape for answer in answers] == [(1,), (1, 3), (1,)] and runs == [1, 1, 1]
 

@@ -1,6 +1,7 @@
 """What the server bears, over a model that waits for a gate: bytes, time, many clients, clients that leave."""
 
 import contextlib
+import io
 import json
 import logging
 import pathlib
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from PIL import Image
 from running_app import Multiplier, ask, running, until
 from search_data import ColorEmbedder, png
 from test_search_fields import shop
@@ -18,8 +20,8 @@ from test_search_fields import shop
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import Item
 from mural_tf.search.server.app import create_app
-from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.rest_json import answer_json
+from mural_tf.search.server.limits import Limits, prepare_images
+from mural_tf.search.server.rest_json import BadRequest, answer_json
 from mural_tf.search.server.search_page import search_routes
 
 PATH = "/v1/models/doubler:predict"
@@ -100,6 +102,21 @@ def test_what_is_past_its_deadline_is_not_computed_and_slow_bodies_end(serve):
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
+def test_what_a_picture_costs_and_what_cannot_be_read():
+    """Pixels of transparent pictures count four times, also those of a palette."""
+    palette = Image.new("P", (1000, 1000))
+    palette.info["transparency"] = 0
+    files = [png((1, 2, 3), (1500, 2000)), png((1, 2, 3, 4), (10, 10)), b"no"]
+    for image in (Image.new("RGBA", (1000, 1000)), palette):
+        image.save(buffer := io.BytesIO(), "PNG")
+        files.append(buffer.getvalue())
+    ready, costs = prepare_images(files, "zeros")
+    assert ready[2] == b"" and all(ready[place] == files[place] for place in (0, 3, 4))
+    assert costs.tolist() == [4, 1, 1, 5, 5]
+    with pytest.raises(BadRequest, match=r"Row 2 \(the first is 0\) is not an image"):
+        prepare_images(files)
+
+
 def test_bodies_longer_than_the_bound_are_refused(serve):
     port, signature = serve(Limits(max_request_bytes=1000))
     assert ask(port, PATH, {"instances": [1.0] * 300})[0] == 413 and not signature.runs
@@ -132,7 +149,7 @@ def test_answers_are_the_json_of_their_arrays(serve):
 ODD = ["", " ", "\0", "\ud800", "é" * 900, "x" * 3000, "-", "-red", '"><b>', "1_0", "٣", "1e309", "nan", "-1", "9" * 30,
        "|", "Brand=Acme", "price<1" + " " * 400, "=", "<", "Stock>=x", "..", "%", "AAAA", "name" * 100]  # fmt: skip
 NAMES = ["sentence", "filter", "like", "picture", "k", "offset", "sort", "rank", "item", "closest", "language",
-         "facets", "least_precision", "from.Stock", "to.", "x", ""]  # fmt: skip
+         "facets", "from.Stock", "to.", "x", ""]  # fmt: skip
 
 
 HOST = "Host: localhost\r\nConnection: close\r\n"

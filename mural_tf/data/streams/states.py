@@ -142,17 +142,41 @@ def image_states(
     return table, table.without_vector()
 
 
+def made_text_states(
+    config: ConfigDict, workdir: pathlib.Path, tower: Callable[[], str], width: int
+) -> TargetTable | None:
+    """Returns the states of texts that runs with this tower have made, `None` where no such states lie.
+
+    Arguments are as of `text_states`; `tower` is called only where states of any tower lie.
+    """
+    place = _place(config, workdir) / FOLDER
+    if not (isinstance(place, pathlib.Path) and place.is_dir() and any(place.glob("texts-*"))):
+        return None
+    folder = place / f"texts-{_digest_of_texts(config, tower())}"
+    if not folder.is_dir():
+        return None
+    return Targets(folder, width, "float16", folder.name.removeprefix("texts-"), STATES).table(as_stored=True)
+
+
 def _folder_of_texts(config: ConfigDict, workdir: pathlib.Path, tower: str, width: int) -> Targets:
+    return _folder(config, workdir, "texts", _digest_of_texts(config, tower), width)
+
+
+def _digest_of_texts(config: ConfigDict, tower: str) -> str:
     vocabulary = config.vocabulary
     pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
     pieces.append(config.text_tower.max_length)
-    return _folder(config, workdir, "texts", f"{tower}-{digest_of((), pieces)}", width)
+    return f"{tower}-{digest_of((), pieces)}"
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
+    return Targets(_place(config, workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+
+
+def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
     place = as_path(config.data.directory) if config.data.directory else workdir
-    beside = isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK)
-    return Targets((place if beside else workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+    return place if isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK) else workdir
 
 
 def _texts_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

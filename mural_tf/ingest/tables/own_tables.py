@@ -372,8 +372,9 @@ def _header(cells: Sequence[str]) -> list[str]:
 
 def texts_of(value: Value) -> tuple[str, ...]:
     """Returns the texts of a value, without pictures."""
-    values = value if isinstance(value, tuple) else (value,)
-    return tuple(text for text in values if isinstance(text, str))
+    if isinstance(value, str):
+        return (value,)
+    return tuple(text for text in _several(value) if isinstance(text, str))
 
 
 def names_picture(value: Value) -> bool:
@@ -549,13 +550,10 @@ def _deep_json(value: dict) -> str:
 
 def _problem_with(row: Row) -> str:
     """Returns why no text of a row can be used, or ""."""
-    for name, value in row.values.items():
-        texts = (name, *texts_of(value))
-        if any("\0" in text for text in texts):
-            return "text with a null character"
-        if not all(map(is_text, texts)):
-            return "text that its encoding does not allow, see --encoding"
-    return ""
+    together = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
+    if "\0" in together:
+        return "text with a null character"
+    return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
 
 
 # A folder of pictures, with texts beside them.

@@ -152,7 +152,7 @@ class Understood:
             *([f"  variations: rows whose {columns.parent} is another product"] if columns.parent else []),
             f"  fields: {', '.join(self.fields) or 'none'}",
             *(f"  {note}" for note in self.notes),
-            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + takes several.",
+            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + takes more.",
         ]
         return "\n".join(lines)
 

@@ -31,7 +31,7 @@ _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
     "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder imágenes imagens immagini "
-    "afbeeldingen obrazy zdjęcie zdjęcia 画像 图片 圖片 изображение изображения صورة"
+    "afbeeldingen obrazy obrazki zdjęcie zdjęcia 画像 图片 圖片 изображение изображения صورة"
 ).split()
 _SHOWS = re.compile(
     r"image|img|picture|pic\d|photo|foto|bild|imagen|imágen|immagin|afbeelding|obraz|zdjęci|画像|изображ"
@@ -54,13 +54,13 @@ IDENTITIES = (
     "upc mpn productnumber handle key uid uuid imageid itemnumber référence referencia codice ugs 商品番号"
 ).split()
 _PARENT = (
-    "parent parentsku parentid parenthandle superior genitore bovenliggend nadrzędny ascendente übergeordnet eltern "
-    "överordnad родительский 親"
+    "parent parentsku parentid parenthandle superior padre genitore pai rodzic bovenliggend nadrzędny ascendente "
+    "übergeordnet übergeordnetesprodukt överordnad родительский 親"
 ).split()
 GROUPS = ["itemgroupid", "productgroup", "groupid"]  # which rows without a row of their own share
 _SOLD = (
     "published publié veröffentlicht publicado pubblicato gepubliceerd opublikowane opublikowany publicerad udgivet "
-    "опубликован опубликовано 公開 已发布 status state active aktiv enabled"
+    "опубликован опубликовано 公開 公開済み 已发布 status state active aktiv enabled"
 ).split()
 _NO_LANGUAGE = "country countrycode land pays market region currency size status brand".split()
 

@@ -17,7 +17,6 @@ import concurrent.futures
 import contextlib
 import logging
 import pathlib
-import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -27,14 +26,13 @@ from absl import logging as log
 
 from mural_tf import pages
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import json_field, read_json
 
 try:
     from aiohttp import web
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
-from mural_tf.export.versions import MODEL_CARD, newest_description, newest_models
+from mural_tf.export.versions import newest_models
 from mural_tf.loading import lite_embedder, load
 from mural_tf.remote_folders import local_model, model_place
 from mural_tf.search.index import load_index
@@ -48,7 +46,6 @@ from mural_tf.search.server.search_page import search_routes
 PREDICT: web.AppKey[Callable[..., Awaitable[Arrays]]] = web.AppKey("predict", object)
 SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
 SHUTDOWN = 20.0  # seconds that running requests get at the end
-PAIR = re.compile("[a-z]{2,3}-[a-z]{2,3}")  # cs-en; not pt-BR, zh-Hant
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
 # `frame-ancestors` cannot stand in a page's own policy. aiohttp would name its version, and Python's.
 HEADERS = {
@@ -106,16 +103,15 @@ def load_served(
     if not export:
         export = _export_of(searched.model.path)
         if not (model_place(export) / "text_encoder").is_dir() and _lite(export) is None:
-            return {}, search_routes(searched, load(export), title=title, folder=index)
+            return {}, search_routes(searched, load(export), title, index)
     small = _lite(export)
     if small is None:
         newest_models(local_model(export), export)
-    languages = _languages(export) if index and small is None else []
     searched = load_index(index) if index and searched is None else searched
     if small is not None:
         from mural_tf.search.server import lite_models
 
-        models, languages, embedder = lite_models.served_models(*small), small[1].languages, lite_embedder(*small)
+        models, embedder = lite_models.served_models(*small), lite_embedder(*small)
     else:
         from mural_tf.search.server.models import load_models  # with TensorFlow
 
@@ -123,7 +119,7 @@ def load_served(
         models = load_models(export, embedder.saved_models if embedder else {})
     if searched is None:
         return models, []
-    return models, search_routes(searched, embedder, languages=languages, title=title, folder=index)
+    return models, search_routes(searched, embedder, title, index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -148,13 +144,6 @@ def _lite(export: str | pathlib.Path):
 
     folder = lite_models.lite_folder(export)
     return None if folder is None else (folder, lite_models.LiteModel(folder))
-
-
-def _languages(export: str | pathlib.Path) -> list[str]:
-    """Returns the languages that an export's card names; some are pairs of languages that translations were in."""
-    card = newest_description(model_place(export)) / MODEL_CARD
-    listed = json_field(read_json(card), "training_data.languages", list[str], card)
-    return sorted({name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])})
 
 
 def create_app(

@@ -1,8 +1,8 @@
 """What answers a request: signatures of encoders, run in batches.
 
 Requests that wait together share one run of the model: while a batch runs, requests queue, and the next batch takes as
-many as fit. A batch that fails is run again request by request, so that only the request at fault gets the error. A
-large request is run part by part, and others come between the parts.
+many as fit. A batch that fails, or whose rows have different shapes, is run again request by request, so that only the
+request at fault gets the error. A large request is run part by part, and others come between the parts.
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ class _Waiting:
     inputs: Arrays
     cost: int
     future: asyncio.Future
-
-    @property
-    def shape(self) -> dict[str, tuple[int, ...]]:
-        """Of a row; only equal ones can be concatenated."""
-        return {name: array.shape[1:] for name, array in self.inputs.items()}
 
 
 class Batcher:
@@ -111,8 +106,7 @@ class Batcher:
         while self._waiting:
             part = self._waiting[0]
             if batch and not part.future.done():
-                fits = sum(taken.cost for taken in batch) + part.cost <= self._most
-                if not fits or part.shape != batch[0].shape:
+                if sum(taken.cost for taken in batch) + part.cost > self._most:
                     break
             self._waiting.popleft()
             batch += [] if part.future.done() else [part]

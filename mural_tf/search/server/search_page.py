@@ -67,9 +67,8 @@ TITLE = "Search"
 STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # what a table leaves around a text
 
 
-def examples_of(index: Index) -> list[str]:
-    """Returns captions of different languages, short ones, English first, without a table's stray signs."""
-    captions = index.table.captions(8) if index.kind == IMAGES else {}
+def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a short caption of some languages, English first, without a table's stray signs."""
     order = sorted(captions, key=lambda language: (language != "en", language))
     texts = [[text.strip(STRAY) for text in captions[language]] for language in order]
     plain = [[text for text in of_language if text and "|" not in text] for of_language in texts]
@@ -85,7 +84,6 @@ def answer(
     like: int | None = None,
     picture: np.ndarray | None = None,
     language: str = "",
-    least_precision: float = 0.0,
     rank: str = "",
     offset: int = 0,
     sort: str = "",
@@ -103,7 +101,7 @@ def answer(
       like: a row of the index, which is not among the hits.
       picture: the vector of a picture, float32 [D].
       language: of the captions to show, where there are several; otherwise English ones, or the first.
-      least_precision, rank, sort: see `queries.search`.
+      rank, sort: see `queries.search`.
       facets: whether to tell what the fields are of the items that pass.
 
     Returns:
@@ -123,10 +121,8 @@ def answer(
     asks = bool(sentence) or picture is not None or like is not None
     if offset < 0 or (asks and offset > MOST_RESULTS - k):
         raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
-    if not 0.0 <= least_precision <= 1.0:
-        raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
-    if (rank or least_precision) and not sentence:
-        raise ValueError("rank and least_precision are for sentences: give one, in any language.")
+    if rank and not sentence:
+        raise ValueError("rank is for sentences: give one, in any language.")
     if bool(sentence) + (picture is not None) + (like is not None) > 1:
         raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
     if sentence and not sentence.strip():
@@ -136,8 +132,7 @@ def answer(
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     result = None
     if sentence:
-        asked = dict(rank=rank, least_precision=least_precision, **order)
-        (result,) = search(index, embedder, [Query(sentence)], k, filters, **asked)
+        (result,) = search(index, embedder, [Query(sentence)], k, filters, rank=rank, **order)
     elif like is not None:
         result = _like(index, like, k, filters, **order)
     elif picture is not None:
@@ -215,19 +210,20 @@ class ServedIndex:
     Args:
       index: as it was opened first.
       embedder: the model that made it.
-      languages: BCP 47 codes of what the model knows, in which captions may be shown.
       title: of the page.
       folder: where it lies on this machine; "": it stays as it is.
     """
 
-    def __init__(self, index: Index, embedder, languages: Sequence[str] = (), title: str = "", folder=""):
+    def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
         index.check_model(embedder)
-        self.embedder, self.title, self.languages = embedder, title or TITLE, frozenset(languages)
+        self.embedder, self.title = embedder, title or TITLE
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index, self.examples, self.fields = index, examples_of(index), fields.of_index(index)
+        self.index, self.fields = index, fields.of_index(index)
+        captions = index.table.captions(8) if index.kind == IMAGES else {}
+        self.examples, self.languages = examples_of(captions), captions.keys()
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
@@ -281,7 +277,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "")
     index, links = served.index, Links(query)
     common = dict(title=served.title, index=index, links=links, is_address=ADDRESS.fullmatch, query=query)
     if "item" in query:
-        row = _number("item", query["item"], int)
+        row = _number("item", query["item"])
         item = _item(index, row)
         captions = [("", item.name)] if index.kind == TEXTS else sorted(item.captions, key=lambda c: c[0] != language)
         shown = dict(row=row, item=item, captions=captions, name=os.path.basename(item.name))
@@ -363,7 +359,7 @@ def ranges_as_filters(query: Mapping[str, str]) -> str:
 
 # What is asked.
 
-TAKES = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "least_precision", "facets")
+TAKES = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "facets")
 PAGE_TAKES = (*WITH_QUESTION, "offset", "filter", "sort", "item", "closest")
 LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
 
@@ -386,19 +382,17 @@ def read_query(query: Mapping[str, str], size: int, known: Sequence[str] = TAKES
     except UserError as error:
         raise BadRequest(str(error)) from None
     asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort") if name in known}
-    asked |= {"offset": _number("offset", query.get("offset") or "0", int)}
-    asked |= {"like": _number("like", query["like"], int)} if query.get("like") else {}
+    asked |= {"offset": _number("offset", query.get("offset") or "0")}
+    asked |= {name: _number(name, query[name]) for name in ("like", "k") if query.get(name)}
     asked |= {"picture": vector_of(query["picture"], size)} if query.get("picture") else {}
-    for name, kind in {"k": int, "least_precision": float}.items():
-        asked |= {name: _number(name, query[name], kind)} if name in query and name in known else {}
     return {**asked, "facets": True} if query.get("facets") else asked
 
 
-def _number(name: str, text: str, kind: type):
+def _number(name: str, text: str) -> int:
     """Returns a number of plain digits; Python's `int` takes 1_0 and other scripts' digits, too."""
-    if not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?" if kind is float else r"-?[0-9]{1,18}", text):
+    if not re.fullmatch("-?[0-9]{1,18}", text):
         raise BadRequest(f"{name} must be a number, got {text[:40]!r}.")
-    return kind(text)
+    return int(text)
 
 
 # The routes.
@@ -407,15 +401,13 @@ def _number(name: str, text: str, kind: type):
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
-def search_routes(
-    index: Index, embedder, languages: Sequence[str] = (), title: str = "", folder: str | os.PathLike = ""
-) -> list[web.RouteDef]:
+def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
     """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
 
     Sentences are answered in a thread, one at a time, so that other requests go on; pictures are read in two others.
     Takes what `ServedIndex` does. Raises `UserError` if another model made the index.
     """
-    served = ServedIndex(index, embedder, languages, title, folder)
+    served = ServedIndex(index, embedder, title, folder)
     asking = concurrent.futures.ThreadPoolExecutor(1, "questions")
     reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
@@ -476,7 +468,7 @@ def search_routes(
         return await show_answer(request, vector)
 
     async def show_picture(request: web.Request) -> web.Response:
-        row, side = int(request.match_info["row"]), _number("side", request.query.get("side", str(LARGE)), int)
+        row, side = int(request.match_info["row"]), _number("side", request.query.get("side", str(LARGE)))
         if side not in SIDES:
             raise BadRequest(f"side must be one of {', '.join(map(str, SIDES))}, got {side}.")
         read = served.thumbnail if side == SIDE else functools.partial(thumbnail, served.index, side=side)
