@@ -240,7 +240,7 @@ def find(
         for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
             if vectors is not None:
                 score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
-                score = one.lists[PICTURES].get(row, (0, score))[1]
+                score = one.lists.get(PICTURES, {}).get(row, (0, score))[1]
             else:
                 score = one.lists[rank].get(row, (0, 1.0))[1]
             name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
