@@ -148,7 +148,6 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["serv"], "Error: Unknown command 'serv'; did you mean 'serve'?"),
     (["serve", "--prt=3"], "Error: Unknown command line flag 'prt'"),
     (["serve"], "Error: --export is missing"),
-    (["search", "query", "red", "--images=x", "--model=.", "--least_precision=0.6"], "Error: --least_precision needs"),
     (["serve", "--export=.", "again"], "Error: Unexpected argument 'again'"),
     (["emoji", "--languages=few"], "Error: flag --languages=few: value should be one of <core|all>"),
     (["shapes", "--output=x", "--images=0"], "Error: flag --images=0: 0 is not "),

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from search_data import png
 
 from mural_tf.errors import UserError
 from mural_tf.search import confidence, strangers
@@ -116,7 +117,7 @@ def test_it_is_said_in_plain_words(sure, nothing, said):
 
 def test_images_and_filtered_answers_are_not_judged(tmp_path):
     model, index = world()
-    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "a.png").write_bytes(png((250, 0, 0)))
     of_picture, of_text = search(index, model, [Query(image=str(tmp_path / "a.png")), Query("kalo")], 2)
     assert of_picture.sure is None and not of_picture.nothing_fits and 0 <= of_text.sure <= 1
     assert json.loads(to_json(index, [of_text]))["results"][0]["probability"] == round(of_text.sure, 4)

@@ -125,10 +125,11 @@ def test_unusable_vectors_are_named(queries, k, message):
 def test_folder_is_ranked_by_cosine(shared):
     _, index, *_ = shared
     assert index.skipped == 2  # broken.png, photo.webp
-    hits = search(index, ColorEmbedder(), [Query("red")], 3)[0].hits
+    hits = search(index, ColorEmbedder(), [Query("red")], 3, rank="pictures")[0].hits
     assert [(hit.rank, hit.name) for hit in hits] == [(1, "red.png"), (2, "a/orange.PNG"), (3, "violet.png")]
     assert np.abs(np.array([hit.score for hit in hits]) - [1, 0.8, 0.6]).max() < 1e-6
-    assert search(index, ColorEmbedder(), [Query("rot")], 3)[0].hits == hits  # the same thing in another language
+    # The same thing in another language:
+    assert search(index, ColorEmbedder(), [Query("rot")], 3, rank="pictures")[0].hits == hits
     # purple (3, 0, 4)/5: violet 1, blue 0.8, red 0.6, orange 0.48
     assert names(index, "purple") == ["violet.png", "blue.png", "red.png", "a/orange.PNG"]
 
@@ -389,7 +390,8 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     assert "4 images in" in printed.out and "2 could not be read: see" in printed.err
     commands.query(str(index), [Query("red")], model=str(tmp_path), top=2)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["1", "+1.000", "red.png"] in lines and ["2", "+0.800", "a/orange.PNG"] in lines and len(lines) == 3
+    assert ["1", "+1.000", "red.png", "[exact]"] in lines
+    assert ["2", "+0.800", "a/orange.PNG", "[picture]"] in lines and len(lines) == 3
     commands.query(str(index), [Query("red")], model=str(tmp_path), html=str(tmp_path / "p.html"), json="-")
     answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
     assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
