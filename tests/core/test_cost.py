@@ -116,6 +116,7 @@ def test_the_forecast_for_a_tpu(config, data):
     assert dataclasses.replace(found, memory={**found.memory, "activations": activations}).least_chunks() == 4
 
 
+@pytest.mark.slow
 def test_several_chunks_keep_two_sums_of_gradients(config):
     """That of a chunk is added to the sum of those before; activations are those of one chunk alone."""
     two = cost.forecast(config, "v4-8")

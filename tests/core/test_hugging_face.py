@@ -254,9 +254,9 @@ def test_without_the_package(monkeypatch, capsys):
 @pytest.mark.parametrize("flag", [
     "evaluate --data_dir=. --model", "search query x --index=i --model", "embed x --output=o --model",
     "finetune --config=finetune --workdir=w --from", "catalogue t.csv --output=o --from",
-    "import bert --workdir=w --weights", "import bert --workdir=w --weights=x --text",
-    "import bert --workdir=w --weights=x --onto", "serve --export",
-    "analyse doctor --data_dir=. --model", "analyse errors --data_dir=. --output=o --model=m --other",
+    "import bert --workdir=w --weights", "import bert --workdir=w --weights=. --text",
+    "import bert --workdir=w --weights=. --onto", "serve --export",
+    "analyse doctor --data_dir=. --model", "analyse errors --data_dir=. --output=o --model=. --other",
 ])  # fmt: skip
 def test_a_name_without_its_scheme_is_told_so(tmp_path, monkeypatch, capsys, flag):
     """Where a model is named, before anything else happens; a path that may be a typing mistake in a folder is not."""
@@ -290,7 +290,7 @@ def base(directory=""):
 
 def test_elsewhere_a_path_is_expected(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_here(COMMANDS, "evaluate", "--model=m", "--data_dir=hf://org/data") == 1
+    assert run_here(COMMANDS, "evaluate", "--model=.", "--data_dir=hf://org/data") == 1
     assert "hf://org/data names a model, which flags and fields for models take" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -183,6 +183,7 @@ def test_files_that_are_damaged_or_foreign(values, tmp_path):
         read_golden(tmp_path / "none.npz")
 
 
+@pytest.mark.slow
 def test_command_writes_only_what_passes(values, folder, tmp_path, capfd):
     path = tmp_path / "golden.npz"
     words = ["import", "align", f"--weights={folder}", f"--golden={path}", f"--workdir={tmp_path / 'w'}"]

@@ -246,6 +246,7 @@ def names_of_tpu(tower):
     return named
 
 
+@pytest.mark.slow
 def test_efficientnet_lite_of_tensorflow_tpu(tmp_path):
     """Averages are taken where they are; the optimiser's numbers and the classifier are left out."""
     config = base_config()

@@ -30,14 +30,23 @@ def models(tmp_path_factory):
     config.vocabulary.prompt = DEFAULT
     config.vocabulary.prompts = (f"query={QUERY}", "passage=", "long=thing: w1 = ")
     prompted = Embedder.from_model(model, tokenizer_of(config, tokenizer.vocabulary), config)
-    export_model(model, tokenizer, config, folder / "export")
-    return bare, {"memory": prompted, "export": mural_tf.load(folder / "export"), "hub": folder / "export/hub"}
+    return bare, prompted, (model, tokenizer, config, folder / "export")
 
 
-@pytest.mark.parametrize("form", ["memory", "export"])
-@pytest.mark.parametrize("head", ["", "text_text"])
-def test_a_prompt_stands_before_every_text(models, form, head):
-    bare, prompted = models[0], models[1][form]
+@pytest.fixture(scope="module")
+def exported(models):
+    export_model(*models[2])
+    return models[2][3]
+
+
+@pytest.mark.parametrize("head, form", [
+    ("", "memory"), ("text_text", "memory"),
+    pytest.param("", "export", marks=pytest.mark.slow), pytest.param("text_text", "export", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_prompt_stands_before_every_text(models, head, form, request):
+    bare, prompted, _ = models
+    if form == "export":
+        prompted = mural_tf.load(request.getfixturevalue("exported"))
     if head:
         bare, prompted = bare.with_text_head(head), prompted.with_text_head(head)
     expected = {None: DEFAULT, "query": QUERY, "passage": "", "long": "thing: w1 = ", "": ""}
@@ -51,29 +60,29 @@ def test_a_prompt_stands_before_every_text(models, form, head):
 
 
 def test_an_unknown_prompt_is_refused_with_the_known_ones(models):
-    bare, forms = models
+    bare, prompted, _ = models
     with pytest.raises(UserError, match="has no prompt 'clustering': expected one of query, passage, long."):
-        forms["export"].encode_text(TEXTS, prompt="clustering")
+        prompted.encode_text(TEXTS, prompt="clustering")
     with pytest.raises(UserError, match="has no prompt 'query': expected one of none at all"):
         bare.encode_text(TEXTS, prompt="query")
 
 
 @pytest.mark.slow
-def test_hub_modules_have_the_default_prompt_alone(models):
-    bare, hub = models[0], mural_tf.load(models[1]["hub"])
+def test_hub_modules_have_the_default_prompt_alone(models, exported):
+    bare, hub = models[0], mural_tf.load(exported / "hub")
     expected = bare.encode_text([DEFAULT + text for text in TEXTS])
     assert np.abs(hub.encode_text(TEXTS) - expected).max() < 1e-6
     expected = bare.encode_text([f"thing: w1 = {text}" for text in TEXTS])  # what begins with the default is put before
     assert np.abs(hub.encode_text(TEXTS, prompt="long") - expected).max() < 1e-6
     with pytest.raises(UserError, match="puts 'thing: ' before every text, and this form of it takes no other prompt"):
         hub.encode_text(TEXTS, prompt="query")
-    module = tf.saved_model.load(str(models[1]["hub"] / "text_preprocessor"))
+    module = tf.saved_model.load(str(exported / "hub/text_preprocessor"))
     packed = module.bert_pack_inputs([module.tokenize(tf.constant(TEXTS))], tf.constant(8))
     np.testing.assert_array_equal(packed["input_word_ids"], module(tf.constant(TEXTS))["input_word_ids"])
 
 
 def test_search_asks_with_the_prompt_of_questions(models):
-    bare, prompted = models[0], models[1]["memory"]
+    bare, prompted, _ = models
     found = encode_queries(prompted, [Query("w1 w2")])
     assert np.abs(found - bare.encode_text([QUERY + "w1 w2"])).max() < 1e-6
     assert ranking.prompt_of(prompted, ranking.CAPTIONS) == {"prompt": "passage"}

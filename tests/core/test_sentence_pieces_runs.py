@@ -12,7 +12,6 @@ from toy_data import toy_config, write_toy_data
 
 from mural_tf import loading
 from mural_tf.backend import keras
-from mural_tf.commands.catalogue import _examination
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.data.streams.captions import mask_tokens
@@ -105,14 +104,6 @@ def test_modules_and_fine_tuning_take_the_same_tokenizer(exported):
         np.testing.assert_array_equal(module(tf.constant(TEXTS))[name], values)
     packed = module.bert_pack_inputs([module.tokenize(tf.constant(["ding 1"]))], tf.constant(6))
     assert packed["input_word_ids"].numpy().tolist() == [[4, 5, 9, 1, 0, 0]]
-
-
-@pytest.mark.slow
-def test_the_catalogue_counts_what_is_cut_and_unknown(exported):
-    folder, _, _, tokenizer = exported
-    examine = _examination(str(folder / "export"))
-    room = tokenizer.max_length - 1
-    assert examine(["ding " * room, "ding " * (room + 1), "ŋ"]) == {"cut": 1, "pieces": 2 * room + 3, "unknown": 1}
 
 
 def test_cloze_masks_pieces_alone(made):

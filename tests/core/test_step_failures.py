@@ -20,7 +20,9 @@ from mural_tf.training.fit import check_train, compile_model, failures_in_one_li
 ALONE = tf.distribute.get_strategy()
 
 
-@pytest.mark.parametrize("method", contract.METHODS)
+@pytest.mark.parametrize("method", [
+    pytest.param(method, marks=[pytest.mark.slow] * (method not in ("mural", "embn"))) for method in contract.METHODS
+])  # fmt: skip
 def test_the_streams_of_a_method_are_known_without_its_towers(method):
     config = complete(contract.toy_config(method))
     assert streams_of(config) == contract.build(config).streams
