@@ -58,7 +58,7 @@ EXTRAS = {
         "ai-edge-litert>=2.1",  # LiteRT, the runtime of TensorFlow Lite; writes and runs its files
         "sentencepiece>=0.2",  # the same pieces outside of a graph
     ],
-    "search": ["faiss-cpu>=1.9,<2"],  # finds neighbours among known texts (models/neighbours.py), and docs/search.md's recipe
+    "search": ["faiss-cpu>=1.9,<2"],  # neighbours among known texts (models/neighbours.py), a recipe
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert, vocabulary

@@ -126,7 +126,8 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
     def use_training_states() -> None:
         find_known_texts(model, config, path)
-        skip_known_texts(embedder, model)
+        if model.known_texts is not None:
+            skip_known_texts(embedder, model)
 
     embedder.use_training_states = use_training_states
     return embedder

@@ -39,7 +39,8 @@ EVERY = 15.0  # seconds between two looks at what changed
 LEASE = 60.0  # seconds for which a folder belongs to the process that was last seen in it
 FAILURES = 4  # in a row, before the run is stopped
 # What says that other files of its folder are complete: uploaded after them. The first is of an export.
-COMPLETE = ("model_card.json", "index.json", "best.json", "checkpoint", "summary.json")
+COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
+_OF_SQLITE = ("-wal", "-shm", "-journal")  # of a database that is open
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
 _copies: list[tempfile.TemporaryDirectory] = []
@@ -227,7 +228,7 @@ class Mirror:
     def _name(self, path: pathlib.Path) -> str:
         """Returns a complete file's name below the folder, "" for what is not to be uploaded."""
         name = path.relative_to(self.local).as_posix()
-        hidden = any(part.startswith(".") for part in name.split("/")) or name.endswith((PARTIAL, LOCK))
+        hidden = any(part.startswith(".") for part in name.split("/")) or name.endswith((PARTIAL, LOCK, *_OF_SQLITE))
         return "" if hidden or not path.is_file() else name
 
     def _keep(self) -> None:

@@ -32,6 +32,9 @@ class ColorEmbedder:
     def __init__(self, seed=0, fail_after=None):
         self.seed, self.fail_after, self.encoded = seed, fail_after, 0
 
+    def use_training_states(self):
+        """Has no such states."""
+
     def encode_image(self, images, batch_size=64, on_error="raise", progress=None):
         vectors, kept = [np.zeros((0, 3))], []
         for index, image in enumerate(images):

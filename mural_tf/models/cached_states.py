@@ -53,11 +53,10 @@ def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
 
 
 def skip_known_texts(embedder, model) -> None:
-    """Lets an embedder of the model look up the states of `model.known_texts`, where there are some."""
-    if model.known_texts is not None:
-        head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
-        project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
-        embedder.take_known_texts(model.known_texts, project)
+    """Lets an embedder of the model look up the states of `model.known_texts`."""
+    head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
+    project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
+    embedder.take_known_texts(model.known_texts, project)
 
 
 def find_known_texts(model, config: ConfigDict, workdir: pathlib.Path) -> None:

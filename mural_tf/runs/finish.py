@@ -21,7 +21,6 @@ from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class, takes_steps
-from mural_tf.models.cached_states import skip_known_texts
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
@@ -68,7 +67,10 @@ class MeasuredModel:
         model = self.at(step)
         if self._embedder is None:
             self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
-            skip_known_texts(self._embedder, model)
+            if model.known_texts is not None:
+                from mural_tf.models.cached_states import skip_known_texts  # with states of frozen towers alone
+
+                skip_known_texts(self._embedder, model)
         self._embedder.step = step
         return self._embedder
 

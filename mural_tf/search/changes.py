@@ -28,6 +28,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
 from mural_tf.fingerprint import Fingerprint, take
 from mural_tf.progress import tqdm
+from mural_tf.remote_folders import shown
 from mural_tf.search import collect
 from mural_tf.search import database as files
 from mural_tf.search.collect import Found, Unreadable
@@ -336,7 +337,8 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> N
     content = io.BytesIO()
     np.save(content, model.probes)
     with files.transaction(database):
-        files.keep(database, probes=content.getvalue(), model={"path": model.path, "step": model.step})
+        path = collect.absolute(model.path) if model.path else ""
+        files.keep(database, probes=content.getvalue(), model={"path": path, "step": model.step})
 
 
 # A folder.
@@ -367,6 +369,8 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
             with contextlib.closing(files.connect(path, new)) as opened:
                 if opened.execute("PRAGMA user_version").fetchone()[0] != files.FORMAT:
                     raise UserError(f"The index {folder} was made by another version: make it again.")
+                if shown(folder) != str(folder):  # a store gets the file while it changes: it is written at the end
+                    opened.execute("PRAGMA wal_autocheckpoint = 0")
                 yield opened
         except (sqlite3.Error, UnicodeDecodeError, files.Damaged) as error:
             raise files.problem(path, error) from None

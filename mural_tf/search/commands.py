@@ -77,6 +77,7 @@ def index(
         else:
             collect.list_files(kind or IMAGES, names, split)
             embedder, of = load(model), dict(kind=kind, split=split, dtype=dtype, fields=fields)
+            embedder.use_training_states()
             made = Index.build(folder, embedder, names, prune=prune, batch_size=batch_size, progress=True, **of)
         report(made, shown(folder))
         answered = [one for one in given if one.right]

@@ -240,7 +240,7 @@ def find(
         for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
             if vectors is not None:
                 score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
-                score = one.lists.get(PICTURES, {}).get(row, (0, score))[1]
+                score = one.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
             else:
                 score = one.lists[rank].get(row, (0, 1.0))[1]
             name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
@@ -298,9 +298,8 @@ def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
 def to_lines(index, result: Result) -> list[str]:
     """Returns the lines to print: the query and how sure its answer is, and each hit in a line."""
     heading = f"{result.query.name!r} in {index.count:,} {index.kind}"
-    notes = ["Nothing fits; the closest"] if nothing_fits(result) else []
-    notes = notes or [note for note in (sure_line(result),) if note]
-    lines = [f"{': '.join([heading, *notes])}:"]
+    note = "Nothing fits; the closest" if result.nothing_fits else describe_sure(result)
+    lines = [f"{heading}: {note}:" if note else f"{heading}:"]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None:
         lines.append("      none of the right answers")
@@ -314,16 +313,6 @@ WHY = {"exact": "exact", "words": "words", TEXTS: "meaning", PICTURES: "picture"
 def why(found_by: Mapping[str, int]) -> str:
     """Returns in one word why a hit was found, by the way that ranks it best; "" where only pictures are compared."""
     return WHY[min(found_by, key=lambda way: (found_by[way], list(WHY).index(way)))] if found_by else ""
-
-
-def nothing_fits(result: Result) -> bool:
-    """Whether the first answer most probably does not fit: hits are the closest all the same."""
-    return getattr(result, "nothing_fits", False)
-
-
-def sure_line(result: Result) -> str:
-    """Returns how sure the first answer is, in words; "" where that is not known well enough."""
-    return describe_sure(result).removeprefix(", ").removesuffix(".")
 
 
 def _line(index, hit: Hit, language: str) -> str:
@@ -420,10 +409,10 @@ def _section(index, result: Result) -> dict[str, object]:
     if query.right:
         place = result.first_right
         notes.append(f"The expected answer is number {place}." if place else "The expected answer is not among these.")
-    if nothing_fits(result):
+    if result.nothing_fits:
         notes.append("Nothing fits; the closest:")
-    elif sure_line(result):
-        notes.append(f"{sure_line(result)}.")
+    elif describe_sure(result):
+        notes.append(f"{describe_sure(result)}.")
     asked = thumbnail_url(read_file(query.image), SIDE) if query.image else None
     hits = [_hit(index, hit, query.language or "en") for hit in result.hits]
     return {"query": query, "asked": asked, "notes": notes, "hits": hits}

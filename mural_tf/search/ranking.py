@@ -4,9 +4,9 @@
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
-Each list gives its answers shares of 1; an item's score is the weighted sum of its shares. Of cosines a share is the
-softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of cosines in this index: a list
-that knows the answer gives it nearly everything, a list that does not tells little apart. What is found by words gets
+Each list gives its answers shares of 1, and an item's score is the weighted sum of its shares. Of cosines a share is
+the softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of cosines in this index: a list
+that knows the answer gives it nearly everything, a list that does not tells little apart. An item found by words gets
 the cube of its share of the question, so that a part of a word of another language ("sun" in sungura) counts little. An
 item of which a caption, the name or a field is the whole question comes before all others.
 

@@ -148,7 +148,7 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["serv"], "Error: Unknown command 'serv'; did you mean 'serve'?"),
     (["serve", "--prt=3"], "Error: Unknown command line flag 'prt'"),
     (["serve"], "Error: --export is missing"),
-    (["serve", "--export=x", "again"], "Error: Unexpected argument 'again'"),
+    (["serve", "--export=.", "again"], "Error: Unexpected argument 'again'"),
     (["emoji", "--languages=few"], "Error: flag --languages=few: value should be one of <core|all>"),
     (["shapes", "--output=x", "--images=0"], "Error: flag --images=0: 0 is not "),
     (["serve", "--export=x", "--port=70000"], "Error: flag --port=70000: 70000 is not "),

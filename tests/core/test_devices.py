@@ -88,7 +88,8 @@ def test_a_pod_is_not_trained_with_folders_of_one_host(monkeypatch):
     strategies.check_places_of_pod(one, ["run", "data/mine"])
 
 
-@pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["align", "mural"])
 def test_a_step_that_is_compiled_whole_is_the_step(method):
     """XLA rounds otherwise: the losses of three steps agree to 1e-4 of their size."""
     losses = []

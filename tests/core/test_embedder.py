@@ -134,10 +134,6 @@ def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
         color_embedder.encode_image(images)
     with pytest.raises(UserError, match="missing.jpg cannot be read: No such file"):
         color_embedder.encode_image(images[2:])
-    with pytest.raises(UserError, match="Image 0 cannot be used: empty image file"):
-        color_embedder.encode_image(images[3:])
-    with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4, 2\]"):
-        color_embedder.encode_image(images[4:])
 
 
 def test_files_tensors_grey_and_transparent_arrays_are_images(color_embedder, tmp_path):
@@ -165,22 +161,6 @@ def test_texts_may_be_tensors_or_columns(color_embedder):
     for texts in (tf.constant(["a", "b"]), Column()):
         np.testing.assert_array_equal(color_embedder.encode_text(texts), expected)
     np.testing.assert_array_equal(color_embedder.encode_text(tf.constant("a")), expected[0])
-    for wrong in ({"a": 1}, ["a", float("nan")], tf.constant([1.0])):
-        with pytest.raises(TypeError, match="takes strings"):
-            color_embedder.encode_text(wrong)
-
-
-def test_what_cannot_be_done_is_said_in_a_line(color_embedder):
-    for encode, one in ((color_embedder.encode_text, "a"), (color_embedder.encode_image, png((9, 9, 9)))):
-        with pytest.raises(ValueError, match="batch_size is 0: expected at least 1"):
-            encode([one], batch_size=0)
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        color_embedder.similarity(np.full((1, 3), np.nan, np.float32), ["a"])
-    with pytest.raises(AttributeError, match="no 'encode': encode_text and encode_image give normalised"):
-        color_embedder.encode(["a"], normalize_embeddings=True)
-    assert not hasattr(color_embedder, "something")
-    with pytest.raises(TypeError, match="model in memory"):
-        pickle.dumps(color_embedder)
 
 
 def test_pickles_and_copies_load_again(color_embedder, monkeypatch):
@@ -267,22 +247,28 @@ def test_any_iterable_is_read_once(color_embedder):
     assert np.array_equal(color_embedder.encode_image(iter(images)), color_embedder.encode_image(np.stack(images)))
 
 
-@pytest.mark.parametrize("texts,message", [
-    (None, "strings or one string, got None"), (b"a", "got b'a'"), (3, "got 3"),
-    (["a", None], "number 1 is None, of type NoneType"), ([b"a"], "number 0 is b'a', of type bytes"),
-])  # fmt: skip
-def test_what_is_no_text_is_named(color_embedder, texts, message):
-    with pytest.raises(TypeError, match=message):
-        color_embedder.encode_text(texts)
+RED = png(COLORS["red"])
+REFUSED = [  # what is asked of an embedder, the error, the words that must occur
+    *((lambda e, texts=texts: e.encode_text(texts), TypeError, words) for texts, words in (
+        (None, "None"), (b"a", "b'a'"), (3, "3"), (["a", None], "number 1 is None"), ([b"a"], "number 0 is b'a'"),
+        ({"a": 1}, "strings"), (["a", float("nan")], "strings"), (tf.constant([1.0]), "strings"))),
+    (lambda e: e.encode_image(None), TypeError, "a path, an open file, encoded bytes, .* None"),
+    (lambda e: e.encode_image([np.zeros((2, 2, 3), np.uint8), None]), TypeError, "Image 1 is None.* a path"),
+    (lambda e: e.encode_image([RED, b""]), UserError, "Image 1 .*empty image file"),
+    (lambda e: e.encode_image([np.zeros((4, 4, 2), np.uint8)]), UserError, r"Image 0: .*\[H, W, 3\].*\[4, 4, 2\]"),
+    (lambda e: e.encode_text(["a"], batch_size=0), ValueError, "batch_size is 0.* at least 1"),
+    (lambda e: e.encode_image([RED], batch_size=0), ValueError, "batch_size is 0.* at least 1"),
+    (lambda e: e.similarity(np.full((1, 3), np.nan, np.float32), ["a"]), ValueError, "NaN"),
+    (lambda e: e.encode(["a"], normalize_embeddings=True), AttributeError, "encode_text and encode_image"),
+    (pickle.dumps, TypeError, "model in memory"),
+]
 
 
-@pytest.mark.parametrize("images,message", [
-    (None, "images or one image .a path, an open file, encoded bytes, .*, got None"),
-    ([np.zeros((2, 2, 3), np.uint8), None], "Image 1 is None, of type NoneType; expected a path"),
-])  # fmt: skip
-def test_what_is_no_image_is_named(color_embedder, images, message):
-    with pytest.raises(TypeError, match=message):
-        color_embedder.encode_image(images)
+@pytest.mark.parametrize("call, error, words", REFUSED, ids=[f"{words}-{n}" for n, (*_, words) in enumerate(REFUSED)])
+def test_what_cannot_be_done_is_said_in_a_line(color_embedder, call, error, words):
+    with pytest.raises(error, match=words):
+        call(color_embedder)
+    assert not hasattr(color_embedder, "something")
 
 
 def test_lone_surrogates_do_not_crash(color_embedder):

@@ -321,7 +321,7 @@ def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
     hub.add("org/mine", toy.path)
     (tmp_path / "lines.txt").write_text("thing\nding\n")
     made = commands.index([str(tmp_path / "lines.txt")], tmp_path / "index", model="hf://org/mine", kind="texts")
-    assert json.loads((tmp_path / "index/index.json").read_text())["model"]["path"] == "hf://org/mine"
+    assert load_index(tmp_path / "index").model.path == "hf://org/mine"
     assert commands.model_of(load_index(tmp_path / "index")).path == "hf://org/mine" and len(made) == 2
     assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
     assert set(load_models("hf://org/mine")) == {"image_encoder", "text_encoder"}

@@ -85,7 +85,9 @@ def test_every_config_has_the_fields_of_the_base(name):
     assert config.model in method_names() and config.to_json()
 
 
-@pytest.mark.parametrize("name", ["align_base", "align_base:languages=en", "mural_base"])
+@pytest.mark.parametrize("name", [
+    "mural_base", *(pytest.param(name, marks=pytest.mark.slow) for name in ("align_base", "align_base:languages=en"))
+])  # fmt: skip
 def test_base_models(name):
     parts = count(name)
     # Paper: 30M. Ours 27.29M: Keras' B5 has 28.34M trainable parameters without classifier, of which the 1x1 top
@@ -166,6 +168,7 @@ def globetrotter_parts(name: str):
         return trainable(image), tokens, trainable(text) - tokens, text.embedding_size
 
 
+@pytest.mark.slow
 def test_globetrotter_has_the_published_sizes():
     # B.1, B.3: ResNet-18, 4 layers of 512 with 4 heads, 30,000 pieces, D = 128; feed-forward 1,024 and the heads'
     # 512 are the code's. The paper prints no total.
@@ -272,13 +275,9 @@ def count_mule(config):
     return sizes[0], sizes[1] - vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name,projections,branches",
-    [
-        ("mule", 4, 1),
-        pytest.param("mule:embn", 1, 1, marks=pytest.mark.slow),
-        pytest.param("mule:parallel_embn", 4, 4, marks=pytest.mark.slow),
-    ],
+    "name,projections,branches", [("mule", 4, 1), ("mule:embn", 1, 1), ("mule:parallel_embn", 4, 4)]
 )
 def test_mule_has_the_published_sizes(name, projections, branches):
     config = load(name)

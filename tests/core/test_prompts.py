@@ -58,6 +58,7 @@ def test_an_unknown_prompt_is_refused_with_the_known_ones(models):
         bare.encode_text(TEXTS, prompt="query")
 
 
+@pytest.mark.slow
 def test_hub_modules_have_the_default_prompt_alone(models):
     bare, hub = models[0], mural_tf.load(models[1]["hub"])
     expected = bare.encode_text([DEFAULT + text for text in TEXTS])

@@ -27,9 +27,9 @@ def test_everything_lies_in_a_store(tmp_path, monkeypatch):
     exported = {path.relative_to(export).as_posix() for path in export.rglob("*") if path.is_file()}
     assert {name.removeprefix("export/") for name in found["models"]} == exported
     assert set(found["indexes"]) == {
-        f"of shapes/{name}" for name in ("index.json", "items.sqlite", "vectors.npy", "model_probes.npy", "skipped.tsv")
+        f"of shapes/{name}" for name in ("index.sqlite", "vectors.npy", "captions.npy", "skipped.tsv")
     }
-    assert b'"path": "s3://bucket/models/export"' in found["indexes"]["of shapes/index.json"]
+    assert b'"path": "s3://bucket/models/export"' in found["indexes"]["of shapes/index.sqlite"]
     results = {"metrics.jsonl", "evaluation/retrieval-test.json", "evaluation/retrieval-dev.json"}
     assert set(found["results"]) == results and found["results"]["metrics.jsonl"].count(b"\n") == 2
     assert set(found["pages"]) == {"a.html", "a.json", "errors.html"}

@@ -57,13 +57,19 @@ def made(tmp_path_factory):
     open_workdir(folder / "work", config)
     tokenizer = prepare_tokenizer(config, folder / "work")
     keras.utils.set_random_seed(0)
+    return folder, config, tokenizer
+
+
+@pytest.fixture(scope="module")
+def exported(made):
+    folder, config, tokenizer = made
     model = build_model(config, tokenizer.vocabulary_size)
     export_model(model, tokenizer, config, folder / "export")
     return folder, config, model, tokenizer
 
 
 def test_the_workdir_keeps_the_lines(made):
-    folder, config, _, tokenizer = made
+    folder, config, tokenizer = made
     kept = load_config(folder / "work/config.json")
     assert read_lines(folder / "work/vocabulary.txt") == tokenizer.vocabulary == read_lines(folder / "spiece.model")
     assert kept.vocabulary.sha256 == config.vocabulary.sha256 != ""
@@ -72,8 +78,9 @@ def test_the_workdir_keeps_the_lines(made):
     np.testing.assert_array_equal(again, tokenizer(tf.constant(TEXTS))["input_word_ids"])
 
 
-def test_exports_embed_as_the_model_does_without_this_package(made, tmp_path):
-    folder, _, model, tokenizer = made
+@pytest.mark.slow
+def test_exports_embed_as_the_model_does_without_this_package(exported, tmp_path):
+    folder, _, model, tokenizer = exported
     expected = model.embed_texts(tokenizer(tf.constant(TEXTS))).numpy()
     np.testing.assert_allclose(loading.load(folder / "export").encode_text(TEXTS, progress=False), expected, atol=1e-5)
     path = folder / "export/text_encoder/1"
@@ -87,8 +94,8 @@ def test_exports_embed_as_the_model_does_without_this_package(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_modules_and_fine_tuning_take_the_same_tokenizer(made):
-    folder, config, _, tokenizer = made
+def test_modules_and_fine_tuning_take_the_same_tokenizer(exported):
+    folder, config, _, tokenizer = exported
     config, _ = finetune.starting_point(base_config(), str(folder / "export"))
     assert (config.vocabulary.builder, config.vocabulary.layout) == ("sentence_pieces", "siglip2")
     assert tuple(config.vocabulary.cleaning) == ("lower_unicode",) and config.vocabulary.size == len(PIECES)
@@ -100,15 +107,16 @@ def test_modules_and_fine_tuning_take_the_same_tokenizer(made):
     assert packed["input_word_ids"].numpy().tolist() == [[4, 5, 9, 1, 0, 0]]
 
 
-def test_the_catalogue_counts_what_is_cut_and_unknown(made):
-    folder, _, _, tokenizer = made
+@pytest.mark.slow
+def test_the_catalogue_counts_what_is_cut_and_unknown(exported):
+    folder, _, _, tokenizer = exported
     examine = _examination(str(folder / "export"))
     room = tokenizer.max_length - 1
     assert examine(["ding " * room, "ding " * (room + 1), "ŋ"]) == {"cut": 1, "pieces": 2 * room + 3, "unknown": 1}
 
 
 def test_cloze_masks_pieces_alone(made):
-    tokenizer = made[3]
+    tokenizer = made[2]
     tokens = tokenizer(tf.constant(["ding v7 w1", ""]))
     masked = mask_tokens(tokens, tokenizer, 0.5, tf.constant([1, 2]))
     ids, before = masked["input_word_ids"].numpy(), tokens["input_word_ids"].numpy()

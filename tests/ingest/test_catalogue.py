@@ -129,9 +129,20 @@ def test_the_data_set_follows_its_table(tmp_path):
     make(table, made, known=lambda: trained)
     assert trained - {"S0", "S1", "S2"} <= ids(made, "train") and not trained & (ids(made, "dev") | ids(made, "test"))
     assert dev & ids(made, "dev")
+    everything = {f"S{i}" for i in range(29)}
+    make(wide(tmp_path, *range(4, 30)), made, known=lambda: everything)
+    assert ids(made, "train") == everything - {"S0", "S1", "S2", "S3"} and ids(made, "dev") == {"S29"}
     (made / "dataset.json").write_text('{"name": "emoji"}')
     with pytest.raises(UserError, match="holds another data set"):
         make(table, made)
+
+
+def test_a_product_with_another_picture_stays_in_its_split(tmp_path):
+    dev = ids(make(wide(tmp_path, *range(20)), tmp_path / "data"), "dev")
+    more = [row(i, photo=f"new{i}.jpg") for i in range(20)]
+    pictures(tmp_path, [f"new{i}.jpg" for i in reversed(range(20))])
+    table = rows(HEAD, *more, names=[])(tmp_path)
+    assert ids(make(table, tmp_path / "other"), "dev") == dev
 
 
 @pytest.mark.slow

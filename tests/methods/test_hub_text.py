@@ -110,6 +110,7 @@ def test_pooled_output_is_accepted_where_there_is_no_default(tmp_path):
     assert np.max(np.abs(model(tokens) - expected_embeddings(tokens))) < 1e-6
 
 
+@pytest.mark.slow
 def test_other_interfaces_are_named(tmp_path, folder):
     def message(handle, **fields):
         with pytest.raises(UserError) as error:

@@ -125,15 +125,14 @@ def test_the_terminal_shows_what_a_card_does():
 
 
 @pytest.mark.parametrize("nothing_fits, sure, heading", [
-    (True, "Probably wrong (12%).", "'a' in 1 images: Nothing fits; the closest:"),
-    (False, "Probably right (63%).", "'a' in 1 images: Probably right (63%):"),
-    (False, "", "'a' in 1 images:"),
+    (True, 0.1, "'a' in 1 images: Nothing fits; the closest:"),
+    (False, 0.63, "'a' in 1 images: Probably right (63%):"),
+    (False, 0.3, "'a' in 1 images:"),
 ])  # fmt: skip
-def test_how_sure_an_answer_is_in_one_plain_line(monkeypatch, nothing_fits, sure, heading):
+def test_how_sure_an_answer_is_in_one_plain_line(nothing_fits, sure, heading):
     index = Index([Item("0")], np.ones((1, 1), np.float32), Fingerprint(np.ones((1, 1), np.float32)))
-    monkeypatch.setattr(queries, "nothing_fits", lambda result: nothing_fits)
-    monkeypatch.setattr(queries, "describe_sure", lambda result: sure)
-    assert queries.to_lines(index, Result(Query("a"), (Hit(1, 1.0, "0", 0),)))[0] == heading
+    result = Result(Query("a"), (Hit(1, 1.0, "0", 0),), sure=sure, nothing_fits=nothing_fits)
+    assert to_lines(index, result)[0] == heading
 
 
 @pytest.mark.parametrize("found_by, word", [

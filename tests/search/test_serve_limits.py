@@ -1,6 +1,7 @@
 """What the server bears, over a model that waits for a gate: bytes, time, many clients, clients that leave."""
 
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -100,6 +101,14 @@ def test_what_is_past_its_deadline_is_not_computed_and_slow_bodies_end(serve):
     assert signature.runs == [[1], [3]]
     with send(port, b"{", 100) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("host, status", [
+    ("localhost", 200), ("localhost:8501", 200), ("[::1]:80", 200), ("evil.example", 403), ("a]b", 400), ("[", 400),
+])  # fmt: skip
+def test_a_name_that_leads_here_from_elsewhere_is_not_answered(host, status):
+    with running(create_app(Multiplier().model(), hosts=("localhost", "::1"))) as server:
+        assert ask(server.port, "/healthz", headers={"Host": host})[0] == status
 
 
 def test_what_a_picture_costs_and_what_cannot_be_read():
@@ -208,6 +217,7 @@ def test_ten_thousand_requests_half_of_them_malformed(tmp_path, caplog):
             assert status < 500 and (number % 2 == 0 or status == 200), (status, raw)
             counts[status] = counts.get(status, 0) + 1
             if number % 1000 == 999:
+                gc.collect()
                 pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
                 memory.append(round(pages * 4096 / 2**20))
     print(f"\n{counts}; memory in MB after each thousand: {memory}; {time.monotonic() - start:.0f} s")

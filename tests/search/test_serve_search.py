@@ -1,6 +1,7 @@
 """The search page beside the encoders: addresses, answers as JSON and as HTML, pictures, and what is asked wrongly."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import os
@@ -18,6 +19,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import changes, collect
 from mural_tf.search.index import Index, index_in_memory, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.queries import search
 from mural_tf.search.server import app, search_page
 from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
@@ -82,10 +84,20 @@ def test_the_page_of_an_answer_is_a_list_whose_links_narrow_it(ask):
     assert "The closest of 2 pictures to “rot” come" in page.text and len(page.all("img")) == 1
     assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
     hrefs = [link["href"] for link in page.all("a")]
-    assert "search?sentence=rot" in hrefs  # without the filter
+    assert "search?sentence=rot" in hrefs and "✓ acme 2" in page.text  # without the filter, from two places
+    assert hrefs.count("search?sentence=rot") == 2
     page = read(ask("/search?filter=brand%3Dacme&filter=price%3C5"))
     assert "No item has a field “price”." in page.text and "Without price<5 (2)" in page.text
     assert "Nothing fits brand=none." in read(ask("/search?filter=brand%3Dnone")).text
+
+
+def test_fields_of_too_many_items_are_those_of_all(ask, index, monkeypatch):
+    counted = []
+    monkeypatch.setattr(index, "facets", lambda filters=(): counted.append(filters) or {})
+    for most in (2, 1):
+        monkeypatch.setattr(search_page, "COUNTED", most)
+        assert ask("/search?sentence=rot&filter=brand%3Dacme")[0] == 200
+    assert [list(map(str, filters)) for filters in counted] == [["brand=acme"], []]
 
 
 def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
@@ -109,13 +121,16 @@ def test_wrong_questions_are_pages_for_browsers(ask):
 
 @pytest.mark.parametrize("options, shown, hidden", [
     ({}, ["come first. Probably right (63%).", "violet.png"], ["Nothing fits"]),
-    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
+    ({"nothing_fits": True, "sure": 0.1}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
     ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
-    ({"sure": ""}, ["come first.", "violet.png"], ["%"]),
+    ({"sure": 0.3}, ["come first.", "violet.png"], ["%"]),
 ])  # fmt: skip
 def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
-    monkeypatch.setattr(search_page, "nothing_fits", lambda result: options.get("nothing_fits", False))
-    monkeypatch.setattr(search_page, "sure_line", lambda result: options.get("sure", "Probably right (63%)"))
+    def surely(*arguments, **named):
+        lacking, sure = options.get("nothing_fits", False), options.get("sure", 0.63)
+        return [dataclasses.replace(one, nothing_fits=lacking, sure=sure) for one in search(*arguments, **named)]
+
+    monkeypatch.setattr(search_page, "search", surely)
     page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
     assert all(words in page.text for words in shown) and not any(words in page.text for words in hidden)
     assert ask("/search/answer?sentence=rot")[1].get("nothing_fits", False) == options.get("nothing_fits", False)
@@ -178,7 +193,8 @@ def test_filters_and_rows_as_queries(ask):
     assert names(answer) == ["red.png", "blue.png"] and answer[1]["matching"] == 2
     assert answer[1]["hits"][0]["fields"] == {"brand": "acme"} and answer[1]["hits"][0]["caption"] == "|a red spot.|"
     row = answer[1]["hits"][1]["row"]
-    assert names(ask(f"/search/answer?like={row}&k=2")) == ["violet.png", "red.png"]  # not itself
+    answer = ask(f"/search/answer?like={row}&k=2")
+    assert names(answer) == ["violet.png", "red.png"] and answer[1]["total"] == 3  # not itself
     assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")) == []
 
 
@@ -202,7 +218,9 @@ def test_a_picture_of_the_form_leads_to_an_address_that_can_be_narrowed(ask):
     assert "Like your picture" in page.text and page.all("img")[0]["src"].startswith("search/picture/1?")
     assert read(ask(address + "&filter=brand%3Dacme")).text.count("Like this") == 2
     assert ask("/search/answer", *multipart(png((0, 0, 200)), "other")[:1], headers=multipart(b"")[1])[0] == 400
-    assert ask("/search?picture=AAAA")[0] == ask("/search?picture=%C3%A9")[0] == ask("/search?picture=AQ")[0] == 400
+    for code in ("AAAA", "%C3%A9", "AQ"):  # zeros, no code, and a vector of another size
+        status, answer, _ = ask(f"/search?picture={code}")
+        assert status == 400 and "choose the picture again" in answer["error"]
 
 
 def test_a_vector_in_an_address_is_nearly_the_vector():
@@ -277,6 +295,13 @@ def test_wrong_questions_get_an_error(ask):
             assert found == status and answer["error"], path
 
 
+def test_a_long_question_is_told_its_bound(ask):
+    assert ask("/search/answer?sentence=" + "%E0%A4%A8" * 2000)[0] == 200
+    for count in (2001, 7000):
+        status, answer, _ = ask("/search/answer?sentence=" + "%E0%A4%A8" * count)
+        assert status == 400 and f"{count} characters; at most 2000" in answer["error"].replace(",", "")
+
+
 def test_an_unknown_parameter_is_named(ask):
     answer = ask("/search/answer?sentence=red&page=2")[1]
     assert answer["error"].startswith("Unknown parameter 'page'; expected sentence, like, k, offset, ")
@@ -308,8 +333,8 @@ def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
 
 
 def test_pages_lead_to_pages(tmp_path):
-    items = [Item(f"{n}") for n in range(50)]
-    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (50, 1)), take(ColorEmbedder()), TEXTS)
+    items = [Item(f"{n}") for n in range(60)]
+    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (60, 1)), take(ColorEmbedder()), TEXTS)
     with asking(index) as ask:
         for offset, wanted in ((0, ["20"]), (20, ["0", "40"]), (40, ["20"]), (45, ["25"])):
             links = [link["href"] for link in read(ask(f"/search?sentence=a&offset={offset}")).all("a")]

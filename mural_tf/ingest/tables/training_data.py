@@ -129,10 +129,12 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
         return number
 
     first: dict[str, int] = {}
-    keys = [int.from_bytes(picture.digest[:8], "little") for picture in pictures]
+    keys = []
     for number, picture in enumerate(pictures):
-        for product in {entry.product for entry in picture.entries if entry.product}:
-            keys[number] = min(keys[number], text_hash(product))
+        products = {entry.product for entry in picture.entries if entry.product}
+        # Ids decide where there are some, so that a product with another picture stays in its split.
+        keys.append(min(map(text_hash, products), default=int.from_bytes(picture.digest[:8], "little")))
+        for product in products:
             leader[find(number)] = find(first.setdefault(product, number))
     groups: dict[int, Group] = {}
     for number, picture in enumerate(pictures):

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import logging
 import pathlib
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from absl import logging as log
@@ -46,6 +47,7 @@ from mural_tf.search.server.search_page import search_routes
 PREDICT: web.AppKey[Callable[..., Awaitable[Arrays]]] = web.AppKey("predict", object)
 SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
 SHUTDOWN = 20.0  # seconds that running requests get at the end
+LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
 # `frame-ancestors` cannot stand in a page's own policy. aiohttp would name its version, and Python's.
 HEADERS = {
@@ -78,6 +80,7 @@ def serve(
     models, routes = load_served(export, index, title)
     app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
+    gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
     place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
     print(f"Serving {export or index} at {place}", flush=True)
     web.run_app(app, sock=listener, print=None, **run_options())
@@ -87,7 +90,7 @@ def run_options() -> dict[str, object]:
     """Returns the options of aiohttp's `run_app` or `AppRunner` that go with `create_app`."""
     quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
     quiet.setLevel(logging.CRITICAL)
-    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN)
+    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
 
 
 def load_served(
@@ -190,7 +193,7 @@ class Server:
             for key, signature in model.signatures.items()
         }
         self._threads = concurrent.futures.ThreadPoolExecutor(2, "parsing")  # and decoding, which takes memory
-        self._running, self._large = 0, asyncio.Semaphore(bounds.LARGE_BODIES)
+        self._running = self._large = 0  # requests, and those with large bodies among them
 
     async def run(self, name: str, signature: str, inputs: Arrays, on_error: str = RAISE) -> Arrays:
         """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays.
@@ -216,25 +219,26 @@ class Server:
     async def predict(self, request: web.Request) -> web.Response:
         """POST …:predict"""
         model = self._model(request)  # before the body is read
-        async with self._room_for(request):
-            body = await read_body(request, self._limits)
-            parse = self._in_thread if len(body) > SMALL_BODY else _at_once
-            key, inputs, is_rows, on_error = await parse(self._parse, body, model)
-            outputs = await self.run(model.name, key, inputs, on_error)
-            text = await self._in_thread(answer_json, outputs, is_rows)
-            return web.Response(text=text, content_type="application/json")
+        body = await read_body(request, self._limits)
+        parse = self._in_thread if len(body) > SMALL_BODY else _at_once
+        key, inputs, is_rows, on_error = await parse(self._parse, body, model)
+        outputs = await self.run(model.name, key, inputs, on_error)
+        text = await self._in_thread(answer_json, outputs, is_rows)
+        return web.Response(text=text, content_type="application/json")
 
-    @contextlib.asynccontextmanager
-    async def _room_for(self, request: web.Request):
-        """Lets few large bodies in at a time; raises `Overloaded` for another."""
+    @contextlib.contextmanager
+    def _room_for(self, request: web.Request) -> Iterator[None]:
+        """Counts a request while it runs; raises `Overloaded` for one too many, or too many with large bodies."""
         length = request.content_length
-        if not request.can_read_body or (length is not None and length <= bounds.LARGE):
+        is_large = request.can_read_body and (length is None or length > bounds.LARGE)
+        if self._running >= bounds.REQUESTS or (is_large and self._large >= bounds.LARGE_BODIES):
+            count = f"{self._large} large requests" if is_large else f"{self._running} requests"
+            raise Overloaded(f"{count} are being answered; try again later.")
+        self._running, self._large = self._running + 1, self._large + is_large
+        try:
             yield
-            return
-        if self._large.locked():
-            raise Overloaded(f"{bounds.LARGE_BODIES} large requests are being answered; try again later.")
-        async with self._large:
-            yield
+        finally:
+            self._running, self._large = self._running - 1, self._large - is_large
 
     def _parse(self, body: bytes, model: ServedModel) -> tuple[str, Arrays, bool, str]:
         values = parse_body(body, bounds.VALUES)
@@ -276,19 +280,14 @@ class Server:
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
         """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
         try:
-            host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
+            host = _host_of(request.headers.get("Host", ""))
             if self._hosts and host and host not in self._hosts:  # a page elsewhere whose name leads here
                 raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
             if request.path == "/healthz":
                 return await handler(request)
-            if self._running >= bounds.REQUESTS:
-                raise Overloaded(f"{self._running} requests are being answered; try again later.")
-            self._running += 1
-            try:
+            with self._room_for(request):
                 async with timeout(self._limits.timeout):
                     return await handler(request)
-            finally:
-                self._running -= 1
         except Exception as error:  # noqa: BLE001 - the server goes on
             if isinstance(error, web.HTTPException) and error.status < 400:
                 raise
@@ -311,6 +310,14 @@ class Server:
             return 400, "The client went away."
         log.error("%s %s failed", request.method, request.path, exc_info=error)
         return 500, "The server failed on this request; its log says why."
+
+
+def _host_of(header: str) -> str | None:
+    """Returns the name in a Host header without its port; raises `BadRequest` for what is none."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError as error:
+        raise BadRequest(f"The header Host cannot be read: {error}.") from None
 
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:

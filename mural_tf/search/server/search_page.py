@@ -46,11 +46,10 @@ from mural_tf.search.queries import (
     Query,
     Result,
     browse,
+    describe_sure,
     find,
-    nothing_fits,
     search,
     sure_as_json,
-    sure_line,
     why,
 )
 from mural_tf.search.ranking import CannotBeAsked
@@ -61,6 +60,7 @@ MOST_RESULTS = 1000
 DEFAULT_RESULTS = 20  # on a page
 EXAMPLES = 4  # questions on the page
 FEW_VALUES = 8  # of a filter, before "more"
+COUNTED = 100_000  # items whose fields are counted for a page; of more the counts of the whole index are shown
 SIDES = (LARGE, SIDE) = 1600, SIDE  # pixels of the longer side of a picture
 KEPT = 4096  # thumbnails in memory, of about 8 kB each
 TITLE = "Search"
@@ -141,8 +141,8 @@ def answer(
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
     if result is not None:
-        described |= {**sure_as_json(result), **({"in_words": words} if (words := sure_line(result)) else {})}
-        described |= {"nothing_fits": True} if nothing_fits(result) else {}
+        described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
+        described |= {"nothing_fits": True} if result.nothing_fits else {}
     if not sizes["matching"]:
         others = {one: index.rows([other for other in filters if other != one]) for one in filters}
         described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
@@ -224,6 +224,7 @@ class ServedIndex:
         self.index, self.fields = index, fields.of_index(index)
         captions = index.table.captions(8) if index.kind == IMAGES else {}
         self.examples, self.languages = examples_of(captions), captions.keys()
+        index.facets()  # counted once, before the first question
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
@@ -283,15 +284,16 @@ def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "")
         shown = dict(row=row, item=item, captions=captions, name=os.path.basename(item.name))
         return pages.render("item.html", **common, **shown, as_filter=served.fields.filters)
     asked = read_query(query, index.embeddings.shape[1], PAGE_TAKES)
-    found = answer(index, served.embedder, language=language, facets=True, **asked)
+    found = answer(index, served.embedder, language=language, **asked)
+    known = index.facets(tuple(asked["filters"]) if found["matching"] <= COUNTED else ())
     return pages.render(
         "search.html",
         **common,
         asked=asked,
         answer=found,
         cards=[_card(served, hit) for hit in found["hits"]],
-        facets=_facets(served, found["facets"], asked["filters"], links),
-        sorts=_sorts(served, found["facets"], links, asked["sort"]),
+        facets=_facets(served, known, asked["filters"], links),
+        sorts=_sorts(served, known, links, asked["sort"]),
         unknown=[one.name for one in asked["filters"] if not found["matching"] and one.name not in index.facets()],
         is_shown=not found.get("nothing_fits") or "closest" in query,
         examples=[] if any(query.get(name) for name in WITH_QUESTION) else served.examples,
