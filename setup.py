@@ -126,7 +126,6 @@ setup(
         "mural_tf.analysis": ["*.tsv"],
         "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
-        "mural_tf.search": ["*.txt"],
     },
     python_requires=">=3.10,<3.14",
     install_requires=REQUIRED,
