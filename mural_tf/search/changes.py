@@ -201,8 +201,7 @@ class _Changes:
         fresh = [entry for entry in wanted if entry.content is not None]
         if not fresh:
             return wanted
-        contents = (bar.update() or entry.content for entry in fresh)
-        vectors, kept = encode(self.embedder, self.kind, contents, self.batch_size)
+        vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
         for vector, place in zip(vectors.astype(self.dtype), kept.tolist()):
             fresh[place].vector = vector.tobytes()
         for entry in fresh:
@@ -292,6 +291,12 @@ def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> En
             return unreadable(kind, item, error)
         item = dataclasses.replace(item, content=content_of(content))
     return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+
+
+def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
+    for entry in entries:
+        bar.update()  # True where it draws the bar
+        yield entry.content
 
 
 def _checked(item: Item, vector: np.ndarray) -> np.ndarray:

@@ -61,6 +61,12 @@ def update(table, folder, embedder=None, **options):
 # --- fields
 
 
+def test_a_bar_that_is_drawn_for_every_picture_changes_nothing(table, opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "tqdm", functools.partial(changes.tqdm, mininterval=0, miniters=1))
+    made = Index.build(tmp_path / "index", ColorEmbedder(), [table], progress=True)
+    assert np.array_equal(made.embeddings, opened.embeddings)
+
+
 def test_a_table_with_names_of_columns_has_fields(opened):
     known = {opened.items[row]: opened.describe(row) for row in range(len(opened))}
     assert known["red.png"].fields == {"brand": "acme", "price": "10"} and known["violet.png"].fields == {}
