@@ -1,14 +1,16 @@
 """The first answer that a stranger gets: ten plain questions in ten languages, written down before they were tried.
 
-    python -m benchmarks.first_answers --model=WORKDIR [--data_dir=data/emoji_core] [--output=FILE.csv]
+    python -m benchmarks.first_answers --model=WORKDIR [--data_dir=data/emoji_core] [--index=INDEX] [--output=FILE.csv]
 
 Each has a right answer among the 1,000 drawings of the emoji benchmark's test, a style that training never sees. A
-question is answered by pictures alone, which is what the model itself knows: an index with captions would find a name.
+question is answered by pictures alone, which is what the model itself knows, and, with an index of these drawings
+(`search index DATA_DIR --split=test`), by the ranking of pictures, captions and words that `search query` shows.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 
 import numpy as np
 from absl import app, flags
@@ -16,9 +18,12 @@ from absl import app, flags
 import mural_tf
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
+from mural_tf.search.index import load_index
+from mural_tf.search.queries import Query, search
 
 MODEL = flags.DEFINE_string("model", "workdirs/emoji", "Workdir or export.")
 DATA = flags.DEFINE_string("data_dir", "data/emoji_core", "The emoji benchmark.")
+INDEX = flags.DEFINE_string("index", "", "An index of the test's drawings, made with the model.")
 OUTPUT = flags.DEFINE_string("output", "", "A .csv file of the table.")
 QUESTIONS = (  # language, question, the emoji that is right
     ("en", "a yellow banana", "1f34c"),
@@ -48,17 +53,32 @@ def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str
     return answers
 
 
+def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, str]]:
+    """As `ranks`, by the ranking of an index; 0 for a right picture that is not among the first `top`."""
+    opened, answers = load_index(index), []
+    for language, question, right in QUESTIONS:
+        (result,) = search(opened, embedder, [Query(question, language)], top)
+        emoji = [hit.name.rpartition("/")[2] for hit in result.hits]
+        answers.append((1 + emoji.index(right) if right in emoji else 0, emoji[0]))
+    return answers
+
+
 def main(_) -> None:
     pictures = {
         record.image_id.rpartition("/")[2]: record.image
         for record in records.read_records(DATA.value, records.IMAGE_TEXT, "test")
     }
-    answers = ranks(mural_tf.load(MODEL.value), pictures)
-    rows = [(*question, rank, first) for question, (rank, first) in zip(QUESTIONS, answers)]
-    names = ("language", "question", "right answer", "its rank", "first answer")
+    embedder = mural_tf.load(MODEL.value)
+    ways = {"pictures alone": ranks(embedder, pictures)}
+    if INDEX.value:
+        ways["the one ranking"] = ranks_in(INDEX.value, embedder)
+    names = ("language", "question", "right answer")
+    names += tuple(f"{column}, {way}" for way in ways for column in ("its rank", "first answer"))
+    rows = [(*question, *itertools.chain(*of_all)) for question, *of_all in zip(QUESTIONS, *ways.values())]
     for row in (names, *rows):
         print("  ".join(map(str, row)))
-    print(f"Right at once: {sum(rank == 1 for rank, _ in answers)} of {len(answers)}")
+    for way, answers in ways.items():
+        print(f"Right at once by {way}: {sum(rank == 1 for rank, _ in answers)} of {len(answers)}")
     if OUTPUT.value:
         with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([names, *rows])
