@@ -219,8 +219,8 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with what the weights say that its towers name, and the vocabulary of the text tower's.
 
-    `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts. Named prompts of the text
-    tower are dropped: training reads every text with the default prompt, so a trained model knows no other.
+    `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts. The text tower's named
+    prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
     Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
     `image_tower.class_names` that is no list of texts.
     """
