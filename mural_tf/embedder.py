@@ -227,28 +227,32 @@ class Embedder:
         that are compared.
         """
 
-    def take_known_texts(self, table: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    def take_known_texts(self, table: Any, projects: Mapping[str, Callable[[tf.Tensor], tf.Tensor]]) -> None:
         """Lets texts whose states were made before, for training, skip the tower.
 
-        `table`: their `TargetTable`; `project`: states, float32 [B, H], to float32 [B, D].
+        `table`: their `TargetTable`; `projects`: for each text head, the usual head first, states, float32 [B, H], to
+        float32 [B, D].
         """
         import tensorflow as tf
 
         from mural_tf.data.streams.stream import fingerprint
 
-        embed_unknown = self._embed_texts
+        def looking_up(embed_unknown: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+            def embed_texts(texts: Sequence[bytes]) -> Embeddings:
+                keys = fingerprint(tf.constant(texts)).numpy()
+                known = table.holds(keys)
+                vectors = np.zeros([len(keys), self.embedding_size], np.float32)
+                if known.any():
+                    vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
+                if not known.all():
+                    vectors[~known] = embed_unknown([text for text, is_known in zip(texts, known) if not is_known])
+                return vectors
 
-        def embed_texts(texts: Sequence[bytes]) -> Embeddings:
-            keys = fingerprint(tf.constant(texts)).numpy()
-            known = table.holds(keys)
-            vectors = np.zeros([len(keys), self.embedding_size], np.float32)
-            if known.any():
-                vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
-            if not known.all():
-                vectors[~known] = embed_unknown([text for text, is_known in zip(texts, known) if not is_known])
-            return vectors
+            return embed_texts
 
-        self._embed_texts = embed_texts
+        self._embed_texts = looking_up(self._embed_texts, next(iter(projects.values())))
+        heads = {name: embed for name, embed in self.text_heads.items() if name in projects}
+        self.text_heads = {**self.text_heads, **{name: looking_up(heads[name], projects[name]) for name in heads}}
 
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.

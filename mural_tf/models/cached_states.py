@@ -54,9 +54,12 @@ def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
 
 def skip_known_texts(embedder, model) -> None:
     """Lets an embedder of the model look up the states of `model.known_texts`."""
-    head, states = model.head_names[0], tf.TensorSpec([None, model.text_encoder.embedding_size])
-    project = tf.function(lambda found: model.project_texts(found, head), [states], autograph=False)
-    embedder.take_known_texts(model.known_texts, project)
+    states = tf.TensorSpec([None, model.text_encoder.embedding_size])
+
+    def project_by(head: str) -> Callable:
+        return tf.function(lambda rows: model.project_texts(rows, head), [states], autograph=False)
+
+    embedder.take_known_texts(model.known_texts, {head: project_by(head) for head in model.head_names})
 
 
 def find_known_texts(model, config: ConfigDict, workdir: pathlib.Path) -> None:
