@@ -223,7 +223,7 @@ class Embedder:
     def use_training_states(self) -> None:
         """Lets texts skip the tower whose states lie where training put them; nothing happens where no states lie.
 
-        States are kept in float16, so the vectors differ from the tower's by up to 1e-3: for an index, not for numbers
+        States are kept in float16, so the vectors differ from the tower's by some thousandths: for an index, not for numbers
         that are compared.
         """
 

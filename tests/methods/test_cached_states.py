@@ -260,10 +260,10 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     before, unknown = embedder.encode_text(texts), ["never seen", *texts[:3]]
     mixed = embedder.encode_text(unknown)
     embedder.use_training_states()
-    assert 0 < difference(embedder.encode_text(texts), before) < 1e-3  # float16 states in place of the tower's
+    assert 0 < difference(embedder.encode_text(texts), before) < 1e-2  # float16 states in place of the tower's
     looked_up = embedder.encode_text(unknown)
-    assert difference(looked_up, mixed) < 1e-3 and difference(looked_up[:1], mixed[:1]) < 1e-6
+    assert difference(looked_up, mixed) < 1e-2 and difference(looked_up[:1], mixed[:1]) < 1e-6
     other, exported_head = embedder.with_text_head("text_text"), load(tmp_path / "run").with_text_head("text_text")
-    assert 0 < difference(other.encode_text(texts), exported_head.encode_text(texts)) < 1e-3  # other heads, too
+    assert 0 < difference(other.encode_text(texts), exported_head.encode_text(texts)) < 1e-2  # other heads, too
     exported.use_training_states()  # has no such states
     assert difference(before, exported.encode_text(texts)) < 1e-5
