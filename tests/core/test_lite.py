@@ -156,7 +156,7 @@ def test_the_lite_model_has_its_models_fingerprint(workdir, small, tmp_path):
     other = shutil.copytree(folder / "export/lite", tmp_path / "other")
     probes = np.load(other / "model_probes.npy")
     np.save(other / "model_probes.npy", probes[:, ::-1])
-    with pytest.raises(UserError, match="not those of the model that they say they are: 1 - cosine is"):
+    with pytest.raises(UserError, match="are not the encoders of the model that they name: 1 - cosine is"):
         take(mural_tf.load(other))
 
 

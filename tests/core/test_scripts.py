@@ -205,4 +205,4 @@ def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
 
 def test_a_missing_workdir_is_reported(tmp_path):
     done = run("export", f"--model={tmp_path / 'nothing'}", check=False)
-    assert last_line(done).startswith("Error: The workdir ")
+    assert last_line(done).startswith(f"Error: --model={tmp_path}/nothing: there is no such file or folder")

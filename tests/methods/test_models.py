@@ -40,7 +40,7 @@ def test_loss_is_eq_1():
 
 @pytest.mark.parametrize(
     "method, temperature, said",
-    [("labse", 0.0, "set a number"), ("mural", -0.1, "above 0"), ("mural", float("nan"), "above 0")],
+    [("labse", 0.0, "set it"), ("mural", -0.1, "above 0"), ("mural", float("nan"), "above 0")],
 )
 def test_an_unusable_temperature_of_texts_is_refused(method, temperature, said):
     config = contract.toy_config(method)
