@@ -223,8 +223,8 @@ class Embedder:
     def use_training_states(self) -> None:
         """Lets texts skip the tower whose states lie where training put them; nothing happens where no states lie.
 
-        States are kept in float16, so the vectors differ from the tower's by some thousandths: for an index, not for numbers
-        that are compared.
+        States are kept in float16, so vectors differ from the tower's by some thousandths: for an index, not for
+        numbers that are compared.
         """
 
     def take_known_texts(self, table: Any, projects: Mapping[str, Callable[[tf.Tensor], tf.Tensor]]) -> None:

@@ -16,6 +16,7 @@ from mural_tf.remote_folders import local_folder, model_place, shown
 from mural_tf.search import changes, collect, confidence, embed, strangers
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
+from mural_tf.search.fields import check_wanted
 from mural_tf.search.index import Index, described, index_in_memory, load_index
 from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
@@ -80,6 +81,7 @@ def index(
             embedder.use_training_states()
             made = Index.build(folder, embedder, names, prune=prune, batch_size=batch_size, progress=True, **of)
         report(made, shown(folder))
+        check_wanted(made.table, fields)
         answered = [one for one in given if one.right]
         unsure = made.confidence is None and (captioned or made.captions is not None)
         if made.kind == IMAGES and (unsure or calibrate or answered):

@@ -517,11 +517,6 @@ class ItemTable:
         """Returns the row that each caption is of, int64 [T] rising."""
         return np.searchsorted(self.ids, self._column(self._each("SELECT item FROM texts ORDER BY id")))
 
-    def caption_texts(self, begin: int, end: int) -> list[tuple[str, str]]:
-        """Returns (language, text) of the captions from number `begin` to before `end`."""
-        question = f"SELECT language, text FROM texts WHERE id {AMONG} ORDER BY id"
-        return self._ask(question, [json.dumps(self._texts[begin:end].tolist())])
-
     def captions_by_language(self) -> dict[str, np.ndarray]:
         """Returns the numbers of the captions in each language, int64 [K] rising."""
         found = collections.defaultdict(list)

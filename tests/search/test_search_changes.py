@@ -67,6 +67,12 @@ def test_a_bar_that_is_drawn_for_every_picture_changes_nothing(table, opened, tm
     assert np.array_equal(made.embeddings, opened.embeddings)
 
 
+def test_a_field_that_no_item_has_is_said_when_an_index_is_made(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    with pytest.raises(UserError, match="--fields=brnad: no item has this field; the fields are brand, price"):
+        commands.index([str(table)], str(tmp_path / "index"), model="colors", fields=["price", "brnad"])
+
+
 def test_a_table_with_names_of_columns_has_fields(opened):
     known = {opened.items[row]: opened.describe(row) for row in range(len(opened))}
     assert known["red.png"].fields == {"brand": "acme", "price": "10"} and known["violet.png"].fields == {}
@@ -308,7 +314,8 @@ def test_captions_come_with_their_items(tmp_path, monkeypatch):
     index = sync(tmp_path / "index", again, [(row, png((3, 0, 247)))])
     assert again.texts == ["autre thing"] and not again.encoded and index.counts.changed == 1
     assert index.counts.gone == 9 and len(index) == 10
-    of_row = {text: vector for (_, text), vector in zip(index.table.caption_texts(0, 99), index.captions.vectors)}
+    texts = [text for item in index.table for _, text in item.captions]
+    of_row = dict(zip(texts, index.captions.vectors, strict=True))
     np.testing.assert_allclose(of_row["thing 3"], ColorEmbedder().encode_text(["thing 3"])[0], atol=1e-3)
 
 
