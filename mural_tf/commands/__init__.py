@@ -41,6 +41,11 @@ TRAINING = dict(
 )
 
 
+def _define_fields() -> flags.FlagHolder:
+    what = "Fields to show: brand,price; empty: none. Default: they are chosen."
+    return flags.DEFINE_list("fields", None, what)
+
+
 @cli.command(**TRAINING)
 def pretrain(config, dry_run, tpu_type, **training):
     """Trains a model from scratch; the same command again resumes.
@@ -112,9 +117,7 @@ def _catalogue_config():
         (),
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
-    fields=lambda: flags.DEFINE_string(
-        "fields", None, "Fields to show, brand,price or none. Default: they are chosen."
-    ),
+    fields=_define_fields,
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
@@ -151,8 +154,7 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
 
     source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
     request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
-    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
-    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", wanted)
+    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", fields)
 
 
 def _define_protocol():
@@ -287,7 +289,7 @@ def embed(sources, model, output, restart, trust, **settings):
     batch_size=(64, "Images encoded at a time.", 1),
     prune=(False, "Take out what the sources hold no more."),
     embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
-    fields=lambda: flags.DEFINE_string("fields", None, "Fields to show: brand,price. Default: they are chosen."),
+    fields=_define_fields,
     queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
     calibrate=(
         "",
@@ -313,8 +315,7 @@ def search_index(sources, fields, queries, trust, **flag):
         cli.need(model=flag["model"])
     from mural_tf.search import commands
 
-    wanted = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
-    commands.index(names=sources, queries_file=queries, fields=wanted, **flag)
+    commands.index(names=sources, queries_file=queries, fields=fields, **flag)
 
 
 @cli.command(
