@@ -360,6 +360,7 @@ FIRST_RUNS = (
     Method("EmbN, English, translated queries", (Stage("emoji:embn", text_pairs=0),), asked_in_english=True),
 )
 
+
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
     """With the same text pairs as the other rows, where the configuration leaves out names of languages and places."""
