@@ -87,7 +87,7 @@ def main(_) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             pool.submit(
                 make_index, index, exports["LiteRT"], FLAG["count"].value
-            ).result()  # a child's memory counts us
+            ).result()  # whose memory is not ours
         pathlib.Path(exports["TensorFlow"]).mkdir()
         for path in pathlib.Path(export).resolve().iterdir():  # without lite/, which would be taken
             if path.name != "lite":
