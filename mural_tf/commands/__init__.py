@@ -351,7 +351,8 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
-    from mural_tf.search.queries import Query, read_queries
+    from mural_tf.search.queries import Query
+    from mural_tf.search.query_files import read_queries
 
     asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
     asked += read_queries(flag["queries"]) if flag["queries"] else []

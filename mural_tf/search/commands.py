@@ -24,12 +24,12 @@ from mural_tf.search.queries import (
     Result,
     check_filters,
     check_queries,
-    read_queries,
     search,
     to_json,
     to_lines,
     write_gallery,
 )
+from mural_tf.search.query_files import read_queries
 
 
 def index(

@@ -18,8 +18,10 @@ from mural_tf.metrics import top_k
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, index_in_memory, load_index
-from mural_tf.search.items import IMAGES, TEXTS, Item, read_image
-from mural_tf.search.queries import Query, read_queries, search
+from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.queries import Query, search
+from mural_tf.search.query_files import read_queries
+from mural_tf.search.stored_images import read_image
 
 
 @pytest.fixture
