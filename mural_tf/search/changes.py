@@ -462,15 +462,13 @@ def remove(
     folder: str | os.PathLike,
     names: Sequence[str] = (),
     filters: Sequence[Filter] = (),
-    gone: bool = False,
     dry_run: bool = False,
 ) -> tuple[int, int]:
     """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
 
     Args:
-      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none,
-      filters: those that pass, see `Index.search`; none for all items.
-      gone: of these only items whose image is not there any more.
+      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none.
+      filters: those that pass, see `Index.search`.
       dry_run: count only.
 
     Raises:
@@ -479,8 +477,6 @@ def remove(
     with changing(folder) as opened:
         table = ItemTable(pathlib.Path(folder) / files.NAME)
         rows = _named(table, names) if names else table.rows_with(filters)
-        if gone:
-            rows = np.array([row for row in rows.tolist() if _is_gone(table[row])], np.int64)
         if len(rows) == len(table):
             raise UserError(
                 f"Nothing of the {len(table):,} {table.meta['kind']} would be left: delete {folder} itself."
@@ -488,16 +484,6 @@ def remove(
         if len(rows) and not dry_run:
             delete(opened, table.ids[rows])
     return len(rows), len(table)
-
-
-def _is_gone(item: Item) -> bool:
-    """Tells whether the image of an item is not there any more; an item without one is not gone."""
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not read_image(item)
-    except (OSError, ValueError):
-        return True
 
 
 def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:

@@ -414,4 +414,4 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
     with pytest.raises(UserError, match=message):
-        commands.search_once("model", str(shared[0]), queries, **options)
+        commands.query(str(shared[1]), queries, **options)

@@ -489,10 +489,9 @@ def test_readers_go_on_while_the_index_changes(table, made):
 
 
 def test_the_command_delete(made, table, monkeypatch, capsys):
-    (table.parent / "blue.png").unlink()
-    commands.remove(str(made), [], gone=True, dry_run=True)
+    commands.remove(str(made), ["blue.png"], dry_run=True)
     assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
-    commands.remove(str(made), [], gone=True)
+    commands.remove(str(made), ["blue.png"])
     commands.remove(str(made), [], parse_filters(["brand=zeta"]))
     assert capsys.readouterr().out.splitlines()[1] == f"1 of 3 images are removed from {made}."
     assert names(load_index(made)) == ["red.png", "violet.png"]
