@@ -118,7 +118,6 @@ def _catalogue_config():
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
     fields=_define_fields,
-    max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
     translations=(
@@ -258,17 +257,15 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
     kind=("images", "What of the inputs to embed.", ["images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-    batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
     trust=cli.define_trust,
 )
 def embed(sources, model, output, restart, trust, **settings):
     """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
 
     python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
-    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+    python -m mural_tf search index FOLDER --output=INDEX
 
     Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
     """
@@ -281,16 +278,12 @@ def embed(sources, model, output, restart, trust, **settings):
 
 @cli.command(
     positional=True,
-    model=("", "Workdir, export or hf://ORG/NAME. Default with --embeddings: the model that made them.", model_name),
+    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index, or the vectors.", model_name),
     output=(None, "Folder of the index.", place),
     kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
-    dtype=("", "Type of the stored vectors. Default: float32.", ["", "float32", "float16"]),
-    batch_size=(64, "Images encoded at a time.", 1),
     prune=(False, "Take out what the sources hold no more."),
-    embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     fields=_define_fields,
-    queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
     calibrate=(
         "",
         "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
@@ -298,91 +291,74 @@ def embed(sources, model, output, restart, trust, **settings):
     ),
     trust=cli.define_trust,
 )
-def search_index(sources, fields, queries, trust, **flag):
+def search_index(sources, trust, **flag):
     """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
-    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+    python -m mural_tf search index VECTORS --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. When the sources have changed:
+    VECTORS is what the command embed has made. When the sources have changed:
 
     python -m mural_tf search index --prune --output=INDEX
 
     docs/search.md has the rest.
     """
-    if sources and not flag["embeddings"]:
-        cli.need(model=flag["model"])
     from mural_tf.search import commands
 
-    commands.index(names=sources, queries_file=queries, fields=fields, **flag)
+    commands.index(sources, **flag)
 
 
 @cli.command(
     positional=True,
-    index=("", "Folder of the index.", place),
+    index=(None, "Folder of the index.", place),
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
-    images=("", "Search this folder, glob or data set, without an index.", place),
-    split=("", "Only this split of a folder of TFRecords."),
     image=((), "An image to search with; may be repeated.", there),
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
-    language=("", "BCP 47 code of the sentences, for fonts on the page."),
     rank=("", "By pictures, texts (captions), words or, by default, all."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
-    offset=(0, "Leave out so many of the best.", 0),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),
     json=("", "Write the results for programs; - prints them.", place),
     trust=cli.define_trust,
 )
-def search_query(sentences, index, model, images, language, trust, **flag):
+def search_query(sentences, index, model, image, queries, filter, trust, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
 
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
-
-    Without keeping an index, in a folder or a split of TFRecords:
-
-    python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
-    cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
-    from mural_tf.search.queries import Query, read_queries
+    from mural_tf.search.queries import Query
+    from mural_tf.search.query_files import read_queries
 
-    asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
-    asked += read_queries(flag["queries"]) if flag["queries"] else []
-    same = ("top", "html", "json", "rank", "sort", "offset")
-    common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
-    if images:
-        commands.search_once(model, images, asked, split=flag["split"], **common)
-    else:
-        commands.query(index, asked, model=model, **common)
+    asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
+    asked += read_queries(queries) if queries else []
+    commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
 
 
 @cli.command(
     positional=True,
     index=(None, "Folder of the index.", place),
     filter=((), FILTER),
-    gone=(False, "Only images that are not there any more."),
     dry_run=(False, "Remove nothing, only say how many it would be."),
 )
-def search_delete(names, index, filter, gone, dry_run):
+def search_delete(names, index, filter, dry_run):
     """Takes images, or texts, out of an index, without making it again.
 
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
-    python -m mural_tf search delete --gone --index=INDEX
 
     A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
     """
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
 
-    commands.remove(index, names, parse_filters(filter), gone, dry_run)
+    commands.remove(index, names, parse_filters(filter), dry_run)
 
 
 @cli.command(
@@ -406,21 +382,16 @@ def search_export(index, output, to):
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     title=("", "Title of the search page."),
-    max_batch=(64, "Rows in one run of an encoder; a picture counts one more per million pixels.", 1),
-    max_request_mb=(32, "Size of a request's body.", 1),
-    timeout_s=(60.0, "How long a request may take; its body has half of that to arrive.", (0.1, 3600.0)),
 )
-def serve(export, index, host, port, title, max_batch, max_request_mb, timeout_s):
+def serve(export, **flag):
     """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
     from mural_tf.search.server.app import serve
-    from mural_tf.search.server.limits import Limits
 
-    limits = Limits(max_batch, max_request_mb * 2**20, timeout_s)
-    serve(export, index=index, host=host, port=port, title=title, limits=limits)
+    serve(export, **flag)
 
 
 @cli.command(

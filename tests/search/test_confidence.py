@@ -176,13 +176,6 @@ def test_too_little_teaches_nothing(count, right, message):
         confidence.learn(index, model, asked)
 
 
-def test_sentences_with_known_answers_teach_as_captions_do():
-    model, index = world()
-    queries = [Query(model.caption(a, n), a, right=(f"p{n}",)) for n in range(300, 500) for a in SYLLABLES]
-    learnt = confidence.learn(index, model, [], [*queries, Query("no answer"), Query(image="x", right=("p300",))])
-    assert (learnt.asked, learnt.pictures) == (400, 200)
-
-
 def test_it_is_kept_as_json():
     _, index = world()
     learnt = index.confidence

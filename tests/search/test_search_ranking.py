@@ -12,7 +12,7 @@ from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.search import commands, ranking, strangers, words
-from mural_tf.search.database import ItemTable
+from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json
@@ -111,7 +111,7 @@ def test_a_model_without_the_head_is_refused_before_it_is_asked(index):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_question_is_syntax(text):
-    table = ItemTable(ITEMS)
+    table = table_of(ITEMS)
     rows, shares = table.by_words(text, 10)
     assert ((0 < shares) & (shares <= 1)).all() and len(set(rows.tolist())) == len(rows)
     table.whole(text), table.with_words(text)
@@ -122,7 +122,7 @@ def test_no_question_is_syntax(text):
     ("犬", [2]), ("蛙", [1]), ("青い", [1]), ("Zo", [1, 2]), ("ZOÉ C", [1, 2]), ("RÉD", [0]), ("猫", []), ("!", []),
 ])  # fmt: skip
 def test_short_words_are_found(text, rows):
-    assert sorted(ItemTable(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
+    assert sorted(table_of(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
 
 
 @pytest.mark.parametrize("asked, said", [
@@ -130,7 +130,7 @@ def test_short_words_are_found(text, rows):
     ("izmir", "İZMİR"), ("αθηνα", "Αθήνα"), ("strasse", "Straße"), ("हिन्दी", "हिन्दी"),
 ])  # fmt: skip
 def test_words_are_found_as_people_type_them(asked, said):
-    table = ItemTable([Item("1", captions=(("", said),)), Item("2")])
+    table = table_of([Item("1", captions=(("", said),)), Item("2")])
     assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
@@ -139,7 +139,7 @@ def test_vowel_signs_of_indic_scripts_tell_words_apart():
 
 
 def test_a_word_with_a_minus_is_a_whole_word():
-    table = ItemTable([Item("1", captions=(("en", text),)) for text in ("coloured", "a red hat", "hundred", "red")])
+    table = table_of([Item("1", captions=(("en", text),)) for text in ("coloured", "a red hat", "hundred", "red")])
     assert table.with_words("red").tolist() == [1, 3]
 
 
@@ -161,7 +161,7 @@ def test_long_questions_and_filters_are_told_their_bounds(index):
 
 
 def test_a_language_can_be_hidden():
-    table = ItemTable(ITEMS)
+    table = table_of(ITEMS)
     assert table.by_words("roter Schuh", 10)[0].tolist() == [0]
     assert table.by_words("roter Schuh", 10, hidden={"de"})[0].tolist() == []
     assert table.whole("ein roter Schuh").tolist() == [0] and table.whole("ein roter Schuh", {"de"}).tolist() == []
@@ -313,7 +313,7 @@ def test_the_closest_caption_of_an_item_counts(block, monkeypatch):
     monkeypatch.setattr(ranking, "BLOCK", block)  # captions of one item lie in two blocks; filters hold in each
     items = [Item(str(n), captions=tuple(("en", f"{n} {m}") for m in range(n % 4))) for n in range(40)]
     vectors = unit(np.random.default_rng(0).standard_normal((60, 8))).astype(np.float16)
-    captions = ranking.Captions(vectors, ItemTable(items), "")
+    captions = ranking.Captions(vectors, table_of(items), "")
     asked = unit(np.random.default_rng(1).standard_normal((3, 8)))
     of_rows = np.repeat(np.arange(40), np.arange(40) % 4)
     for query, (rows, scores) in zip(asked, captions.search(asked, 5, np.arange(40) != 3)):
