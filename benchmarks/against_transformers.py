@@ -1,4 +1,4 @@
-"""One training step of our ALIGN beside Hugging Face transformers' `AlignModel` in PyTorch, on the same processor.
+"""One training step of our ALIGN and of Hugging Face transformers' `AlignModel` in PyTorch, on the same processor.
 
     python -m benchmarks.against_transformers --pytorch=/path/to/venv/bin/python
 
@@ -188,7 +188,7 @@ class Side:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message stands above.")
+        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message is above.")
 
     def close(self):
         self.process.stdin.close()

@@ -1,4 +1,4 @@
-"""Encoding with imported towers beside PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
+"""Encoding with imported towers and with PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
 
     python -m benchmarks.checkpoints --pytorch=/path/to/venv/bin/python
 

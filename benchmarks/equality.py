@@ -6,9 +6,9 @@
 The project is deterministic, so a rewrite that should change nothing can be held to equality. For every method and
 variant, on one fixed batch: the initial weights; embeddings, losses and logs; gradients and BatchNorm's moments in one
 pass and in four chunks; logs and all variables after one training step; names, shapes and types in the checkpoint. For
-three of them also the signatures of an export and what they give. `--methods=mural,mule_lp` chooses.
+three of them also the signatures of an export and their results. `--methods=mural,mule_lp` chooses.
 
-Models and batches are those of the tests (`tests/contract.py`), with weights drawn here by name, so that the order in
+Models and batches are the tests' (`tests/contract.py`), with weights drawn here by name, so that the order in
 which a model is built does not matter. One thread computes. Numbers still depend on the processor and on TensorFlow's
 version: compare where you wrote. A rewrite may move fields on purpose: then change their names in the variants below.
 """
@@ -69,7 +69,7 @@ LP = {
     **under("text_tower", frozen_words=True),
 }
 VIT = under("image_tower", name="vit", image_size=32, patch_size=16, layers=1, hidden_size=16, heads=2)
-VARIANTS = {  # beside every method as `contract` makes it
+VARIANTS = {  # further variants of methods, next to each method as `contract` makes it
     "mural_deep": ("mural", DEEP),
     "mural_per_task": ("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
     "mural_image_text": ("mural", PICTURES | under("loss", text_text_weight=0.0) | under("image_tower", frozen=True)),
@@ -111,7 +111,7 @@ def computed(model, batch: dict) -> dict[str, np.ndarray]:
 
 
 def own_variables(model) -> list[tf.Variable]:
-    """The model's variables without those that sum up its logs, which have no names of their own."""
+    """The model's variables without the sums of its logs, which have no names of their own."""
     sums = {variable.ref() for metric in model.metrics for variable in metric.variables}
     return [variable for variable in model.variables if variable.ref() not in sums]
 
@@ -143,7 +143,7 @@ def checkpoint_keys(model) -> dict[str, np.ndarray]:
 
 
 def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
-    """An export's signatures, and what they give; one picture is damaged, one text is empty, one too long."""
+    """An export's signatures and their results; one picture is damaged, one text is empty, one too long."""
     tokenizer, values = contract.tokenizer(config), {}
     texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
     features = config.image_tower.name == "features"

@@ -53,7 +53,7 @@ class Kind(NamedTuple):
     one and the damaged file's name, and returns how many things were used, and how many skipped and counted."""
 
     make: Callable[[pathlib.Path], None]  # fills a new folder
-    files: Sequence[str]  # patterns of those that are damaged
+    files: Sequence[str]  # patterns of the files to damage
     ways: Sequence[Callable]  # how
     read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
@@ -133,7 +133,7 @@ SOURCES = {  # the damaged file → the source that it is part of
 
 
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Nothing is missing from what a source gives unless something was counted."""
+    """No record is missing from a source's output unless a loss was counted."""
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
     dataset_folder.describe(output)
@@ -233,7 +233,7 @@ KINDS = {
 def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
     """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
 
-    Returns one of `OUTCOMES`, and what was damaged and how or what it said. Ends the process after `SECONDS`.
+    Returns one of `OUTCOMES`, and the damage or the message. Ends the process after `SECONDS`.
     """
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")
     good, copy = root / kind.make.__name__, root / f"{name}-{seed}"

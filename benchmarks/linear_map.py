@@ -6,9 +6,9 @@
 From the vectors of the multilingual Universal Sentence Encoder, which learned 16 languages (Yang et al., 2020), into
 the space of multilingual-e5-small (Wang et al., 2024), by the ridge regression of `mural_tf/models/linear.py`. It is
 learned on the English texts of the emoji benchmark but for the names of its test split. For each language the test's
-names in it look for the English ones among all of them: the mean of R@1, 5 and 10 in percent, through the map, and by
-e5 itself, whose vectors are taken less their mean over the English texts. The strength is the one that finds most of
-dev's English names, a map learned without them.
+names in it look for the English names among all English names: the mean of R@1, 5 and 10 in percent, through the map,
+and by e5 itself, whose vectors are taken less their mean over the English texts. The strength is the value that finds
+most of dev's English names, a map learned without them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
         names = [asked[row][language] for row in own]
         sides = carry(student(names)), teacher(names) - mean
         recalls[language] = [recall(queries, english, own) for queries in sides]
-    groups = {"mean of the seven but English": LEARNED[1:], "mean of those that USE did not learn": STRANGE}
+    groups = {"mean of the seven but English": LEARNED[1:], "mean of the languages that USE did not learn": STRANGE}
     recalls |= {title: np.mean([recalls[name] for name in names], axis=0) for title, names in groups.items()}
     return [line(title, *found) for title, found in recalls.items()]
 

@@ -2,9 +2,9 @@
 
 python -m benchmarks.lite_inputs EXPORT [--texts=FILE] [--pictures=FOLDER] [--count=100000]
 
-EXPORT has a `lite/`. Texts are lines of a file, or those of an emoji data folder's TFRecords in every language; to them
-come lines with control characters, invalid UTF-8 and doubled spaces. Prints how many lines have other ids, with an
-example of each kind of difference, and the difference of pixels in 255ths.
+EXPORT has a `lite/`. Texts are lines of a file, or the captions of an emoji data folder's TFRecords in every language;
+to them come lines with control characters, invalid UTF-8 and doubled spaces. Prints how many lines have other ids, with
+an example of each kind of difference, and the difference of pixels in 255ths.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Attacks on a server that this starts: damaged requests, then bodies that want memory beside a good client.
+"""Attacks on a server that this starts: damaged requests, then bodies that want memory next to a good client.
 
     python -m benchmarks.rest_attack --export=exported [--count=2000] [--seed=0] [--seconds=30]
 
 1. Requests that the server could have answered, damaged (bytes, JSON, base64, images, headers, lengths, compression),
    or left by their client; each follows from its seed. An answer comes within 30 seconds and is either right (vectors
    of length 1) or an error with 4xx or 503, in JSON unless it is not HTTP.
-2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, beside a
-   client that keeps asking for a text or a small picture: its answers are right, and memory is at most 1.5 times that
-   of before + 256 MiB.
+2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, next to
+   a client that keeps asking for a text or a small picture: its answers are right, and memory is at most 1.5 times the
+   memory before + 256 MiB.
 
 At the end the server is well, ends on SIGTERM, and has no stack trace in its log.
 """
@@ -79,7 +79,7 @@ def picture(draw: random.Random) -> dict:
 
 
 def value(draw: random.Random, depth: int = 3):
-    """Any JSON value, odd ones above all."""
+    """Any JSON value, odd values above all."""
     kind = draw.randrange(7 if depth else 4)
     if kind < 4:
         return (draw.choice(ODD), draw.choice(["a red heart", 7, 0.5]), picture(draw),
@@ -117,7 +117,7 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
     head = f"{method} {path} HTTP/1.1\r\n"
     raw = (head + "".join(f"{name}: {text}\r\n" for name, text in headers.items()) + "\r\n").encode()
     if draw.random() < 0.05:
-        raw, leaves = damaged(draw, raw, BINARY)[0], True  # whatever it claims now, it is complete: nothing may come
+        raw, leaves = damaged(draw, raw, BINARY)[0], True  # it is complete by its own claim, so an answer need not come
     return raw + content, leaves
 
 
@@ -143,7 +143,7 @@ def verdict(status: int, content: bytes, raw: bytes) -> str:
         return ""  # no body; a page other than predictions
     try:
         answer = json.loads(content)
-    except ValueError:  # what is no HTTP, or packed in unknown ways, aiohttp itself answers, in plain text
+    except ValueError:  # aiohttp itself answers broken HTTP and unknown encodings, in plain text
         return "" if status == 400 else f"{status} without JSON: {content[:100]!r}"
     if status == 200:
         lengths = np.linalg.norm(np.array(answer.get("predictions", answer.get("outputs")), float), axis=-1)
@@ -154,7 +154,7 @@ def verdict(status: int, content: bytes, raw: bytes) -> str:
 
 
 def fuzz(port: int, seeds) -> tuple[collections.Counter, list[str]]:
-    """Sends the request of each seed; returns {status: count} and what went wrong."""
+    """Sends the request of each seed; returns {status: count} and the problems."""
     counts, wrong = collections.Counter(), []
     for seed in seeds:
         raw, leaves = request(random.Random(seed))
@@ -216,7 +216,7 @@ def resident(pid: int) -> float:
 
 @contextlib.contextmanager
 def served(export, *flags: str):
-    """Starts a server; yields its port and process, and at the end checks that SIGTERM ends it and what it logged."""
+    """Starts a server; yields its port and process, and at the end checks its log and that SIGTERM ends it."""
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0", *flags]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -237,13 +237,13 @@ def main() -> None:
     parser.add_argument("--export", required=True)
     parser.add_argument("--count", type=int, default=2000, help="of damaged requests")
     parser.add_argument("--seed", type=int, default=0, help="of the first request; the next has the next")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and beside the attack")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and during the attack")
     arguments = parser.parse_args()
     with served(arguments.export, "--timeout_s=10") as (port, process):
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)
-        for name, bodies in {"alone": [], "beside the attack": large_bodies()}.items():
+        for name, bodies in {"alone": [], "during the attack": large_bodies()}.items():
             counts, times, problems, most = attack(port, process.pid, arguments.seconds, bodies)
             p50, p99 = 1000 * np.percentile(times, [50, 99])
             print(f"{name}: {len(times)} texts and pictures, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong")

@@ -1,4 +1,4 @@
-"""The exported encoders beside Hugging Face in PyTorch.
+"""The exported encoders and Hugging Face's in PyTorch.
 
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
@@ -124,7 +124,7 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
     encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
     texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}
-    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single ones}
+    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single items}
         request = json.loads(line)
         items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
         for i in range(0, (request["singles"] or len(items)) * size, size):

@@ -3,11 +3,12 @@
     pip install lang2vec langcodes
     python -m benchmarks.similarity docs/results/similarity.csv ALIGN=maps/align/similarity.csv MURAL=maps/mural/...
 
-Of each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the same
-family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
-fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar one is of the
-same family, where the family has another member here, beside what a random neighbour gives; and of the pairs that the
-paper's text names as near the rank of each one among all others' similarities to the other: the second's, the first's.
+Prints for each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the
+same family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
+fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar language
+belongs to the same family, where the family has another member here, and the same share for a random neighbour; and of
+the pairs that the paper's text names as near the rank of each one among all others' similarities to the other: the
+second's, the first's.
 
 A language counts once, by its plain tag; constructed languages, creoles, and those without a place are left out.
 Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 points' distances locate a language.
@@ -78,7 +79,7 @@ def mantel(one: np.ndarray, other: np.ndarray, fixed: np.ndarray | None = None, 
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns, in percent, the share of languages whose most similar one is of their family, and a random one's."""
+    """Returns, in percent, the share of languages whose most similar language is of their family, and by chance."""
     same = np.array(families)[:, None] == np.array(families)
     np.fill_diagonal(same, False)
     counted = same.any(axis=1)

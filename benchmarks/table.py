@@ -20,7 +20,7 @@ image-caption pair in the languages of HELD_OUT; text pairs in them it may see, 
 rows of --rows=stage go beyond the budget, by a stage of translations. --held_out_names trains and measures on the build
 with held-out names, which has a column more.
 
-A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
+A run is a folder below --output, with its output in a .log next to it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
 finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
 has it (`benchmarks.results`), or of another name of --rows; and methods_languages.csv, mean recall by language.
@@ -91,7 +91,7 @@ class Run:
 
 
 def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
-    """Returns the runs of a method's stages, the last one last. Those that begin alike share their folders."""
+    """Returns the runs of a method's stages, the last one last. Stages that begin alike share their folders."""
     runs, names, source = [], [], None
     for stage in stages:
         others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models}
@@ -114,7 +114,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `finish` for every run, `jobs` at a time, all first stages before the second ones, and `after` after each.
+    """Calls `finish` for every run, `jobs` at a time, all first stages before the second stages, and `after` after
+    each.
 
     Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
     """
@@ -224,7 +225,7 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
 
 
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
-    """Writes the benchmark with what a trained ALIGN says of its pictures, in their place."""
+    """Writes the benchmark with a trained ALIGN's features in place of its pictures."""
     from mural_tf.ingest.features import cache_features
 
     align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]
@@ -266,7 +267,7 @@ def collect(
 
 
 def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
-    """Returns one seed's numbers, {column: number or None}, from what the runs of its stages left in their workdirs.
+    """Returns one seed's numbers, {column: number or None}, from the workdirs of its stages.
 
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
@@ -321,9 +322,9 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows except the first, which traces functions; None if there is one row only.
+    """The median over the log's rows except the first, which traces functions; `None` if there is one row only.
 
-    Of processor time, which other programs on the machine change little.
+    It counts processor time, which other programs on the machine change little.
     """
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     column = "train/processor_seconds_per_step"

@@ -1,12 +1,12 @@
-"""What a trained model does on the emoji benchmark beside image-text retrieval in one language.
+"""What a trained model does on the emoji benchmark besides image-text retrieval in one language.
 
     python -m benchmarks.translation WORKDIR data/emoji_core translation.json
 
-Translation, per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and
+Translation, per head of the text tower ("default": the head that embeds everywhere else; MURAL's "text_text") and
 language but English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their
-English ones, one caption an image, pool: the images captioned in both; "default_held_out": with held-out names alone as
-queries. "mixed_pool": what images find among the names in all languages ([MURAL] A.5). "styles": the mean recall
-between the test's drawings and the same emoji in the first training style ([MURAL] Table 5).
+English captions, one caption per image, pool: the images captioned in both; "default_held_out": with held-out names
+alone as queries. "mixed_pool": the names that images find among the names in all languages ([MURAL] A.5). "styles": the
+mean recall between the test's drawings and the same emoji in the first training style ([MURAL] Table 5).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
 
 
 def recall_between_styles(embedder, data_dir: str) -> float:
-    """Returns the mean recall, in percent, between the test's drawings and those of the first training style."""
+    """Returns the mean recall, in percent, between the test's drawings and the drawings of the first training style."""
     import numpy as np
 
     from mural_tf.data import records

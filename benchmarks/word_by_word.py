@@ -3,16 +3,17 @@
     pip install nltk
     python -m benchmarks.word_by_word data/mine data/mine_words sw,am      # or of every language with pairs
 
-It helped nobody yet: `docs/results/word_by_word.csv`. `configs/translated.py:words=FOLDER` trains on such texts.
+It has not helped so far: `docs/results/word_by_word.csv`. `configs/translated.py:words=FOLDER` trains on such texts.
 
 A translation pair teaches a text tower its phrase, and hardly the words: of names whose words were all translated in
-other names it finds few. Here every text of the pivot language is written in another one, word for word, however odd
-its grammar, so that words are met in thousands of phrases. Duan et al., "Bilingual Dictionary Based Neural Machine
+other names it finds few. Here every text of the pivot language is written in another language, word for word, however
+odd its grammar, so that words are met in thousands of phrases. Duan et al., "Bilingual Dictionary Based Neural Machine
 Translation without Using Parallel Sentences" (2020), and Wang et al., "Expanding Pretrained Models to Thousands More
 Languages via Lexicon-based Adaptation" (2022), train on such texts with given dictionaries. Here IBM Model 1
 (Brown et al., 1993), by NLTK, finds one in the pairs.
 
-The pairs that are written keep the group of the text that they translate; `data.sources` mixes them with the real ones.
+The pairs that are written keep the group of the text that they translate; `data.sources` mixes them with the real
+pairs.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     """Returns which words of the second sides the words of the first become: {word: (words, weights)}, likeliest first.
 
     A weight is p(f | e) · p(e | f) by IBM Model 1 in both directions: high where each is the other's translation in
-    most pairs, and low for what stands beside everything. Words without an entry of `LEAST` are not in it.
+    most pairs, and low for words that accompany every word. Words without an entry of `LEAST` are not in it.
 
     Raises `UserError` where NLTK is not installed.
     """
@@ -69,7 +70,7 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     entries = collections.defaultdict(list)
     for word, row in forward.items():
         for pivot_word, probability in row.items():
-            if pivot_word is not None:  # which stands for "from no word"
+            if pivot_word is not None:  # None means "from no word"
                 weight = round(probability * backward[pivot_word][word], 6)  # the same on every run
                 if weight >= LEAST:
                     entries[pivot_word].append((-weight, word))
@@ -81,7 +82,7 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
     """Returns up to `copies` different translations of a text, none where the dictionary lacks half of its words.
 
     Words that it lacks are left out. Each word becomes one of its entry, by weight, in the text's order or, for one
-    copy of two, in the reverse: languages differ in what stands first.
+    copy of two, in the reverse: languages differ in the order of words.
     """
     words = words_of(text)
     known = [dictionary[word] for word in words if word in dictionary]
@@ -95,7 +96,7 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
 
 
 class Sample:
-    """Keeps at most `size` of the different items that it is given: those of least hash, the same ones in any order."""
+    """Keeps at most `size` of the different items that it is given: the items of least hash, in any order."""
 
     def __init__(self, size: int):
         self._size = size
@@ -140,8 +141,8 @@ def build_word_by_word(
       data_dir: a data folder with text pairs, one side of which is in the pivot language.
       output: as in `build_folder`.
       languages: BCP 47, into which texts are translated; empty: all that have pairs with the pivot.
-      pivot: the language whose texts are translated: those of all its pairs, whatever their other side.
-      copies: translations of each text, in each language; equal ones are written once.
+      pivot: the language whose texts are translated: the texts of all its pairs with any language.
+      copies: translations of each text, in each language; equal translations are written once.
       max_pairs: that a language's dictionary is learnt from; more are sampled by hash. It is held in memory.
       max_texts: that are translated; more are sampled by hash.
       seed: of the words that are chosen.
@@ -190,7 +191,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     total = records.write_records(folder, records.TEXT_PAIRS, "train", translated(), shards)
     if not total:
         raise UserError(
-            f"The pairs of {data_dir} in {_listed(languages)} hold no dictionary: no word stands beside another often "
+            f"The pairs of {data_dir} in {_listed(languages)} hold no dictionary: no two words meet often "
             "enough. Take languages with more pairs."
         )
     return {

@@ -2,7 +2,7 @@
 
 `python -m mural_tf COMMAND …` and the scripts at the top of the repository call `run_command` with the table of
 `mural_tf/commands.py`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
-are parsed, and what they run imports it inside the main function only, so that `--help` stays fast.
+are parsed, and the functions that they call import it inside the main function only, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Command:
 
     Attributes:
       main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
-      positional: whether `main` takes the arguments that are not flags, before all else; otherwise there may be none.
+      positional: whether `main` takes the arguments that are not flags, before all else; otherwise such arguments are
+          refused.
       entries: of `define`.
     """
 
@@ -112,7 +113,7 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
 def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Divides a command line into the command's name and the arguments of the command.
 
-    The name is made of the first arguments that are not flags; flags may stand before it. It is shorter than any name
+    The name is made of the first arguments that are not flags; flags may come before it. It is shorter than any name
     in `commands`, or empty, where the command line ends too early.
 
     Raises:
@@ -151,9 +152,9 @@ def _describe_flags(module: str) -> str:
 
 
 def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
-    """Parses the flags, calls `main(argv)` and exits with what it returns (None is 0); never returns.
+    """Parses the flags, calls `main(argv)` and exits with its return value (None is 0); never returns.
 
-    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise there may be none.
+    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise such arguments are refused.
 
     A `UserError`, unusable flags, a full disk, a missing permission or any other failed file operation becomes one
     line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
@@ -208,8 +209,8 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place`, `here` or
-    `model` for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
+    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `place`, `here`
+    or `model` for names of files and folders. The default's type is the flag's; a list is given as "a,b", the
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
     entry defines its flag itself: `define_config`, `define_trust`.
     """
@@ -252,7 +253,7 @@ def here(flag: str, value: str | None) -> None:
 
 
 def model(flag: str, value: str | None) -> None:
-    """Raises `UserError` for what is neither a place nor a name on the Hugging Face Hub, or only looks like a name."""
+    """Raises `UserError` for a value that is neither a place nor a name on the Hub, or only looks like a name."""
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
@@ -262,7 +263,7 @@ def model(flag: str, value: str | None) -> None:
 
 
 def handle(flag: str, value: str | None) -> None:
-    """Raises `UserError` for what is neither a model nor the address of a TF-Hub module."""
+    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
     if value != "nothing" and not (value or "").startswith(("https://", "http://")):
         model(flag, value)
 
@@ -281,7 +282,7 @@ def define_config(
     """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
 
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
-    below `config.method`, so that other flags may override them. `default` names the one without `--config`.
+    below `config.method`, so that other flags may override them. `default` is the configuration without `--config`.
     """
     holder = config_flags.DEFINE_config_file("config", None, help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
-TOKENS = 4096  # of the texts in one call of the model: what is in memory grows with them
+TOKENS = 4096  # of the texts in one call of the model: memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
@@ -262,7 +262,7 @@ class Embedder:
         """
         if name not in self.text_heads:
             names = ", ".join(self.text_heads) or "none"
-            raise UserError(f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}.")
+            raise UserError(f"{self.path or 'The model'} has no text head {name!r}; besides image_text it has {names}.")
         other = copy.copy(self)
         other._embed_texts, other._head = self.text_heads[name], name
         return other
@@ -306,12 +306,12 @@ class Embedder:
 
         Returns:
           float32 [N, D], L2-normalised, or [D] of a single image; with on_error="skip" a pair: [K, D] of the readable
-          ones and their int64 [K] places in `images`.
+          images and their int64 [K] places in `images`.
 
         Raises:
           UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
             texts alone.
-          TypeError: something that is no image.
+          TypeError: something that is not an image.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> images = embedder.encode_image([red, blue])
@@ -355,7 +355,7 @@ class Embedder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The model's prompts, name -> text; `config.vocabulary.prompt` stands before texts where none is named."""
+        """The model's prompts, name -> text; `config.vocabulary.prompt` precedes texts where no prompt is named."""
         return prompts_of(self.config)
 
     def encode_text(
@@ -376,15 +376,15 @@ class Embedder:
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
             likeliest one.
-          prompt: the name of one of the model's `prompts`, which stands before each text in place of the default
-            one; "" for no prompt at all.
+          prompt: the name of one of the model's `prompts`, which precedes each text in place of the default prompt;
+            "" for no prompt at all.
 
         Returns:
           float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
 
         Raises:
           UserError: embeddings that are not finite, or a prompt that the model does not have.
-          TypeError: something that is no string.
+          TypeError: something that is not a string.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
         >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
@@ -479,7 +479,7 @@ class Embedder:
           progress: as in `encode_image`.
 
         Returns:
-          int64 [M, k], places in `images`, the closest first, equal ones in their order; and their cosines,
+          int64 [M, k], places in `images`, the closest first, equally close images in their order; and their cosines,
           float32 [M, k].
 
         Raises what `similarity` raises, and `ValueError` for a `k` below 1.
@@ -617,7 +617,7 @@ class Embedder:
     def _given(self, embeddings: Embeddings) -> Embeddings:
         if embeddings.shape[1] != self.embedding_size:
             raise ValueError(
-                f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
+                f"Embeddings are {embeddings.shape[1]} wide, this model's {self.embedding_size}: they are of "
                 "another model."
             )
         if not np.isfinite(embeddings).all():
@@ -667,7 +667,7 @@ def _is_image(value: object) -> TypeIs[Image]:
 def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
     """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
 
-    A text has at most a token for each byte, begin, end, and what stands before it; padding counts as tokens.
+    A text has at most a token for each byte, begin, end, and the prompt; padding counts as tokens.
     """
     begin = 0
     while begin < len(texts):

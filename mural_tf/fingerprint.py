@@ -1,4 +1,4 @@
-"""Which model vectors are of, known by what the model does: its vectors of a few fixed texts and pictures."""
+"""Which model made vectors: a model is known by its vectors of a few fixed texts and pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """Which model an index belongs to, known by what the model does: its vectors of a few fixed texts and pictures.
+    """Which model an index belongs to, known by the model's vectors of a few fixed texts and pictures.
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.

@@ -1,7 +1,7 @@
 """Models by their names on the Hugging Face Hub: `hf://ORG/NAME`, `hf://ORG/NAME@REVISION`, `hf://ORG/NAME/FILE`.
 
 huggingface_hub (the extra `hub`) fetches them into its cache, so its environment holds: HF_HOME and HF_HUB_CACHE,
-HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small ones that describe a
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small files that describe a
 model, then the weights that these lead to; pickles never, nor the same weights once more for other runtimes.
 """
 
@@ -186,7 +186,7 @@ def _one_line(text: str, name: Name) -> Iterator[None]:
         if getattr(getattr(error, "response", None), "status_code", 0) == 401:
             raise UserError(_no_model(text, name)) from None
         raise UserError(
-            f"{text} was not fetched whole: {_reason(error)}. The same command again goes on from what is there."
+            f"{text} was not fetched whole: {_reason(error)}. The same command again fetches the rest."
         ) from None
 
 

@@ -23,19 +23,19 @@ from mural_tf.trust import trusting
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and what marks it
+LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
     """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
 
-    Of a workdir `checkpoint` takes the "result", or the "latest" or dev's "best" weights; see docs/training.md.
+    For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
-    elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
-    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); a folder of
-    Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of single towers
-    must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`
-    names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
+    elsewhere; images are resized as the export's config.json next to it says, without that file straight to the
+    module's size. ALIGN is a folder that Hugging Face's `AlignModel` and its processor save (`kakaobrain/align-base`);
+    a folder of Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of
+    single towers must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or
+    `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
     docs/reliability.md.

@@ -34,8 +34,8 @@ class Status(NamedTuple):
 class RemotePath:
     """A file or folder elsewhere. Folders are only the beginnings of names: none has to be made, none is empty.
 
-    Every method raises `UserError` where no client for the scheme is installed, and `OSError` for what fails: also for
-    a bucket that is not there, and for a store that does not answer.
+    Every method raises `UserError` where no client for the scheme is installed, and `OSError` for failures: also for a
+    bucket that does not exist, and for a store that does not answer.
     """
 
     address: str
@@ -194,7 +194,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def find(pattern: str) -> list[RemotePath]:
-    """Returns the sorted files and folders that a name stands for, which may hold wildcards behind its first folder."""
+    """Returns the sorted files and folders that match a name, which may hold wildcards behind its first folder."""
     wild = re.search(r"[*?\[]", pattern)
     if not wild:
         path = RemotePath(pattern)
@@ -205,7 +205,7 @@ def find(pattern: str) -> list[RemotePath]:
 
 @contextlib.contextmanager
 def failures_of(name: str) -> Iterator[None]:
-    """Raises what a store's client raises as `OSError` with the name and one line of what is wrong."""
+    """Raises the errors of a store's client as `OSError` with the name and one line of explanation."""
     try:
         yield
     except (UserError, MemoryError):
@@ -236,7 +236,7 @@ def check_scheme(name: str) -> None:
 def let_tensorflow_read(name: str) -> None:
     """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
 
-    Raises `UserError` if this TensorFlow has none: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
+    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What a command shows while its user waits: a line before what takes long, and bars.
+"""What a command shows while its user waits: a line before long work, and bars.
 
 Everything goes to stderr; stdout is for results. Who calls the library from Python hears nothing, and sees bars as tqdm
 draws them.

@@ -4,7 +4,7 @@
 also gets models by their names on the Hugging Face Hub (hugging_face.py).
 `local_folder` gives a folder to work in, a workdir or an index. At its start it gets what the store has; from then on a
 thread uploads what changed, every `EVERY` seconds, and once more at the end. A machine that is preempted loses at most
-what was not uploaded yet: the same command on another machine goes on from what is in the store. A mounted bucket
+the files that were not uploaded yet: the same command on another machine goes on from the store. A mounted bucket
 (gcsfuse, rclone) does not promise this: there a checkpoint's index may arrive before its data.
 
 Stores have no locks. `in_use.lock` says who has the folder, and is written again with every look: a run that finds one
@@ -44,7 +44,7 @@ _OF_SQLITE = ("-wal", "-shm", "-journal")  # of a database that is open
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
 _copies: list[tempfile.TemporaryDirectory] = []
-_shown: dict[str, str] = {}  # folder of this machine that stands for one of a store -> the name that the user gave
+_shown: dict[str, str] = {}  # folder of this machine that replaces a store's -> the name that the user gave
 _named: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
 
@@ -65,7 +65,7 @@ def _replaced(text: str, names: dict[str, str]) -> str:
 
 
 def local_copy(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a file or folder on this machine with what one of a store holds; a local one is returned as it is.
+    """Returns a file or folder on this machine with the content of a store's; a local path is returned as it is.
 
     A model by its name, `hf://ORG/NAME`, lies in the Hub's cache and stays there. Copies of a store last as long as the
     process (`remove_copies`). Raises `UserError` if it is missing, or it cannot be read.
@@ -92,7 +92,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
 
 
 def local_model(path: str | os.PathLike) -> pathlib.Path:
-    """Returns `local_copy` of what names a model; raises `UserError` also for ORG/NAME that is no folder here."""
+    """Returns `local_copy` of a model's name; raises `UserError` also for ORG/NAME without such a folder here."""
     local = local_copy(path)
     if not local.exists() and (remedy := hugging_face.suggestion(path)):
         raise UserError(f"{path} does not exist: {remedy}.")
@@ -100,7 +100,7 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns `as_path` of what names a model, without a copy of a store's; a name on the Hub is its folder here."""
+    """Returns `as_path` of a model's name, without a copy of a store's folder; a name on the Hub is its folder here."""
     return local_copy(path) if hugging_face.is_name(path) else as_path(path)
 
 
@@ -173,7 +173,7 @@ class Mirror:
             if before := self._held():
                 print(f"{self.store} was last used by {before['holder']}: waiting {LEASE:.0f} s for a sign of it.",
                       flush=True)  # fmt: skip
-                time.sleep(LEASE)  # by this machine's clock: another one's may be wrong
+                time.sleep(LEASE)  # by this machine's clock: another machine's may be wrong
                 if (now := self._held()) and now != before:
                     raise UserError(
                         f"{self.store} is in use by another run ({now['holder']}). Wait until it ends, or name another "
@@ -226,7 +226,7 @@ class Mirror:
                 del self._pushed[name]
 
     def _name(self, path: pathlib.Path) -> str:
-        """Returns a complete file's name below the folder, "" for what is not to be uploaded."""
+        """Returns a complete file's name below the folder, "" for files that are not uploaded."""
         name = path.relative_to(self.local).as_posix()
         hidden = any(part.startswith(".") for part in name.split("/")) or name.endswith((PARTIAL, LOCK, *_OF_SQLITE))
         return "" if hidden or not path.is_file() else name
@@ -249,7 +249,7 @@ class Mirror:
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
     def _held(self) -> dict | None:
-        """Who has the folder, `None` if nobody."""
+        """The holder of the folder, `None` if it is free."""
         try:
             return json.loads(self._lock.read_text())
         except FileNotFoundError:

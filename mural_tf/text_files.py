@@ -40,14 +40,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 2**24  # bytes; a longer one is passed over without being held in memory
 TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
 _CHUNK = 2**16  # bytes that are read at a time
-_SKIPPED = 2**20  # the same, of what is only counted
+_SKIPPED = 2**20  # the same, of lines that are only counted
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged file raises
 
 
 def refuse_failure(error: BaseException, path: object) -> None:
     """Raises `UserError` for a disk, a store, permissions or descriptors that fail: another run may read the file.
 
-    What a reader says of damaged content has no number, or that of an impossible place in the file.
+    A reader's error on damaged content has no number, or the number of an impossible place in the file.
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EOVERFLOW):
         reason = error.strerror or error
@@ -119,7 +119,7 @@ def is_text(value: Any) -> bool:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns a JSON object; raises `ValueError` for anything else, also for what is nested too deeply to be read."""
+    """Returns a JSON object; raises `ValueError` for anything else, also for one nested too deeply to be read."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -185,7 +185,7 @@ def bounded_lines(content: IO[bytes], part: Part = WHOLE) -> Iterator[bytes | No
 
 
 def buffered(content: IO[bytes]) -> io.BufferedReader:
-    """Returns a file as one that can be looked into; of compressed ones, what comes before damage is not lost."""
+    """Returns a file that can be looked into; of a compressed file, the content before damage is not lost."""
     return content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
 
 

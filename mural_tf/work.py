@@ -23,7 +23,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import storage_errors
 from mural_tf.progress import tqdm
 
-POLL = 0.2  # seconds between two looks at what is finished
+POLL = 0.2  # seconds between two looks at finished blocks
 FEWER = "run the same command again with fewer --workers. What is finished is kept."
 
 

@@ -220,7 +220,7 @@ def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
     """Loads a workdir or an export, examines it, and returns what `describe` says.
 
-    Raises `UserError` for a model without word pieces beside it, or data without the split or the pivot.
+    Raises `UserError` for a model without word pieces in its folder, or data without the split or the pivot.
     """
     folder = local_model(model)
     embedder = loading.load(model)

@@ -1,4 +1,4 @@
-"""A page of queries and what one or two models found for them: for seeing what a model gets wrong ([MURAL] §5, A.5).
+"""A page of queries with the results of one or two models, to see a model's mistakes ([MURAL] §5, A.5).
 
     python -m mural_tf analyse errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
 
@@ -42,7 +42,7 @@ class Found:
 
 @dataclasses.dataclass
 class Searched:
-    """The query of this number and what each model found for it. `right`: the candidates that answer it."""
+    """A query and each model's results for it. `right`: the candidates that answer it."""
 
     number: int
     right: set[int]
@@ -68,7 +68,7 @@ def write_error_page(
       languages: to search with; none: all that there are.
       output: the page.
       queries: of each language and direction, at most.
-      show, seed: which ones, see `choose_queries`.
+      show, seed: how queries are chosen, see `choose_queries`.
 
     Raises:
       UserError: no such records, a language they do not hold, or no image that decodes.
@@ -109,7 +109,7 @@ def write_error_page(
 
 
 def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Returns the captions whose images were kept, and int64 [C]: the place of each one's image among them.
+    """Returns the captions whose images were kept, and int64 [C]: the place of each caption's image among these images.
 
     `kept`: int64 [K], rising: numbers of the pool's images.
     """

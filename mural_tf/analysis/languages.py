@@ -8,7 +8,7 @@ languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and lan
 
 SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, for any rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
-canonical correlations of what is left.
+canonical correlations of the reduced vectors.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
 
 
 def describe_neighbours(matrix: np.ndarray, languages: Sequence[str], count: int = 3) -> list[str]:
-    """Returns a line for each language: the ones most similar to it."""
+    """Returns a line for each language: the languages most similar to it."""
     lines = []
     for language, row in zip(languages, matrix - 2 * np.eye(len(matrix))):
         nearest = np.argsort(-row, kind="stable")[:count]
@@ -135,8 +135,8 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
     It is the mean canonical correlation: of the singular values of two orthonormal bases' product.
-    All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
-    gaps would look similar.
+    All matrices must embed the same sentences: correlations found in fewer sentences are larger, so that languages with
+    the same gaps would look similar.
     """
     if len({len(rows) for rows in embeddings}) > 1:
         raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
@@ -153,7 +153,7 @@ def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 
 
     Args:
       similarity: [L, L], symmetric, not negative.
-      neighbours: keep the edges to each language's most similar ones only (an edge stays if either end keeps it);
+      neighbours: keep only the edges to each language's most similar languages (an edge stays if either end keeps it);
         0: all edges, as Kudugunta et al. (2019) and MURAL.
       seed: of the solver's start.
 
@@ -223,8 +223,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
 def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
 
-    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as what is
-    returned, [L, 2].
+    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
+    result, [L, 2].
     """
     distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first

@@ -25,7 +25,7 @@ PROGRAM = "python -m mural_tf"
 MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", model_name)
 SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
-CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
+CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 LITE_KINDS = ["auto", "int8", "float16", "float32"]
 
@@ -138,10 +138,10 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
-    texts beside them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it
-    works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
-    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped, and
-    follows a table that changed. See docs/your_own_data.md.
+    texts next to them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before
+    it works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains
+    as configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped,
+    and follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
@@ -174,7 +174,7 @@ def _define_protocol():
     output=("", "Folder for the numbers. Default: the model's workdir.", place),
     checkpoint=CHECKPOINT,
     batch_size=(128, "Images, or texts, encoded at a time.", 1),
-    compare=(False, "Print the papers' numbers beside ours, with the differences."),
+    compare=(False, "Print the papers' numbers next to ours, with the differences."),
     list=(False, "List the benchmarks and end."),
     protocol=_define_protocol,
     trust=cli.define_trust,
@@ -209,12 +209,12 @@ def evaluate(compare, list, trust, **flag):
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
-    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, and what they lose."),
+    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
     lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", there),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
     trust=cli.define_trust,
 )
@@ -287,7 +287,7 @@ def embed(sources, model, output, restart, trust, **settings):
     split=("", "Only this split of folders of TFRecords."),
     dtype=("", "Type of the stored vectors. Default: float32.", ["", "float32", "float16"]),
     batch_size=(64, "Images encoded at a time.", 1),
-    prune=(False, "Take out what the sources hold no more."),
+    prune=(False, "Remove items that are no longer in the sources."),
     embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     fields=_define_fields,
     queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
@@ -367,7 +367,7 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     positional=True,
     index=(None, "Folder of the index.", place),
     filter=((), FILTER),
-    gone=(False, "Only images that are not there any more."),
+    gone=(False, "Only images whose file is gone."),
     dry_run=(False, "Remove nothing, only say how many it would be."),
 )
 def search_delete(names, index, filter, gone, dry_run):
@@ -449,7 +449,7 @@ def analyse_languages(model, head, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    other=("", "Second model, shown beside the first.", model_name),
+    other=("", "Second model, shown next to the first.", model_name),
     data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
@@ -460,7 +460,7 @@ def analyse_languages(model, head, trust, **flag):
     trust=cli.define_trust,
 )
 def analyse_errors(model, other, trust, **flag):
-    """Makes a page of queries and what one or two models found for them.
+    """Makes a page of queries with the results of one or two models.
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
@@ -474,10 +474,10 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", there),
+    data_dir=(None, "Folder of TFRecords that the model was trained on.", there),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
-    pivot=("", "Language to compare with. Default: the one with most training captions."),
+    pivot=("", "Language to compare with. Default: the language with most training captions."),
     trust=cli.define_trust,
 )
 def analyse_doctor(trust, **flag):
@@ -535,9 +535,9 @@ def import_weights(kinds, model, trust, **flag):
 def _define_filters():
     from mural_tf.ingest.source import FILTERS, Filters
 
-    what = "Filter, see --filters and docs/data.md; 0 is none."
+    what = "Filter, see --filters and docs/data.md; 0: off."
     cli.define(**{field.name: (field.default, what) for field in dataclasses.fields(Filters)})
-    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single ones.")
+    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single filters.")
 
 
 @cli.command(
@@ -596,7 +596,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
 @cli.command(
     positional=True,
     output=("", "The vocabulary file.", place),
-    size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+    size=(250_000, "Word pieces, reserved pieces included; at most.", 8),
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
@@ -609,7 +609,7 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-    The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
+    Sources are listed by `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
     workers in bounded memory, by language. See docs/data.md.
     """
     if not sources or not flag["output"]:
@@ -664,7 +664,7 @@ def translate(**flag):
     keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
-    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here),
+    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", here),
 )
 def emoji(output, cache, **flag):
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
@@ -742,7 +742,7 @@ COMMANDS = {
 
 
 def run(*words: str) -> None:
-    """Runs the command `words` with the flags of the command line, or the one that the command line names itself."""
+    """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
     try:
         cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
     except SystemExit as end:

@@ -21,7 +21,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
 
-LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published ones have 150 million
+LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published files have 150 million
 
 
 class Caption(NamedTuple):
@@ -102,7 +102,7 @@ def read_karpathy(
       path: the JSON file.
       split: one of its splits or several; COCO has train, restval, val and test, and MURAL trains without restval.
       language: of the captions.
-      captions_per_image: keep the first ones only; the COCO 5K protocol takes 5, though some images have more.
+      captions_per_image: keep only the first captions; the COCO 5K protocol takes 5, though some images have more.
       on_problem: see the module.
 
     The id is COCO's image id, or the file name for Flickr30K. Raises `UserError` for an unknown split.
@@ -145,9 +145,9 @@ def read_multi30k(
       directory: the clone, or its `data` folder.
       split: train, val, test_2016_flickr (or test_2016), test_2017_flickr, test_2017_mscoco, test_2018_flickr.
       language: en, de, fr or cs.
-      task: 1 is one caption an image, translations of each other; 2 is five independent ones in en and de, of train,
-        val and test_2016. Default: 2 where it exists, which is how MURAL, ETCL and MULE count 5,000 English and German
-        captions but 1,000 French and Czech ones.
+      task: 1 is one caption per image, translations of each other; 2 is five independent captions in en and de, of
+        train, val and test_2016. Default: 2 where it exists, which is how MURAL, ETCL and MULE count 5,000 English and
+        German captions but 1,000 French and Czech captions.
       on_problem: see the module.
     """
     root = as_path(directory)

@@ -83,8 +83,8 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
 def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], pairs: Sequence) -> dict[str, dict]:
     """Returns the "counts" and "languages" of `dataset.json`: records in total, and per language and split.
 
-    A language's `images` are those with a caption in it: in dev and test, the queries of its evaluation. Text pairs are
-    of English and another language.
+    A language's `images` are the images with a caption in it: in dev and test, the queries of its evaluation. Text
+    pairs are of English and another language.
 
     Args:
       languages: to count.
@@ -107,7 +107,7 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
 
 
 def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
-    """Returns the "counts" and "languages" of `dataset.json` from what it says of each file.
+    """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
 
     Args:
       files: "kind/split-…" -> "records", and "languages": texts by language, text pairs by "a b".
@@ -129,7 +129,7 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
 
 
 def describe(folder: pathlib.Path) -> str:
-    """Returns what `dataset.json` says of a data set's records, and of what a conversion did not take into it."""
+    """Returns lines on a data set's records, and on a conversion's omissions, from `dataset.json`."""
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []

@@ -155,7 +155,7 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
 
 
 def first(values: Sequence[str] | None) -> str:
-    """Returns the first of `values`, "" if there are no values."""
+    """Returns the first of `values`, "" if `values` is empty."""
     return values[0] if values else ""
 
 

@@ -7,8 +7,9 @@ with every batch and says what was read up to the batch's last item. Row 0 holds
 them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KINDS`, how many were skipped, and the
 place of the first one, the number of its file and the byte there.
 
-What is skipped is compared with all there is: bad records come together, in one shard or at a file's beginning, so that
-their share of what was read so far says nothing. How many there are follows from bytes, which are known beforehand.
+Skipped records are compared with all records: bad records come together, in one shard or at a file's beginning, so
+their share of the records read so far says nothing. The number of all records follows from bytes, which are known
+beforehand.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class CountsByKind(dict):
         self.setdefault(kind, [0, place])[0] += count
 
     def merge(self, later: CountsByKind) -> None:
-        """Adds the counts of what was read later."""
+        """Adds the counts of records that were read later."""
         for kind, (count, place) in later.items():
             self.add(kind, place, count)
 
@@ -109,7 +110,7 @@ class SkippedRecords:
             if (part, kind) not in self._named:
                 self._named.add((part, kind))
                 place = counts[kind][1]
-                logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, place)
+                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", kind, place)
         self.by_part[part] = counts
 
     @property
@@ -134,7 +135,7 @@ class SkippedRecords:
 
 
 def _one_line(place: str) -> str:
-    """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
+    """What a report can hold: names of files and images may have line breaks, or bytes that are not text."""
     return " ".join(printable(place[:_PLACE]).split())
 
 

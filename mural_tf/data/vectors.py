@@ -5,7 +5,7 @@ A folder of files *.parquet. Columns that every file needs:
     name      a text: a path, an id, or the text itself
     vector    a list of D numbers, float16 or float32
 
-Those of an item besides, where they are known:
+An item's record has further fields, where they are known:
 
     path, offset, language, content   see search/items.py; `path` as bytes, because names of files may be no UTF-8
     captions, fields                  JSON: [[language, text], …] and {name: value}
@@ -43,7 +43,7 @@ _PARTS_OF_MODELS = (  # names, with * for any
 
 
 def model_digest(model: str | os.PathLike) -> str:
-    """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
+    """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
     for name in _PARTS_OF_MODELS:
         found = [part for one in as_path(model).glob(name) for part in (one, *one.rglob("*"))]

@@ -9,7 +9,7 @@ Only the [CLS] state leaves the tower, so the last layer computes queries, outpu
 the same numbers for nearly half the work in a tower of two layers.
 
 Relatives differ by fields of `config.text_tower`: XLM-RoBERTa (Conneau et al., 2020) by `epsilon`; SigLIP's text
-tower (Zhai et al., 2023) has `norm="before"` (none after the embeddings, one after the last layer), a tanh GELU,
+tower (Zhai et al., 2023) has `norm="before"` (no norm after the embeddings, a norm after the last layer), a tanh GELU,
 `attention="full"` (padding is attended to, so all rows are of one length and nothing is skipped) and the last
 position's state, for any token there; CLIP's (Radford et al., 2021) has `norm="before"`, `attention="causal"` (a
 token sees those before it) and the state of the last token, the only one that sees the whole text. Token types, which

@@ -28,7 +28,7 @@ _fusion = "auto"
 
 
 def set_fusion(fusion: str) -> str:
-    """Says whether chains are compiled in what is traced from now on; returns what was said before.
+    """Sets whether chains are compiled in functions traced from now on; returns the setting before.
 
     "auto": on CPUs, where it was measured. A GPU has fused kernels of its own for most of them, and each new shape
     costs a compilation. `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them:
@@ -158,9 +158,10 @@ def _masked(logits, *mask):
     return logits
 
 
-# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1 ones
-# as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on small maps:
-# these take 13% off a batch through `emoji_mural`'s image tower and back (0.251 to 0.218 processor s, medians of 8).
+# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1
+# convolutions as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on
+# small maps: these take 13% off a batch through `emoji_mural`'s image tower and back (0.251 to 0.218 processor s,
+# medians of 8).
 
 # A 5x5 kernel's gradient is taken by matrix products when (input positions) x (output positions) is at most this.
 MAX_POSITION_PAIRS = 6000
@@ -292,7 +293,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
+    """Whether the processor's bfloat16 products are faster than float32; `False` where the system does not say.
 
     They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
     """

@@ -91,7 +91,7 @@ class Packing:
                 rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
                 by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
             taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for what lies beyond texts
+            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for places beyond the texts
             by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
             self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
@@ -181,7 +181,7 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     groups = max(number for number in range(1, groups + 1) if size % number == 0)
     widths = [*(length for length in lengths if length < width), width]
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
-    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first that is no smaller
+    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
     current = current_pass()
     seed = None if current is None else current.next_seed()

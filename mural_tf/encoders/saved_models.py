@@ -2,7 +2,8 @@
 
 TensorFlow stores a checksum with every variable, but none with the graph: a bit that changed in one of its constants
 gives another model, whose vectors look right. So the SHA-256 of the graph and the assets, the vocabulary among them,
-lies beside them, in the format of `sha256sum`. SavedModels that were made elsewhere lack the file and are not checked.
+is stored with them, in the format of `sha256sum`. SavedModels that were made elsewhere lack the file and are not
+checked.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
 class PatchEmbeddings(keras.layers.Layer):
     """float32 [B, S, S, 3] -> [B, N, hidden]: a projection of each patch, with its position's vector.
 
-    With `with_class` the class token stands first, [B, N + 1, hidden].
+    With `with_class` the class token comes first, [B, N + 1, hidden].
     """
 
     def __init__(self, patch_size: int, hidden_size: int, with_class: bool, **options):

@@ -188,7 +188,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
 def vectors_of_vocabulary(
     pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
 ) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
-    """Reads one file a language for the lines of a `text.language_words` vocabulary.
+    """Reads one file per language for the lines of a `text.language_words` vocabulary.
 
     Args:
       pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".

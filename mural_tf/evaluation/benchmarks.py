@@ -1,8 +1,8 @@
 """The benchmarks by name: which files each needs, where these come from, which protocol options it reads, how it runs.
 
-A benchmark's files lie in `data_dir` itself or in `data_dir/<name>`. `run_benchmark` raises for what is missing;
-`available` says which ones a folder holds, and what the others lack. What measures a benchmark is imported when it
-runs, so that the list of benchmarks stays fast.
+A benchmark's files lie in `data_dir` itself or in `data_dir/<name>`. `run_benchmark` raises for missing files;
+`available` says which benchmarks a folder holds, and the missing files of the others. The code of a benchmark is
+imported when it runs, so that the list of benchmarks stays fast.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Entry:
 
 
 def _read_catalogue() -> dict[str, Entry]:
-    """Returns name -> entry, from benchmarks.tsv beside this file."""
+    """Returns name -> entry, from benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     entries = []
     for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -208,7 +208,7 @@ def _resolved(folder):
 
 
 def _record(embedder) -> tuple[str, list[str]]:
-    """Returns the training data's folder and what is said of it: a text for each source."""
+    """Returns the training data's folder and a description of each of its sources."""
     config = getattr(embedder, "config", None)
     directory = config.data.directory if config is not None else ""
     path = getattr(embedder, "path", "")

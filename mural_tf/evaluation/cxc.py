@@ -5,7 +5,7 @@ The ratings extend MS-COCO's Karpathy test (and val) split: 5,000 images, five c
 
 Retrieval: STS and SITS count as positive if at least 3, SIS if at least 2.5 (Parekh et al., §3); R@K is the hit rate.
 Text-text and image-image search all other items; queries without a positive are left out. Image-text positives are
-MS-COCO's own and the rated ones (`cxc.positives=union`), or the rated ones alone (`rated`, what the eccv_caption
+MS-COCO's own and the rated pairs (`cxc.positives=union`), or the rated pairs alone (`rated`, what the eccv_caption
 package counts). In text-text, only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
 
 Correlation: mean and standard deviation of Spearman's r, times 100, over bootstrap draws (`metrics/correlation.py`).

@@ -2,7 +2,7 @@
 
 Sentences: 200 of them in M languages are 200 M queries; a query's M - 1 translations are its positives, and the number
 is the share of positives among the M - 1 nearest. All other sentences are candidates in the paper (`all_candidates`);
-in its code those in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
+in its code sentences in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
 prints a mean count; here it is M - 1, as in the paper.
 
 Words: Recall@10 over pairs found in the sentences by tf-idf (appendix B.2), both directions, the mean over all pairs of
@@ -75,7 +75,7 @@ def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
 
 
 def _top(values: np.ndarray) -> np.ndarray:
-    """Returns bool [A, B]: the five largest of each row that are above zero; of equal ones the more frequent words."""
+    """Returns bool [A, B]: the five largest of each row above zero; of equal values the more frequent words."""
     values = values - 1e-12 * np.arange(values.shape[1])  # float64: smaller than any true difference
     count = min(TOP, values.shape[1])
     bound = np.partition(values, -count, axis=1)[:, -count]
@@ -180,7 +180,7 @@ def mutual_neighbours(one: np.ndarray, other: np.ndarray, neighbours: int = TOP)
 
     Args:
       one, other: float [N, D] and [M, D], L2-normalised for cosines.
-      neighbours: k, at least 1; of equal neighbours the first ones count.
+      neighbours: k, at least 1; of equal neighbours the first count.
     """
     nearest, back = top_k(one, other, neighbours)[1], top_k(other, one, neighbours)[1]  # [N, k] and [M, k]
     i = np.repeat(np.arange(len(one)), nearest.shape[1])

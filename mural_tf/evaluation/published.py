@@ -1,10 +1,10 @@
-"""Our numbers beside published ones: every cell with its source and protocol, and a table of differences.
+"""Our numbers next to published numbers: every cell with its source and protocol, and a table of differences.
 
 The numbers are in `published.tsv`. [MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] all but 7 and
-11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of what
-is measured here: its tables are of adapted models, sentence correspondence and its own pictures. What came after them:
-[SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et al.,
-2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
+11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of the
+measures used here: its tables are of adapted models, sentence correspondence and its own pictures. What came after
+them: [SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et
+al., 2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
 docs/openclip_multilingual_retrieval_results.csv as of June 2026, made with CLIP_benchmark.
 
 A block of the file, up to an empty line, is a table:
@@ -91,7 +91,7 @@ def _read_table(block: str) -> Table:
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
-    """Returns benchmark -> the languages of a published mean whose table has no columns of single ones."""
+    """Returns benchmark -> the languages of a published mean whose table has no columns of single languages."""
     columns = [column.split("/") for table in published_tables().values() if table.paper == "open_clip"
                for column in table.columns]  # fmt: skip
     benchmarks = {benchmark for benchmark, *_ in columns}
@@ -133,11 +133,11 @@ def _means(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
-    """Says in what the protocols of a column and of ours differ; "" if in nothing."""
+    """Returns how the protocol of a column differs from ours, "" if it does not."""
     found = []
     for name, theirs in table.choices(metric).items():
         section, option = name.split(".")
-        ours = protocol.get(section, {}).get(option, "mean")  # that of Tatoeba's two directions is no option of ours
+        ours = protocol.get(section, {}).get(option, "mean")  # Tatoeba's two directions are not an option of ours
         if theirs == NOT_SAID:
             found.append(f"its {name} is not said (ours is {ours})")
         elif str(ours) != theirs:
@@ -146,7 +146,7 @@ def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
-    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same ones."""
+    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same columns."""
     benchmark, row, rest = metric.split("/", 2)
     if row not in ("all", "monolingual", "cross-lingual"):
         return metric in metrics

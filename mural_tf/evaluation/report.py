@@ -46,7 +46,7 @@ def evaluate_and_report(
       languages: evaluate these only; None or empty: all.
       benchmark: a name of `--list`; "all": every one whose files `data_dir` holds.
       protocol: see `evaluation/protocol.py`; None: the defaults.
-      published: whether to print the papers' numbers beside ours.
+      published: whether to print the papers' numbers next to ours.
 
     Raises:
       UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from

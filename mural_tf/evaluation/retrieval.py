@@ -36,7 +36,7 @@ IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "imag
 
 @dataclasses.dataclass
 class Evaluation:
-    """Numbers of one benchmark and what they were measured on.
+    """Numbers of one benchmark and the data that they were measured on.
 
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
     `sizes`: row -> what was counted there, such as {"images": 1000, "captions": 5000}. `groups`: group -> its languages
@@ -385,7 +385,7 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
-    """Reads the captions of one split; the images are read again when they are encoded, so that none is kept."""
+    """Reads the captions of one split; the images are read again when they are encoded, so that they need no memory."""
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):

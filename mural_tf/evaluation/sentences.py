@@ -44,7 +44,7 @@ STS_GROUPS = {
 def sts2017(request: Request) -> list[Evaluation]:
     """STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each pair of languages.
 
-    A pair with English is named "en-xx" in whichever order its file is.
+    A pair with English is named "en-xx" in both orders of its file.
     """
     result = Evaluation("sts2017", request.split, "Spearman's r of cosine and human score, x 100", {}, {})
     files = {_pair_name(path): path for path in sorted(request.folder.rglob("STS.*-*.txt"))}

@@ -98,7 +98,7 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
 
     For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
     validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
-    whether its embedding is projected; ours is the one that is searched and exported.
+    whether its embedding is projected; ours is the embedding that is searched and exported.
     """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, more = _encode(request, "train")

@@ -18,7 +18,7 @@ import numpy as np
 
 from mural_tf.errors import UserError, install_extra
 
-SMALLEST = 1024  # weights; smaller ones stay float32, as in TensorFlow's converter
+SMALLEST = 1024  # weights; smaller tables stay float32, as in TensorFlow's converter
 TABLE = "table"  # the name of a gathered table's layer
 ALIGNMENT = 16  # bytes, of every buffer of a file: kernels read weights where they lie
 

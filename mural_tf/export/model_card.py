@@ -1,7 +1,7 @@
 """The model card of an export: what the model is, what it was trained on, how well it does and on what.
 
-`evaluations_of` finds the numbers in a workdir. Of several evaluations of one name it takes the one with the most
-languages, and of these the last: a look at two languages does not stand for the model.
+`evaluations_of` finds the numbers in a workdir. Among several evaluations of one name it takes the evaluation with the
+most languages, and of these the last: a look at two languages does not describe the model.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
 def evaluations_of(
     workdir: pathlib.Path, step: int | None, exactly: bool = False
 ) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
-    """Returns the numbers that stand for the checkpoint of a step, and what they are numbers of.
+    """Returns a checkpoint's numbers, and the data that each was measured on.
 
     Args:
       workdir: whose metrics.jsonl is read.
-      step: of the checkpoint. Without an evaluation of it, the last evaluated step stands in.
+      step: of the checkpoint. Without an evaluation of it, the last evaluated step's numbers are taken.
       exactly: leave out other steps.
 
     Returns:
       `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
-      where there are no others. What a row does not say of data and split is "".
+      where there are no others. Data and split that a row lacks are "".
     """
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
     of_step = [row for row in rows if row["step"] == step]

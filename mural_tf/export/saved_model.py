@@ -1,9 +1,9 @@
-"""Exports a trained model: two encoders for serving, three TF-Hub modules, and what describes them.
+"""Exports a trained model: two encoders for serving, three TF-Hub modules, and their description.
 
     image_encoder/1/    SavedModel; signatures below
     text_encoder/1/     SavedModel; signatures below
     hub/                image_encoder, text_preprocessor, text_encoder: see hub_modules.py
-    serving/            what TensorFlow Serving needs beside them: see serving.py
+    serving/            TensorFlow Serving's files: see serving.py
     model_card.json, config.json, vocabulary.txt
     README.md           for people, and for the Hugging Face Hub: see readme.py
 
@@ -71,7 +71,7 @@ def in_precision(
 ) -> DualEncoder:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
-    Training takes what is fast on its machine, bfloat16 on TPUs; those who serve have another machine. bfloat16 is slow
+    Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
     on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked; asked, the weights are
     bfloat16 as well.
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
@@ -200,7 +200,7 @@ def _write(
 
 
 def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
-    """Saves what nobody will train: without the gradients that its functions define.
+    """Saves a module for inference alone: without the gradients that its functions define.
 
     TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
     that loads one version after the other would keep them all.
@@ -217,7 +217,7 @@ def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mappi
 
 
 def _check_operations(folder: pathlib.Path) -> None:
-    """Warns of what the stock model server may lack: a TF-Hub text tower can bring anything."""
+    """Warns of operations that the stock model server may lack: a TF-Hub text tower can bring anything."""
     unlisted = sorted(unlisted_operations(folder))
     if unlisted:
         logging.warning(

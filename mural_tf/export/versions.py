@@ -4,10 +4,10 @@
     versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json
 
 What was published never changes, so a version stays usable while the next version appears. An export that was made
-without a version has one, 1, and what describes it lies at the top. A version appears in this order: its folder in
+without a version has the version 1, and its description lies at the top. A version appears in this order: its folder in
 versions/ without the model card, the SavedModels (in a store their graphs after everything else), the model card.
-Whoever finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card: between
-the two last steps it may have one encoder already and the other not yet.
+A run that finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card:
+between the two last steps it may have one encoder already and the other not yet.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def choose_number(export: Folder, wanted: str) -> int:
     if not wanted.isdigit() or int(wanted) < 1:
         raise UserError(f"--version={wanted}: expected auto or a number from 1 on.")
     if any(int(wanted) in numbers for numbers in models_of(export).values()):
-        raise UserError(f"{export} has a version {wanted} already, and what is served never changes: --version=auto.")
+        raise UserError(f"{export} has a version {wanted} already, and a served version never changes: --version=auto.")
     return int(wanted)
 
 

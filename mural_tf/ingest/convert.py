@@ -5,8 +5,8 @@
 3. *Write*: a worker makes the records of a shard's units and, last, its manifest: counts, what was skipped, checksums.
 4. *Finish*: shards get their names, `dataset.json` the sums of the manifests, and the folder its name.
 
-While it runs, everything lies in a hidden folder beside the output. Running the same command again makes what has no
-manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
+While it runs, everything lies in a hidden folder next to the output. The same command again makes the shards that
+have no manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def convert(
 
     Raises:
       UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
-        conversion of something else beside it, or a full disk.
+        conversion of something else next to it, or a full disk.
       OSError: any other failed file operation.
     """
     settings.engine()  # raises for flags that do not fit

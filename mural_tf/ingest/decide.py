@@ -27,7 +27,7 @@ from mural_tf.text_files import Unit
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
 SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
-UNIT = "unit"  # a kind of job, beside LOCATIONS and TRANSLATIONS
+UNIT = "unit"  # a kind of job, as LOCATIONS and TRANSLATIONS
 
 # Tables of rows, {column: type}; keys are hashes.
 KEY, NUMBER = "uint64", "uint32"
@@ -62,7 +62,7 @@ class Request:
 
     Attributes:
       sources: in their canonical order.
-      units: (source's number, unit), numbered in the order in which earlier ones win over later ones.
+      units: (source's number, unit), numbered in the order in which earlier units win over later units.
       settings: of the conversion.
       folder: keeps rows and decisions.
     """

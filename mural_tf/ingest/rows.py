@@ -97,7 +97,7 @@ def _database(folder: pathlib.Path, process: int) -> Any:
 
 
 def save(path: pathlib.Path, query: str) -> None:
-    """Writes the rows of a query about files beside `path` to the Parquet file `path`."""
+    """Writes the rows of a query about files next to `path` to the Parquet file `path`."""
     with whole(path) as partial:
         name = str(partial).replace("'", "''")
         ask(path.parent, f"COPY ({query}) TO '{name}' (FORMAT parquet)")

@@ -28,11 +28,11 @@ def language_tag(code: str) -> str:
     return _cached_language(code) if isinstance(code, str) and len(code) < _SHORT else canonical_language(code)
 
 
-_SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
+_SHORT = 40  # characters of a language code: longer codes are rare, and would fill the memory
 
 
 def known_language(code: Any) -> str:
-    """Returns `language_tag` of what stands in a file, "" where it is no language's code."""
+    """Returns `language_tag` of a file's value, "" where the value is not a language code."""
     try:
         return language_tag(code)
     except UserError:
@@ -89,7 +89,7 @@ class Reading:
     """What goes with reading a unit.
 
     Attributes:
-      tally: what became of what was read; `tally.skip` is the `on_problem` of readers of files.
+      tally: what became of the items that were read; `tally.skip` is the `on_problem` of readers of files.
       decided: what was decided about the unit beforehand.
     """
 
@@ -136,7 +136,7 @@ class Source:
         raise NotImplementedError
 
     def records(self, item: Any, reading: Reading) -> Iterable[Pair | Captioned]:
-        """Turns an item into what it holds; reports what cannot be used."""
+        """Turns an item into its records; reports unusable parts."""
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
@@ -149,11 +149,11 @@ class Source:
         return None
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if it is missing."""
+        """Returns the sorted files that match `path`, which may hold wildcards; raises if it is missing."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
-        """Every file whose change would change the records: a conversion is only resumed on the same ones."""
+        """Every file whose change would change the records: a conversion is only resumed on the same files."""
         return self.files()
 
 
@@ -168,7 +168,7 @@ class ShardSource(Source):
         return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
 
     def weight(self, path: pathlib.Path) -> int:
-        """Records are as large as what they are made of."""
+        """Records are as large as their files."""
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
         return sum(file.stat().st_size for file in files)
 
@@ -193,7 +193,7 @@ def column_of(option: str) -> str | None:
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if it is missing.
+    """Returns the sorted files that match a path or a pattern with wildcards; raises if it is missing.
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """
@@ -251,7 +251,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
 
 
 def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
-    """Returns every kind of source with its options and what its docstring says."""
+    """Returns every kind of source with its options and its docstring."""
     parts = []
     for kind, cls in kinds.items():
         defaults = {

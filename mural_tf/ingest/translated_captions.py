@@ -1,7 +1,7 @@
 """Translated captions: MURAL's *translate-train* baseline ([MURAL] §3.3, A.4), and the data of ETCL's triples.
 
 Each translation becomes a further caption of the image, in the group of the caption that it translates. A conversion
-adds them to what it reads (--translations), translate.py to the split "train" of a data set.
+adds them to its captions (--translations), translate.py to the split "train" of a data set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Translation(NamedTuple):
 
 
 def parse_google_line(line: str) -> Translation:
-    """Returns what a line of Google's translations holds; raises `ValueError` with what is wrong with it.
+    """Parses a line of Google's translations; raises `ValueError` with the mistake.
 
     A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
     from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
@@ -67,7 +67,7 @@ def translation_key(text: str) -> str:
 
 
 def exact_key(text: str) -> str:
-    """Of a caption word for word; no `translation_key` begins so."""
+    """The key of a caption word for word; no `translation_key` begins so."""
     return f"\t{text}"
 
 

@@ -94,7 +94,7 @@ class WordPieces(Pieces):
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, as many as its first bytes and characters give."""
+        """Returns a text's own ids, of its first bytes and characters."""
         return [number for word in self._first_words(text) if word for number in self.divide_word(word)]
 
     def _first_words(self, text: bytes) -> list[str]:
@@ -129,7 +129,7 @@ class SentencePieces(Pieces):
         self._encode = _encoder(content)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, as many as its first bytes give."""
+        """Returns a text's own ids, of its first bytes."""
         text = text[: self._longest_bytes]
         if self._steps:
             cleaned = text.decode("utf-8", "replace")
@@ -226,7 +226,7 @@ class _Spaces(dict):
 
 
 class _Spaced(dict):
-    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, stand alone."""
+    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, become words."""
 
     def __init__(self, whole: bool):
         super().__init__()

@@ -19,7 +19,7 @@ _KERNELS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
     """Returns what the image encoder takes of an encoded picture: uint8 [S, S, 3], or float32 [F] of features.
 
-    `tower`: the `image_tower` part of a configuration. Raises `BadImage` for what does not decode.
+    `tower`: the `image_tower` part of a configuration. Raises `BadImage` for bytes that do not decode.
     """
     if takes_features(tower):
         if len(data) != 4 * tower.feature_size:

@@ -2,8 +2,9 @@
 
 Definitions (they differ between papers and tools, so each is spelt out):
 
-- The score of a candidate is the dot product, in float64, of float32 embeddings; for L2-normalised ones the cosine.
-- A query may have any number of positives. Its rank is that of its best-scored positive, counted from 1.
+- The score of a candidate is the dot product, in float64, of float32 embeddings; for L2-normalised embeddings the
+cosine.
+- A query may have any number of positives. Its rank is the rank of its best-scored positive, counted from 1.
 - Ties: rank = 1 + #(non-positives scored above it) + 1/2 #(non-positives with the same score), the expected rank if
   tied candidates were shuffled and one positive is tied. Candidates with identical embeddings always tie. A model
   that maps everything to one point thus ranks in the middle of the pool instead of first.
@@ -52,7 +53,7 @@ def ranks(
       candidates: [C, D], used as float32.
       positives: for each query the indices of its positives among the candidates: an int array [Q] (one each), or a
         sequence of Q non-empty int sequences of any lengths; an index given twice counts once.
-      chunk: queries scored at a time; by default as many as keep the scores within 256 MB. No rank depends on it.
+      chunk: queries scored at a time; by default the number that keeps the scores within 256 MB. No rank depends on it.
       excluded: int array [Q]: one candidate that is not in the query's pool, itself for example; -1: none.
 
     Returns:
@@ -181,7 +182,7 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 class Counts:
-    """Per query the number of non-positives above its best positive, and of those with the same score.
+    """Per query the number of non-positives above its best positive, and the number with the same score.
 
     Blocks of scores are added in any order; in them the cells of positives, and of candidates that are not in the
     query's pool, must be -inf.

@@ -92,5 +92,5 @@ def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np
     rows = np.concatenate([best_rows.ravel(), rows])
     order = np.lexsort((rows, -scores, owners))
     starts = np.searchsorted(owners[order], np.arange(queries))
-    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous ones
+    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous candidates
     return scores[kept], rows[kept]

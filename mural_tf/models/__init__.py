@@ -51,7 +51,7 @@ def _class_from_outside(name: str) -> type:
 
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise UserError(f"The model {name!r} is no name of a class: expected package.module:Class.")
+        raise UserError(f"The model {name!r} is not the name of a class: expected package.module:Class.")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -18,8 +18,8 @@ mean of the other tokens for texts; with `shared_head` one, on the [CLS] state, 
 Baselines of [Globetrotter] §5.1: "fully supervised", `method.alpha="pairs"`, takes L_t's pairs from translation pairs
 (α = 1); "text only", no image tower and the cloze term alone.
 
-Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are those of the first
-view, as in its code.)
+Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are the first view's,
+as in its code.)
 
 Departures from its code:
 - captions are masked for L_c only, in a second pass; its code masks them for all losses;
@@ -57,7 +57,7 @@ from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.temperature import LearnedTemperature
 
 VIEWS = ("view_0", "view_1")
-ABOVE_ZERO = "alpha_above_zero"  # what is logged beside losses
+ABOVE_ZERO = "alpha_above_zero"  # logged next to the losses
 
 
 class Globetrotter(LearnedTemperature):
@@ -123,7 +123,7 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def fixed_temperature(self) -> tf.Tensor:
-        """`loss.temperature`, or what the weights that training started from were trained with."""
+        """`loss.temperature`, or the temperature that the starting weights were trained with."""
         return tf.stop_gradient(self.temperature)
 
     def predict_masked(self, tokens: dict, training: bool) -> tf.Tensor:

@@ -4,12 +4,12 @@
 
 s is the student as it was trained, its tower and its own head, less its mean over the known texts: vectors of a tower
 that was trained at a low temperature all lie close together. x_i is a text whose target t_i the teacher gives: captions
-and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
-text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
-τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
-them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations
-are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` stand in lists by k-means,
-of which a text is compared with the closest; the others would have a small weight.
+and the pivot's side of pairs, and with `method.translation_weight` translations, each with its other side's vector. A
+text becomes a weighted mean of the known texts that the student finds closest (Nadaraya and Watson's kernel regression,
+1964). τ is the value of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most
+`method.most_known`; so memory and time of a query are bounded, and an export needs nothing else. Beyond that number,
+translations are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` texts are
+kept in lists by k-means, of which a text is compared with the closest; the others would have a small weight.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
@@ -90,7 +90,7 @@ class NeighboursHead(keras.layers.Layer):
         return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
 
     def _of_lists(self, own):
-        """Of one text, [E]."""
+        """The embedding of one text, [E]."""
         visited = tf.minimum(VISITED, tf.size(self.begins) - 1)
         lists = tf.math.top_k(tf.linalg.matvec(self.centres, own), visited).indices
         rows = tf.ragged.range(tf.gather(self.begins, lists), tf.gather(self.begins, lists + 1)).values

@@ -36,7 +36,7 @@ PIECES, MERGES = "vocab.json", "merges.txt"
 CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
 TEXT = ("text_encoder", "image_text_head")
 TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
-# What open_clip's own text tower may say, beside what is read below; a key that is not said is so.
+# Keys of open_clip's own text tower that are not read below, and their values, which are also the defaults.
 OPEN_CLIP_KEYS = {
     **open_clip_siglip.TEXT_KEYS,
     **dict.fromkeys(("no_causal_mask", "proj_bias"), (False,)),

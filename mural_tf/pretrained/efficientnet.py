@@ -148,7 +148,7 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
-    """Opens a file of weights, or the one of a folder, and returns it with how its layers are named.
+    """Opens a file of weights, or the file in a folder, and returns it with the scheme of its layers' names.
 
     Raises `UserError` if it is missing, it is damaged, or of another kind.
     """
@@ -170,7 +170,7 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
 
 
 def _of_tpu(file: WeightFile) -> WeightFile:
-    """Without the model's name in front, and the averages in place of what they are averages of."""
+    """Removes the model's name from the variables' names, and replaces variables by their averages."""
     plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
     averaged = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
     weight = r"(stem|blocks_\d+|head)/.*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
@@ -196,7 +196,7 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     """Sets family, width, depth and normalisation of the image tower in `config` as the weights have them.
 
-    Sizes other than the published ones keep the width and depth that `config` has.
+    Sizes that were not published keep the width and depth that `config` has.
     """
     (file, names), tower = open_weights(weights), config.image_tower
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)

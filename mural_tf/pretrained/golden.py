@@ -2,8 +2,9 @@
 
     python golden.py FOLDER OUT.npz
 
-needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and nothing else of this
-project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is downloaded.
+needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and no other file of
+this project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is
+    downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SENTENCES = [
     "  two  spaces,\ta tab and a line's end\n",
     "Größere Straßen führen über die Brücke",
     "La cafetière de l’hôtel, déjà cassée…",
-    "cafe\u0301 and nai\u0308ve, accents that stand alone",
+    "cafe\u0301 and nai\u0308ve, accents as characters of their own",
     "Işıklı bir İstanbul akşamı",
     "Đường phố Hà Nội buổi sáng",
     "Paka mweusi amelala juu ya kiti",
@@ -69,7 +70,7 @@ def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
     picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255], prepared and before they are
     normalised; image_vectors: float32 [M, D].
 
-    Raises `ValueError` for a folder of another kind, and what transformers raises for files that it cannot read.
+    Raises `ValueError` for a folder of another kind, and transformers' errors for files that it cannot read.
     """
     folder = pathlib.Path(folder)
     if (folder / "modules.json").is_file():

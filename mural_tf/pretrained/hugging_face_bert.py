@@ -121,7 +121,7 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 
 
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
-    """Sets `config.text_tower` to what a BERT's configuration says.
+    """Sets `config.text_tower` by a BERT's configuration.
 
     `max_length`, `dropout`, `pooler` and the like are left as they are.
     Raises `UserError` for a BERT of another kind.
@@ -134,7 +134,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         "add_cross_attention": (False,),
         "pruned_heads": ({},),
         "quantization_config": (None,),
-        "auto_map": (None, {}),  # another architecture, whose code stands in the folder
+        "auto_map": (None, {}),  # another architecture, whose code is in the folder
         "pad_token_id": (1,) if roberta else (values.get("pad_token_id"),),  # XLM-RoBERTa's first position is after it
     }
     for key, (default, *others) in expected.items():
@@ -217,7 +217,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets the text tower in `config` to the LaBSE (Feng et al., 2022) in a folder.
 
     LaBSE is a BERT whose sentence vector is the pooler's tanh(W [CLS] + b). Two layouts are in use: Hugging Face's
-    `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT stands at the top, its own
+    `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT is at the top, its own
     pooler is unused, and LaBSE's is the layer `2_Dense`.
     """
     configure(folder, config)

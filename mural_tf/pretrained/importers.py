@@ -44,7 +44,7 @@ class Source:
       configure: (weights, config) sets what the files say in `config`.
       load: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
-      method: what such a model is, where nobody says; "" as the configuration has it.
+      method: of such a model, by default; "": the configuration's.
     """
 
     parts: tuple[str, ...]
@@ -55,7 +55,7 @@ class Source:
 
 
 def _load_tower(load: Callable) -> Callable:
-    """Of what fills a text tower: (weights, encoder, its configuration)."""
+    """Makes `Kind.load` of a function (weights, encoder, its configuration) that fills a text tower."""
     return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
 
 
@@ -166,7 +166,7 @@ def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
 
 
 def starting_config(source: str) -> ConfigDict:
-    """Returns what a source's model is built of where nobody says more: `base_config()`, with the method that it is.
+    """Returns the configuration that a source's model is built of by default: `base_config()`, with its method.
 
     It computes in float32, so that its vectors are the original's on every machine.
     """
@@ -180,7 +180,7 @@ def starting_config(source: str) -> ConfigDict:
 def configure(
     source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with what the weights say of their part, and their vocabulary.
+    """Returns `config` with the weights' settings of their part, and their vocabulary.
 
     The vocabulary is empty for an image tower, or where `parts` lacks the text tower; `parts` by default are all.
 
@@ -200,7 +200,7 @@ def configure(
     size, parts, before = config.embedding_size, parts or kind.parts, config.copy_and_resolve_references()
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
-    for tower, part in TOWERS.items():  # one that the weights hold and nobody asks for stays as it was
+    for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name stays as it was
         if part in kind.parts and part not in parts:
             config[tower] = before[tower]
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
@@ -217,12 +217,12 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a 
 
 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with what the weights say that its towers name, and the vocabulary of the text tower's.
+    """Returns `config` with the settings of the weights that its towers name, and the text tower's vocabulary.
 
     `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts. The text tower's named
     prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
     Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
-    `image_tower.class_names` that is no list of texts.
+    `image_tower.class_names` that is not a list of texts.
     """
     pieces: list[str] = []
     config = config.copy_and_resolve_references()
@@ -256,7 +256,7 @@ def _kind_with(part: str, weights: str) -> str:
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
     kind = kind_of(folder)
     if not kind or part not in SOURCES[kind].parts:
-        holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is no checkpoint that docs/checkpoints.md names"
+        holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is not listed in docs/checkpoints.md"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")
     return kind
 

@@ -163,7 +163,7 @@ def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def configure(path: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets the text tower and the embedding's size in `config` to what the file says."""
+    """Sets the text tower and the embedding's size in `config` by the file."""
     content, tower = _Content(_file_of(path)), config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
     configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))

@@ -83,9 +83,9 @@ def origins(text: str) -> list[Origin]:
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
-    """Returns the plain values and lists of plain values at the top of a README.md; {} without any.
+    """Returns the plain values and lists of plain values at the top of a README.md; {} without values.
 
-    Of YAML only this is read, and everything as text: `no` is Norwegian.
+    Only this part of YAML is read, and everything as text: `no` is Norwegian.
     """
     text = readme.read_text(encoding="utf-8", errors="replace")[:100_000] if readme.is_file() else ""
     head = re.match(r"---\s*\n(.*?)^---\s*$", text, re.DOTALL | re.MULTILINE)

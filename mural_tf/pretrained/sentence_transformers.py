@@ -2,10 +2,10 @@
 
 `modules.json` names the modules in their order. The first is the text tower; pooling is of the first position or the
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
-`clip-ViT-B-32-multilingual-v1`, whose texts stand in CLIP's space. Without it the heads are the identity.
+`clip-ViT-B-32-multilingual-v1`, whose texts are in CLIP's space. Without it the heads are the identity.
 
 Each module says its settings in a file of its own. Settings that change vectors are used; settings that this project
-does not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
+does not have are allowed only with the value that changes nothing, and an unknown key is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 ACTIVATIONS = ("Identity", "Tanh")
-# Where the first module's settings stand: today's name, and the older ones by the tower.
+# Files of the first module's settings: today's name, and the older names by the tower.
 TOWER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -117,7 +117,7 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
 
 
 def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
-    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or the one of its only module."""
+    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or its only module's."""
     if not (folder / MODULES).is_file():
         return folder
     kinds, places = zip(*(read_rows(folder) or [("", folder)]))
@@ -188,7 +188,7 @@ def _length(tower: pathlib.Path, positions: int) -> int:
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets the text tower, its length and the embedding's size in `config` to what a folder says.
+    """Sets the text tower, its length and the embedding's size in `config` by a folder.
 
     Raises `UserError` for modules, settings or a tower of another kind.
     """

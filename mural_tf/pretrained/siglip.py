@@ -1,4 +1,4 @@
-"""SigLIP (Zhai et al., 2023), its multilingual ones and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
+"""SigLIP (Zhai et al., 2023), its multilingual models and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
 
 Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's),
 open_clip's folder (open_clip_siglip.py), or big_vision's `.npz`, which holds weights alone: its vocabulary is named by
@@ -92,7 +92,7 @@ NUMBERS = {"log_temperature": [TEMPERATURE], "bias": [Row("bias", ("logit_bias",
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     """The variables of each part and their names in big_vision's `two_towers` checkpoint.
 
-    Layers stand each for itself, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
+    Layers are single, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
     """
 
     def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
@@ -154,7 +154,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
 
 
 def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
-    """The head's rows; some models end in the text tower itself, and the identity stands in for it."""
+    """The head's rows; some models end in the text tower itself, and the identity replaces it."""
     kernel, bias = (f"{HEAD}/{end}" for end in ("kernel", "bias"))
     if kernel in weights.shapes:
         return [Row("image_text_head/kernel", (kernel,)), Row("image_text_head/bias", (bias,))]

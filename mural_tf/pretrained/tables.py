@@ -52,7 +52,7 @@ def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Keeps so many rows of a table from `first` on."""
+    """Keeps `count` rows of a table from `first` on."""
     return lambda table: table[first : first + count]
 
 
@@ -62,7 +62,7 @@ def only_row(table: np.ndarray) -> np.ndarray:
 
 
 def no_types(positions: np.ndarray) -> np.ndarray:
-    """The table of token types, which a tower lacks, from that of positions, [T, hidden]."""
+    """The table of token types, which a tower lacks, from the table of positions, [T, hidden]."""
     return np.zeros_like(positions[:TOKEN_TYPES])
 
 

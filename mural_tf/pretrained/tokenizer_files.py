@@ -1,6 +1,6 @@
-"""What a folder's tokenizer_config.json and tokenizer.json say beside the pieces: how a text becomes words.
+"""A folder's tokenizer_config.json and tokenizer.json, apart from the pieces: how a text becomes words.
 
-A tokenizer is read by what it says it is: every key that changes the ids is used here, or the folder is refused in a
+A tokenizer is read by its own description: every key that changes the ids is used here, or the folder is refused in a
 line that names the key. Keys without effect on ids, such as `clean_up_tokenization_spaces`, are passed over.
 """
 
@@ -76,7 +76,7 @@ def check_settings(folder: pathlib.Path, kind: str) -> None:
 
 
 def max_length(folder: pathlib.Path) -> int | None:
-    """Returns tokenizer_config.json's `model_max_length`, None where it says none (or 10^30, which stands for none)."""
+    """Returns tokenizer_config.json's `model_max_length`, `None` where it is missing (or 10^30: no limit)."""
     path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
     if value is None:
         return None
@@ -141,7 +141,7 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
             strip = step.get("strip_accents")
             if strip is None and len(steps) > 1:
                 strip = step.get("lowercase", True)
-            found["strip_accents"] = found["strip_accents"] or strip  # None alone: as lower-casing, whoever says that
+            found["strip_accents"] = found["strip_accents"] or strip  # null means: as lower-casing
         elif kind == "Lowercase":
             found["lowercase"] = True
         elif kind == "NFD":
@@ -166,7 +166,7 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
     steps = [step.get("type") for step in found]
     if any(step.get("behavior", "Isolated") != "Isolated" for step in found):
         raise UserError(
-            f"{path}: its pre_tokenizer's punctuation is no word of its own, and only Isolated is done here."
+            f"{path}: its pre_tokenizer's punctuation is not a word of its own, and only Isolated is done here."
         )
     if steps not in (["BertPreTokenizer"], ["WhitespaceSplit", "Punctuation"]):
         raise UserError(

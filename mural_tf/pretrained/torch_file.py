@@ -116,7 +116,7 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
             f"{path} is not read: {refusal}. Expected PyTorch's file of a dictionary of tensors (a state_dict)."
         ) from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises nearly any error
-        raise UserError(f"{path} is no file of PyTorch's tensors or is damaged: {first_line(error)}.") from None
+        raise UserError(f"{path} is not a file of PyTorch's tensors or is damaged: {first_line(error)}.") from None
     return WeightFile(path, {name: tensor.shape for name, tensor in tensors.items()}, lambda name: read(tensors[name]))
 
 

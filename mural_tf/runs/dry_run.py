@@ -23,7 +23,7 @@ from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import FREE, HERE, UTILISATION, Forecast, forecast
 from mural_tf.training.workdir import threads
 
-BUSY = 2.5  # load for each processor, above what this program makes by itself
+BUSY = 2.5  # load for each processor, beyond this program's own load
 
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:

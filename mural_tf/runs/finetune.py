@@ -3,7 +3,7 @@
 [MURAL] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
 (`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir or an export, also by its name on
 the Hugging Face Hub (`hf://ORG/NAME`), or, for the text tower alone, a TF-Hub handle or folder. An export's `hub/` is
-for other people's programs; the export beside it holds more.
+for other people's programs; the export around it holds more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mural_tf.training.trained_model import load_trained
 from mural_tf.trust import check_class, check_handles, check_stored
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
-# first ones where the configuration leaves them at their defaults.
+# first four where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
 TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "adapter_noise", "frozen_words")
 SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
@@ -54,8 +54,8 @@ def finetune(
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
-      source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a checkpoint of
-        elsewhere with both towers (`importers.kind_of`), which becomes a workdir beside the new one.
+      source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a published checkpoint
+        with both towers (`importers.kind_of`), which becomes a workdir next to the new workdir.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
       given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.
@@ -74,7 +74,7 @@ def finetune(
 
 
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration with the values that zeros stood for when the run began, should the data grow."""
+    """Returns the configuration with the values that replaced zeros when the run began, should the data grow."""
     begun = as_path(workdir) / "config.json"
     if not begun.is_file():
         return config
@@ -92,7 +92,7 @@ def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
 def starting_point(
     config: ConfigDict, source: str, given: Collection[str] = ()
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
-    """Returns the configuration with what is the source's, and what sets a new model's weights.
+    """Returns the configuration with the source's settings, and a function that sets a new model's weights.
 
     The latter is `None` where the tower brings them. Arguments and errors as `finetune`.
     """
@@ -227,7 +227,7 @@ def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
     if config.other_method and not method.starts_from:
         return False
     check_class(source, path, given=config)
-    if not method.starts_from:  # no stage, such as ETCL: goes on as what the source was
+    if not method.starts_from:  # not a stage, such as ETCL: goes on as the source's method
         return True
     if not method.may_start_from(method_class(source)):
         raise UserError(f"{config.model} starts from {method.starts_from}; {path.parent} is {source}.")

@@ -35,7 +35,7 @@ class MeasuredModel:
 
     The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
     uses what a checkpoint holds: BatchNorm statistics averaged over the replicas. Weights that are averaged over steps
-    take the place of the latest ones in it.
+    replace its latest weights.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
@@ -63,7 +63,7 @@ class MeasuredModel:
         return self._model
 
     def embedder(self, step: int) -> Embedder:
-        """Returns the embedder of `at(step)`; always the same one, so that it is traced once a run."""
+        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run."""
         model = self.at(step)
         if self._embedder is None:
             self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))

@@ -75,8 +75,8 @@ def import_into_workdir(
       vocabulary: of big_vision's file, which holds none.
 
     Raises:
-      UserError: files that are missing, damaged or do not fit; vectors that are not the golden ones; or a workdir that
-        is in use.
+      UserError: files that are missing, damaged or do not fit; vectors that differ from the golden vectors; or a
+        workdir that is in use.
     """
     if source not in (*SOURCES, WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
@@ -96,7 +96,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
-        raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
+        raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
     values = read_golden(local_copy(golden)) if golden else {}
     if vocabulary:
         config = starting_config(source) if config is None else config.copy_and_resolve_references()
@@ -193,7 +193,7 @@ def _build(
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
-    """Returns `source`, or if that is a checkpoint of elsewhere, the workdir beside `workdir` that it becomes.
+    """Returns `source`, or for a published checkpoint the workdir next to `workdir` that it becomes.
 
     That is made once and called as `workdir`, with "_" and `role`. Raises `UserError` as `import_into_workdir`, and for
     a checkpoint without `part` or a vocabulary.
@@ -230,7 +230,7 @@ def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tu
     if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
-            "XLM-RoBERTa, M-CLIP, Sentence-Transformers) beside weights with an image tower."
+            "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
     of_texts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
     return [(source, weights, _parts(source, text, onto)), (kind, folder, of_texts)]

@@ -8,7 +8,7 @@ passed over:
     float16                       half the file; computes as float32 does
     float32                       as trained
 
-Texts come first. Pictures follow with the texts' choice beside them, so that the loss is the whole model's; int8 is
+Texts come first. Pictures follow together with the texts' choice, so that the loss is the whole model's; int8 is
 tried there only if it is faster, since depthwise convolutions stay float32. All numbers go into report.json.
 """
 
@@ -50,7 +50,7 @@ TIMED = 32  # texts, or pictures, that are timed
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How an encoder's weights are stored: the kind, and the layers that stay float32 beside int8."""
+    """How an encoder's weights are stored: the kind, and the layers that stay float32 among int8."""
 
     kind: str
     in_float: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def export_lite(
         for a model of texts alone, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
-      kind: of both encoders, one of `KINDS`; "": whichever is best.
+      kind: of both encoders, one of `KINDS`; "": the best of them.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
@@ -134,7 +134,7 @@ def _write(path: pathlib.Path, values: dict) -> None:
 
 
 class _Trial:
-    """Tries kinds in a folder that is being written; the encoders that it leaves there are the chosen ones."""
+    """Tries kinds in a folder that is being written; at the end the chosen encoders lie there."""
 
     def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, in_float):
         self._folder, self._description, self._original = folder, description, original

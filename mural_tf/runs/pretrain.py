@@ -141,7 +141,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
 
 
 class Start:
-    """Where a run's weights come from, and what follows from that: here from scratch; `tuning.TunedStart` tunes.
+    """Where a run's weights come from, and the consequences: here from scratch; `tuning.TunedStart` tunes.
 
     Attributes:
       evaluation: the kind of its evaluations on a split.
@@ -152,7 +152,7 @@ class Start:
     is_trained: ClassVar[bool] = False
 
     def prepare(self, model: DualEncoder) -> None:
-        """Gives a new model, at every start of the program, what it needs besides its weights."""
+        """Gives a new model, at every start of the program, state that it needs besides its weights."""
 
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
         """Sets a new model's weights, before the first step."""
@@ -161,7 +161,7 @@ class Start:
 
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
-            from mural_tf.models.cached_states import standardize_adapters  # most runs have none
+            from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
 
             _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 

@@ -1,6 +1,6 @@
 """The page with which a run ends: `report.html` in its workdir, one file that can be mailed.
 
-It shows the loss and the recall over the steps, the recall in each language beside what the model had before the run
+It shows the loss and the recall over the steps, the recall in each language next to the recall before the run
 (rows of step 0 in metrics.jsonl), what the model finds and misses, data, settings, and the time of each stage.
 """
 
@@ -95,7 +95,7 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """The table of groups, with a column of what the model had before where that was measured."""
+    """The table of groups, with a column of the recalls before the run where they were measured."""
     source = _of_step(rows, evaluation.name, 0)
     heads = ["group", "languages", "mean recall, %", *(["before this run, %"] if source else [])]
     lines = []
@@ -175,7 +175,7 @@ def find_examples(embedder: Embedder, config: ConfigDict) -> dict[str, list[tupl
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
-    """Of the language with the highest recall, the one in the middle and the last; None without pictures to show."""
+    """Examples in the languages with the highest, the middle and the lowest recall; `None` without pictures to show."""
     if takes_features(config.image_tower):
         return None
     try:
@@ -202,7 +202,7 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
-    """The first three pictures and, where the right ones are not among them, these behind a gap."""
+    """The first three pictures and, if the right pictures are not among them, these behind a gap."""
     rank, first = searched.found[0].rank, searched.found[0].top[:3]
     shown_pictures = [(thumbnail_url(pictures[i], SIDE), i in searched.right) for i in first]
     if not searched.right.intersection(first):

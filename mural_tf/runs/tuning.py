@@ -1,8 +1,8 @@
 """What fine-tuning adds to a run: settings that follow the data, what is forgotten, and mixes with the source.
 
-Zeros in the configuration (`configs/finetune.py`) stand for values that follow from the number of captions. Dev is
+Zeros in the configuration (`configs/finetune.py`) mean values that follow from the number of captions. Dev is
 measured in the languages of the training captions ("tuned") and in all others that dev, or the dev split of the
-source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned ones, after
+source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned weights, after
 Wortsman et al., "Robust fine-tuning of zero-shot models" (2022), "WiSE-FT", and keeps the mix that dev prefers.
 """
 
@@ -63,7 +63,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
       source: the configuration of the model that the run starts from. Its optimiser takes the place of defaults.
       given: fields, "optimizer.name", whose value in `config` stays, even if it is the default.
 
-    Raises `UserError` where there are no captions to train on.
+    Raises `UserError` without captions to train on.
     """
     config = config.copy_and_resolve_references()
     train = config.train
@@ -79,7 +79,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         return config
     if method_class(config.model).sized_by == TEXT_PAIRS:
         what, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
-        # Many small steps teach more than few large ones of the same texts; captions only keep what they have.
+        # Many small steps teach more than few large steps of the same texts; captions only keep their embeddings.
         train.text_text_batch = batch = train.text_text_batch or max(batch_for(sum(counts.values())) // 2, 1)
         train.image_text_batch = train.image_text_batch or max(batch // 4, 1)
     else:
@@ -128,7 +128,7 @@ def batch_for(captions: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _counts_of(source: Source, kind: str) -> dict[str, int]:
-    """Texts of records by language: as `dataset.json` says, or else of the first ones, taken for all by their bytes."""
+    """Texts of records by language: as `dataset.json` says, or else of the first records, scaled by bytes."""
     files = source.files(kind)
     pairs, own = kind == records.TEXT_PAIRS, source.format == "mural"
     if own:
@@ -164,7 +164,7 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 def pair_counts(data: ConfigDict) -> dict[str, int]:
     """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
 
-    Of captions as pairs, the captions' counts. Raises `UserError` if there are not any.
+    Captions as pairs count as captions. Raises `UserError` without pairs.
     """
     if data.text_pairs != "files":
         return caption_counts(data)
@@ -194,7 +194,7 @@ def inherited(
     }
 
 
-# What is gained, and what is forgotten.
+# Gains, and losses elsewhere.
 
 
 class TunedEvaluation(SplitEvaluation):
@@ -296,7 +296,7 @@ def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -
 
 
 def check_dev(config: ConfigDict) -> None:
-    """Raises `UserError` if nothing could tell whether tuned weights are better than the source's."""
+    """Raises `UserError` if no data could show whether tuned weights are better than the source's."""
     data, chosen = config.data.directory, config.train.interpolate and has_images(config.image_tower)
     if chosen and not records.find_files(data, records.IMAGE_TEXT, "dev"):
         raise UserError(
@@ -406,7 +406,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
-    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the source as it stands."""
+    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the unchanged source."""
     names = [name for name in (TUNED, OTHERS) if name in rows[0]]
     lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(names)]
     for row in rows:

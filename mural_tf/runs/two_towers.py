@@ -1,4 +1,4 @@
-"""Two text towers in one export: each text goes through the one that dev prefers for its language.
+"""Two text towers in one export: each text goes through the tower that dev prefers for its language.
 
 A bridged tower knows more languages than the model that taught it, and the languages that the teacher knows it often
 knows less well. Both embed into one space, so each text can go its own way. Dev says which tower a language takes. A
@@ -39,7 +39,7 @@ from mural_tf.remote_folders import local_copy, shown
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
 ROUNDS, RATE = 300, 0.5  # of Adagrad, on all texts at once
-GALLERY = 1_000  # pictures, of what is searched later
+GALLERY = 1_000  # pictures, about as many as are searched later
 
 
 class Ways(tf.Module):
@@ -128,7 +128,8 @@ def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
 def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     """Returns by language how well dev's images and captions find each other, as among `GALLERY` images, in percent.
 
-    The mean of both directions and of the first 1, 5 and 10 of so many, which are fewer of dev's, at least the first.
+    The mean of both directions and of ranks 1, 5 and 10 in such a gallery, which are lower ranks in dev, at least rank
+    1.
     """
     pool = read_pool(data_dir, "dev")
     wanted = sorted({owner for owners in pool.owners.values() for owner in owners})

@@ -1,11 +1,11 @@
 """Models of SentencePiece (Kudo and Richardson, 2018) as vocabulary files, and back.
 
-Read are a model file (`spiece.model`, `sentencepiece.bpe.model`), Hugging Face's `tokenizer.json` of the same pieces,
-and our own vocabulary file, which both become: one line a piece, whose number is its id, `["▁the", -3.2, "normal"]`.
+A model file (`spiece.model`, `sentencepiece.bpe.model`) and Hugging Face's `tokenizer.json` of the same pieces become
+our own vocabulary file, which is read too: one line per piece, whose number is its id, `["▁the", -3.2, "normal"]`.
 Line 0 has a fourth entry, the settings of the model. So ids that a family moves are moved in the file, digests, copies
-and assets are those of every vocabulary, and the model that TensorFlow's operation takes is made of the lines.
+and assets are the same as for every vocabulary, and the model that TensorFlow's operation takes is made of the lines.
 
-Of tokenizer.json's types these are read: Unigram with `Precompiled` and `Metaspace`; BPE with byte fallback, whose
+These types of tokenizer.json are read: Unigram with `Precompiled` and `Metaspace`; BPE with byte fallback, whose
 pieces score as the first merge that makes them.
 """
 
@@ -25,7 +25,7 @@ from mural_tf.files import as_path, check_json
 from mural_tf.text.character_maps import problem_of
 from mural_tf.text.vocabulary_file import LONGEST_PIECE
 
-SPACE = "▁"  # U+2581, which stands for a space in pieces
+SPACE = "▁"  # U+2581, a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
 TYPES = {"normal": 1, "unknown": 2, "control": 3, "user_defined": 4, "unused": 5, "byte": 6}
 SETTINGS = {"model": str, "byte_fallback": bool, "add_dummy_prefix": bool, "remove_extra_whitespaces": bool}
@@ -141,7 +141,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
-        raise _refusal(path, "it is no model file and no JSON") from None
+        raise _refusal(path, "it is neither a model file nor JSON") from None
     kinds = {number: name for name, number in TYPES.items()}
     models = {number: name for name, number in MODELS.items()}
     if not model.pieces:
@@ -205,7 +205,7 @@ def _unigram_scores(model: Mapping) -> list[list]:
 
 
 def _merge_scores(model: Mapping) -> list[list]:
-    """BPE's pieces in the order of their ids; merged ones score minus the rank of the first merge that makes them."""
+    """BPE's pieces in the order of their ids; merged pieces score minus the rank of the first merge that makes them."""
     ranks: dict[str, int] = {}
     for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
@@ -232,7 +232,7 @@ def byte_pair_lines(
       ids: of the pieces.
       merges: "a b" or [a, b] each, in the order in which they were learned.
       special: {piece: its type}.
-      written: how a piece stands in a text.
+      written: how a piece is written in a text.
       path: the file, for messages.
 
     Raises `UserError` for ids or merges that are not such.
@@ -241,7 +241,7 @@ def byte_pair_lines(
         scores = _merge_scores({"vocab": ids, "merges": merges})
         mergeable = {left + right for left, right in _merges({"merges": merges})}
     except (ValueError, TypeError, AttributeError, KeyError):
-        raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is no pair of pieces.") from None
+        raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is not a pair of pieces.") from None
     pieces = []
     for piece, score in scores:
         is_of_text = len(written(piece)) == 1 or piece in mergeable

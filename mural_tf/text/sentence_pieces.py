@@ -2,7 +2,7 @@
 
 The operation is tensorflow_text's, on a model made of the vocabulary's lines (piece_models.py); it lies in the graph.
 Begin and end are added here, as the family's `Layout` says: the operation's own flags are settings of a resource that
-all signatures share. Pieces that stand for no text, such as `</s>`, are never found in a text (Hugging Face's
+all signatures share. Pieces that match no text, such as `</s>`, are never found in a text (Hugging Face's
 tokenizers find them).
 """
 
@@ -95,7 +95,7 @@ class SentencePieceTokenizer(Tokenizer):
     """SentencePiece's ids of a text between the begin and end of a family's layout.
 
     Longer texts lose their last pieces, never the end. Any bytes are answered: each byte that is not UTF-8 is read as
-    U+FFFD. Of a very long text only the first `max_bytes` are read.
+    U+FFFD. Only the first `max_bytes` of a very long text are read.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of the pieces that stand for no text, the layout's and the unknown one included."""
+        """Ids of the pieces that match no text, the layout's and the unknown one included."""
         layout = self.layout
         return sorted({*self._special, layout.end, layout.pad, *([layout.begin] if layout.begin >= 0 else [])})
 
@@ -183,7 +183,7 @@ class SentencePieceTokenizer(Tokenizer):
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
 
-        Of a layout that `marks_ends`, it ends with its mark.
+        With a layout that `marks_ends`, it ends with its mark.
         """
         ids = self._ids(tf.convert_to_tensor(texts, tf.string))
         size = tf.shape(ids.flat_values, tf.int64)[:1]
@@ -212,7 +212,7 @@ class SentencePieceTokenizer(Tokenizer):
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.
 
-        Of a full layout `input_mask` is 1 everywhere: its models attend to padding.
+        With a full layout `input_mask` is 1 everywhere: its models attend to padding.
         """
         if length is None and self.layout.is_full:
             length = self.max_length

@@ -16,7 +16,7 @@ from mural_tf.files import as_path, whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
-LONGEST_PIECE = 1000  # characters: operations keep tables as long as a piece, and longer ones end the process
+LONGEST_PIECE = 1000  # characters: operations keep tables as long as a piece, and longer pieces end the process
 NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 
 
@@ -51,7 +51,7 @@ def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.P
     found = digest(vocabulary)
     if expected not in ("", found):
         raise UserError(
-            f"The vocabulary {path} is not the one that the model was trained with: its SHA-256 is {found}, expected "
+            f"The vocabulary {path} is not the model's: its SHA-256 is {found}, expected "
             f"{expected}. Lines were changed, moved, added or lost: copy the file again from where it came from."
         )
 

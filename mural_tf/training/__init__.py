@@ -1,4 +1,4 @@
-"""Training: the loop around a method's step, and what a run keeps so that it may be stopped anywhere.
+"""Training: the loop around a method's step, and the state that a run keeps so that it may be stopped anywhere.
 
     fit.py           the loop: restore, Keras' `fit` until the last step, save
     callbacks.py     between the steps: numbers, checkpoints, evaluation, signals

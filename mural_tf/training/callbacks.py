@@ -54,7 +54,7 @@ class Intervals:
         return step >= self.steps or step // every > begin // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns (number of intervals, steps in each) from `step` on: the rest of one, whole ones, a shorter one."""
+        """Returns (number of intervals, steps in each) from `step` on: a rest, whole intervals, a shorter interval."""
         whole_from = min(-(-step // self.log_every) * self.log_every, self.steps)
         whole, rest = divmod(self.steps - whole_from, self.log_every)
         parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
@@ -166,7 +166,7 @@ class TrainingLog(_Callback):
             self.skipped.take(part, of_pipelines)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
-        """Writes one row; of its numbers TensorBoard gets the ones named in `shown`, or all."""
+        """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
         if not self.writes:
             return
         append_metrics(self.workdir, {"step": step, **values})
@@ -401,7 +401,7 @@ class AtChance(_Callback):
 
     Args:
       batches: {task: examples in its global batch} of the tasks with an in-batch recall.
-      warmup_steps: before which nothing is expected of a recall.
+      warmup_steps: before which no recall is expected.
     """
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
@@ -422,9 +422,9 @@ class AtChance(_Callback):
                 recall, count = float(value), self.batches[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "
-                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stands near ln N. Likely causes: "
+                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
                     "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
-                    "temperature stands at its bound."
+                    "temperature is at its bound."
                 )
                 self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
 

@@ -41,7 +41,7 @@ from mural_tf.training.strategy import as_compiled
 IMAGES, TEXTS, LOSSES = "image tower", "text tower", "losses"
 TOWERS = (IMAGES, TEXTS)
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
-FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
+FREE = 0.1  # share of a replica's memory that is left to the compiler and to uncounted memory
 WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
 MOST_OPERATIONS = {"CPU": 2e11, "GPU": 2e13}  # of a step that is measured here: larger batches are, in parts
 HERE = "here"
@@ -319,7 +319,7 @@ def _known_sizes(model: DualEncoder, images: int, length_groups: int = 1) -> Ite
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int, work: Mapping[str, Costs]) -> dict:
-    """Returns {what: bytes}; `work` is that of `step_work`."""
+    """Returns {what: bytes}; `work` comes from `step_work`."""
     train, towers = config.train, [work[tower] for tower in TOWERS if tower in work]
     moments = [weight for optimizer in model.optimizers.values() for weight in optimizer.weights]
     gradients = 4.0 * trainable_parameters(model) * len(model.optimizers)

@@ -1,4 +1,4 @@
-"""Where training stands in its data, and what it skipped: kept beside the model, saved with every checkpoint."""
+"""Training's position in its data, and the skipped records: kept next to the model, saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DataProgress:
         return tf.train.Checkpoint(**self.places)
 
     def restore(self, path: str) -> str:
-        """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
+        """Takes the places of the checkpoint at `path`; where the order has changed, its next epochs.
 
         Returns why the places do not fit, or "".
         """

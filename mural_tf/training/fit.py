@@ -166,7 +166,7 @@ def _reads_share(config: ConfigDict) -> bool:
 
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Says how the data differs from what the checkpoint was trained on; places do not carry over."""
+    """Says how the data differs from the checkpoint's; places do not carry over."""
     parts = {source: set() for of_stream in sources.values() for source, _ in of_stream}
     for source, files in (one for of_stream in sources.values() for one in of_stream):
         parts[source].update(files)
@@ -194,7 +194,7 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
 
 
 def _skipped_records(sources, workdir: pathlib.Path) -> SkippedRecords:
-    """Counts on from what the steps before this start skipped, as metrics.jsonl has it."""
+    """Counts on from the records skipped before this start, as metrics.jsonl has them."""
     before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
     def place_of(files):
@@ -222,7 +222,7 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 
 
 def check_train(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` for counts below what they can be, and if the replicas cannot share the batches evenly.
+    """Raises `UserError` for counts that are too small, and if the replicas cannot share the batches evenly.
 
     Args:
       config: a complete configuration.
@@ -233,7 +233,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     for name, least in LEAST.items():
         least = 0 if name == "steps" and not takes_steps(method_class(config.model)) else least
         if train[name] < least:
-            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for what follows from the data."
+            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
             hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""
             raise UserError(f"train.{name}={train[name]}: expected {least} or more.{hint}")
     for name, group in _batch_fields(config).items():
@@ -325,8 +325,8 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
       batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, places and
         tallies.
       replicas: that share a batch.
-      pipeline: which of them are taken, where several input pipelines read the same batches.
-      pipelines: how many do, each feeding as many replicas.
+      pipeline: which rows are taken, where several input pipelines read the same batches.
+      pipelines: how many pipelines do, each feeding as many replicas.
     """
     local = replicas // pipelines
 

@@ -1,9 +1,9 @@
-"""What a traced function costs: operations of its products, and what it keeps in memory for its gradient.
+"""What a traced function costs: operations of its products, and the memory that it keeps for its gradient.
 
 Both are read off TensorFlow's graph, so that no architecture needs a formula. Products (matrix products and
-convolutions) are counted, two operations for a multiplication and an addition; everything else is cheap beside them. A
-tensor of the forward pass that an operation of the gradient reads is one that is kept. Nothing is computed: sizes may
-be of a machine that is not there.
+convolutions) are counted, two operations for a multiplication and an addition; everything else is cheap in comparison.
+A tensor of the forward pass is kept if an operation of the gradient reads it. No value is computed: sizes may be too
+large for this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum",
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Of one call and its gradient.
+    """The costs of one call and its gradient.
 
     forward, backward: {dtype: operations}.
     kept: bytes of the tensors of examples that are kept for the gradient.
@@ -162,7 +162,7 @@ def _of_input(name: str, shapes: Mapping[str, list]) -> tuple[int, ...]:
 
 
 def _multiplications(node, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Of a product with these shapes of inputs and output; 0 where a size depends on data."""
+    """The multiplications of a product with these shapes of inputs and output; 0 where a size depends on data."""
     output = shapes[-1]
     if -1 in output or any(-1 in shape or not shape for shape in shapes[:2]):
         return 0

@@ -1,4 +1,4 @@
-"""Which devices train: one, all local ones, several workers, or a TPU; and what several workers agree on."""
+"""Which devices train: one, all local devices, several workers, or a TPU; and agreement among several workers."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool
 def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
     """Returns the configuration to build a model of, whose texts have sizes that are known where XLA compiles a step.
 
-    Those of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on the
-    texts: one group gives the same numbers, computed on padding too. Says so in one line.
+    The sizes of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on
+    the texts: one group gives the same numbers, computed on padding too. Says so in one line.
     """
     groups, is_words = config.text_tower.length_groups, config.text_tower.name == "words"
     if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
         return config
     if is_chief(strategy):
-        reason = "the parts of a tower of words have none" if is_words else "train.compiled_lengths names none"
+        reason = "the parts of a tower of words have no lengths" if is_words else "train.compiled_lengths names none"
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
             f"whole, which needs sizes of texts that are known, and {reason}.",
@@ -83,7 +83,7 @@ def prepare_gpus() -> None:
     """Lets the cards of this machine be shared and keep the similarity's float32; without a card it does nothing."""
     cards = tf.config.list_physical_devices("GPU")
     for card in cards:
-        try:  # memory as it is needed, instead of all of it, so that a server or another run fits beside this one
+        try:  # memory as it is needed, instead of all of it, so that a server or another run fits next to this run
             tf.config.experimental.set_memory_growth(card, True)
         except RuntimeError:  # TensorFlow has begun to use it: as the caller has set it
             pass
@@ -92,7 +92,7 @@ def prepare_gpus() -> None:
 
 
 def describe_devices(strategy: tf.distribute.Strategy) -> str:
-    """Returns the devices of a strategy in one line, and what is wrong where TensorFlow cannot use a card."""
+    """Returns the devices of a strategy in one line, and the reason where TensorFlow cannot use a card."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return f"Devices: {strategy.num_replicas_in_sync} TPU cores."
     cards = tf.config.list_physical_devices("GPU")
@@ -132,7 +132,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
     if others:
         raise UserError(
             f"TF_CONFIG names tasks of the kind {', '.join(others)}: all processes train alike here, each as a worker "
-            "or the chief; there are no parameter servers and no evaluators."
+            "or the chief; parameter servers and evaluators do not exist."
         )
     if not 0 <= index < hosts.get(kind, 0):
         raise UserError(f"TF_CONFIG's task {kind} {index} is not in its cluster, which has {hosts}.")

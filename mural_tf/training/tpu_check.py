@@ -39,14 +39,14 @@ FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 
 
 def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
-    """Returns the compiled-to-be training step, a `tf.function` of one batch, and a batch of zeros and ones.
+    """Returns the compiled-to-be training step, a `tf.function` of one batch, and a batch of zeros and of 1.
 
     Args:
       config: the configuration tree; its batch sizes are not used.
       vocabulary_size: word pieces of the token table.
       batch: images and text pairs, each.
     """
-    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are none either
+    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)

@@ -49,7 +49,7 @@ FREE_FIELDS = (
 SHOWN = 2  # fields that differ, in a message
 EVALUATED = "evaluated"  # in rows of metrics.jsonl: {name of an evaluation: {"data", "split"}}
 TRAINED_ON = "trained_on.json"
-BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
+BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is also next to the data
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def threads() -> int:
 
 
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
-    """Returns what differs between `data` and what the checkpoint of `step` was trained on; nothing if not known.
+    """Returns differences between `data` and the data that the checkpoint of `step` was trained on; [] if not known.
 
     Args:
       data: {"files": {name: size in bytes}, "dataset": digest of the description}, as of `records.describe_files`.
@@ -205,7 +205,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
 
 
 def _row(line: str) -> dict | None:
-    """Returns what a line holds, `None` if it is no row."""
+    """Returns what a line holds, `None` if it is not a row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

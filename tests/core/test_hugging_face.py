@@ -233,7 +233,7 @@ def test_what_was_cut_off_is_not_taken_for_whole(hub, tmp_path):
     assert "model.safetensors" in line.split() and hub.cut == 0  # the library tries again by itself
     hub.cut = 1000
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert")
-    check_line(line, "hf://org/bert", "was not fetched whole: .* The same command again goes on from what is there")
+    check_line(line, "hf://org/bert", "was not fetched whole: .* The same command again fetches the rest")
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert", HF_HUB_OFFLINE="1")
     check_line(line, "hf://org/bert", "not, or not whole, in the cache")
     hub.cut = 0

@@ -404,7 +404,7 @@ def test_other_files_are_refused_in_a_line(folders, tmp_path):
     with pytest.raises(UserError, match="has no vocabulary: expected vocab.txt of word pieces, or one of spiece.model"):
         import_of(bare)
     shutil.copy(folders["siglip2"] / "tokenizer.model", bare / "spiece.model")
-    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not the one of this model"):
+    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not this model's"):
         import_of(bare)
     laion = families.write_open_clip(tmp_path / "cls", hf_pooler_type="cls_pooler")
     with pytest.raises(UserError, match="'xlm-roberta-base' with 'cls_pooler': expected an XLM-RoBERTa with 'mean_"):

@@ -79,7 +79,7 @@ def spoiled(values, name, change):
 
 def test_equal_vectors_pass(values, imported):
     ids, pixels, images, texts, together = compared(values, imported)
-    assert ids == "ids: equal for 4 sentences, 1 of them but for what docs/checkpoints.md says of tokens"
+    assert ids == "ids: equal for 4 sentences, 1 of them but for the tokens that docs/checkpoints.md names"
     assert pixels == "pixels: at most 0 of 255 apart, 0.00 on average"
     assert images.startswith("image tower: numbers at most ") and texts.startswith("text tower: numbers at most ")
     assert together.startswith("end to end: cosines of at least 1.00000 for 4 pictures and ")

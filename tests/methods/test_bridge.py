@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
         file.write(b"half a block")
     again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
     again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
-    assert "4 are embedded already; reading the data up to what is new …" in capsys.readouterr().out
+    assert "4 are embedded already; reading the data up to the new texts …" in capsys.readouterr().out
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
     keys = np.array([7 * 9 % 31, 0], np.int64)
@@ -197,7 +197,7 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
     assert contract.largest_difference(one, other) < 2e-3 * contract.scale(one)
     assert list(model.training_parts()) == ["teacher_digest"]
     model.outside_teacher = Teacher("ff" * 8, own)
-    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
+    with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
         model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 

@@ -381,5 +381,5 @@ def test_data_without_the_pivot_is_reported(tmp_path):
     with pytest.raises(UserError, match="No text pair has one side in method.pivot=sw"):
         streamed(config, "text_text")
     config.data.text_pairs = "co_captions_across_languages"
-    with pytest.raises(UserError, match="draws languages, and a target is in those of method.pivot: use files"):
+    with pytest.raises(UserError, match="draws languages, and a target is in method.pivot's languages: use files"):
         streamed(config, "text_text")

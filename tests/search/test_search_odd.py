@@ -78,7 +78,7 @@ def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
     assert "phone.heic\tHEIC picture: `pip install pillow-heif`" in (tmp_path / "index/skipped.tsv").read_text()
     said = capsys.readouterr()
     lines = [line for line in (said.out + said.err).splitlines() if line.startswith("Not taken: ")]
-    for words in ("5 x picture that is hidden", "1 x file that is no picture (.mp4)", "(.pdf)", "(.CR2)"):
+    for words in ("5 x picture that is hidden", "1 x file that is not a picture (.mp4)", "(.pdf)", "(.CR2)"):
         assert any(words in line for line in lines), lines
 
 

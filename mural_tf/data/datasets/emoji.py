@@ -7,7 +7,7 @@ languages are unequal: training captions exist for all emoji in the well-resourc
 in every other language, while translation pairs exist for all of them.
 
     image_text/train   one record per emoji and training style (Noto, Twemoji, OpenMoji): its captions in all
-                       languages that have one for this emoji in training; the same ones in all three styles
+                       languages that have a caption for this emoji in training; the same captions in all three styles
     image_text/test    1,000 EmojiOne drawings chosen by a fixed hash, with their names in all languages
     image_text/dev     the other EmojiOne drawings, likewise
     text_pairs/train   English with every other language: all emoji names, and the names of languages, territories,
@@ -16,7 +16,7 @@ in every other language, while translation pairs exist for all of them.
 What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
-no language but the well-resourced ones has a translation pair or a training caption, and evaluation measures apart how
+only the well-resourced languages have a translation pair or a training caption, and evaluation measures apart how
 well their names find the pictures. All else is as without. In a build with *one language* a training picture has
 captions in one language alone, chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only what pictures
 have in common tells that two languages speak of the same.
@@ -139,12 +139,12 @@ def build_emoji(
       keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
         "<emoji>:keywords", wherever there is one of the name.
       progress: show bars.
-      held_out_names: leave names out of training, see above; which ones does not depend on the seed.
+      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
       one_language: training captions of each emoji in one language alone.
       locale_names: text pairs also of names of languages, territories, scripts and variants.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
-    The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
+    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. What an
     interrupted build left is removed by the next one.
 
     Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
@@ -347,7 +347,7 @@ def read_emoji_names(
 
     `languages` "core" reads only the locales of the two groups, "all" every one.
 
-    The first has the single emoji, the second the composed ones (flags, keycaps, families); none is in both.
+    The first has the single emoji, the second the composed emoji (flags, keycaps, families); no emoji is in both.
     A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
     """
     names: dict[str, dict[str, EmojiName]] = {}

@@ -129,7 +129,7 @@ def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> 
     """Returns path -> content of the regular files for which `wanted(path)`, read in memory.
 
     Paths are relative to the archive's top folder ("package/"). Nothing is written to disk. Members that are not
-    regular files (links, devices, folders) and those with absolute paths or `..` are ignored.
+    regular files (links, devices, folders) and members with absolute paths or `..` are ignored.
 
     Raises `UserError` for a damaged archive or a wanted file above `MAX_MEMBER_BYTES`.
     """

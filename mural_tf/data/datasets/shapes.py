@@ -241,7 +241,7 @@ def captions(scene: Scene, language: str) -> tuple[str, ...]:
 
 
 def _table(words: str) -> dict[str, str]:
-    """Reads "red=rot green=grün"; an underscore stands for a space."""
+    """Reads "red=rot green=grün"; an underscore means a space."""
     return {key: word.replace("_", " ") for key, word in (entry.split("=") for entry in words.split())}
 
 

@@ -52,7 +52,7 @@ MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
 
 
 def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the tokens with some pieces masked, and what stood there.
+    """Returns the tokens with some pieces masked, and the original pieces.
 
     Args:
       tokens: int32 [B, T] each, as the tokenizer gives them.
@@ -62,7 +62,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
     Returns:
       The tokens' three tensors, and [B, K] with K = ceil(share · (T - 2)), at least 1: `places` int32, where the
-      pieces stand; `targets` int32, what they are; `weights` float32, 1 where there is one to predict.
+      pieces are; `targets` int32, the pieces' ids; `weights` float32, 1 at places with a piece to predict.
     """
     ids = tokens["input_word_ids"]
     draws = tf.unstack(tf.random.experimental.stateless_split(seed, 3))

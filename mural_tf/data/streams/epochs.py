@@ -14,8 +14,8 @@
 - A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
 - There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
 - An epoch ends with an empty item, `END_OF_EPOCH`; the next one begins with the files in another order.
-- Work is done in blocks, because in `tf.data` the call of a function costs more than what it does here.
-- `scan` is `map` with a state that goes from block to block: the `Begin` of what comes next, or the tally of problems.
+- Work is done in blocks, because in `tf.data` the call of a function costs more than its work here.
+- `scan` is `map` with a state that goes from block to block: the next block's `Begin`, or the tally of problems.
 - Inside a pipeline epoch and offset are one number, epoch · 2^40 + offset.
 """
 
@@ -56,7 +56,7 @@ class Begin(NamedTuple):
     group: the group's number in the epoch.
     turn: the slot, a file of the group, whose turn is first.
     begins: int64 [CYCLE], the byte in each slot.
-    counts: int64 [CYCLE], how many records stand before that byte.
+    counts: int64 [CYCLE], how many records precede that byte.
     """
 
     items: tf.Tensor
@@ -188,7 +188,7 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     """Returns where the next block begins, and the block's items in as many copies as `copies` says.
 
     The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
-    has if those of the bytes that are still to be read are like those so far.
+    has if the rest of its bytes has items as the bytes read so far.
     """
     begin, block = Begin.of(begin), dict(block)
     group, record = block.pop("group"), block.pop("record")
@@ -260,7 +260,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
-    """Returns all elements, of which there may be none, as one, {name: [elements, …]}."""
+    """Returns all elements, zero or more, as one, {name: [elements, …]}."""
     blocks = elements.batch(np.iinfo(np.int64).max)
     none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), blocks.element_spec)
     return blocks.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
@@ -286,14 +286,14 @@ def usable_items(
 
     Args:
       items: of `endless_items`.
-      decode: from (item, position) to what the item becomes, as `Stream.decode`; `None`: it stays.
+      decode: from (item, position) to the decoded item, as `Stream.decode`; `None`: items stay as they are.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of an epoch; see `_too_many`.
       used: how many items were used before.
 
     Returns:
       Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
-      "tally" of what was read up to each, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
+      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
       takes.
     """
 

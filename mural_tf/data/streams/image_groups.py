@@ -1,6 +1,6 @@
 """An image and several of its captions, in several languages, as one item.
 
-Of I = train.image_text_batch / N images, with N the captions per image: "image", "image_id", and of I N captions, an
+A batch has I = train.image_text_batch / N images, with N captions each: "image", "image_id", and for I N captions, an
 image's in succession, "caption" (tokens), "caption_id" and "caption_language_id", the tokenizer's, -1 in empty places.
 
 In every epoch each image draws N of its captions, no caption twice and at most `captions_per_language` in a language;
@@ -23,7 +23,7 @@ class ImageGroups(Stream):
 
     fields = dict(
         captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
-        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+        captions_per_language=1,  # at most so many of them in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
     )
 
     def __init__(self, settings: Settings, texts: Texts):
@@ -111,5 +111,5 @@ def draw_captions(
 
 
 def captions_per_image(config: ConfigDict) -> int:
-    """Returns how many captions of an image a batch holds: of a method that takes these groups, else 1."""
+    """Returns the number of an image's captions in a batch: the method's number if it takes these groups, else 1."""
     return config.method.get("captions_per_image", 1)

@@ -1,8 +1,8 @@
 """What training reads: one folder, or several in proportions that the configuration names.
 
-`data.sources` holds {name: {"directory", "weight", "format"}}; without any, `data.directory` is the only one. Of the
-items of each stream a source gives the share weight / sum of weights, of those sources that have such items at all.
-Draws follow from the seed and from how many items were used, so that a run goes on with the draw that comes next.
+`data.sources` holds {name: {"directory", "weight", "format"}}; without sources, `data.directory` is the only source. A
+source gives the share weight / sum of weights of each stream's items; the sum is over the sources that have such items.
+Draws follow from the seed and from how many items were used, so that a run goes on with the next draw.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each. A
 stream is a file of this folder, and `stream.py` says what one is.
 
-A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; those that cannot be
-used are dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
-augmented and whose texts are tokenized. Of several input pipelines (hosts of a TPU, workers) each reads its share of
+A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; unusable items are
+dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
+augmented and whose texts are tokenized. Each of several input pipelines (hosts of a TPU, workers) reads its share of
 the files and makes its rows of the global batch.
 """
 
@@ -60,9 +60,9 @@ def training_batches(
 
     Returns:
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
-      ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is that of the batch's
-      last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts
-      what was read and skipped up to there (`skipped.py`).
+      ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
+      batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
+      counts what was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     no_state = np.asarray(unusable, np.int64)
@@ -130,7 +130,7 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
 
 
 def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, unusable: np.ndarray):
-    """Returns what are to be a stream's batches, {name: [B, …]}, from just after its places, and what finishes one."""
+    """Returns a stream's unfinished batches, {name: [B, …]}, after its places, and the function that finishes them."""
     sources, seed = stream_sources(config.data, name), config.seed
     places = np.stack([start_of(0)] * len(sources)) if places is None else places
     usable = []

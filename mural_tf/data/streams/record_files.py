@@ -1,7 +1,7 @@
 """Records of TFRecord files in `tf.data`'s graph, also those behind damage.
 
 `tf.data.TFRecordDataset` ends a file at its first bad checksum. Here that is only the fast way through a file: where it
-stops before the file's end, the rest is read record by record, by the rules of `tfrecord.py`. What is lost becomes an
+stops before the file's end, the rest is read record by record, by the rules of `tfrecord.py`. A lost stretch becomes an
 element with a `problem`, so that it is shuffled, counted and bounded like everything else. Nothing calls Python: a
 pipeline may run in another process.
 """
@@ -54,13 +54,13 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
-      counts: int64 [CYCLE], how many records stand before that byte.
+      counts: int64 [CYCLE], how many records precede that byte.
 
     Returns:
       Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
       its file, "slot" its place in the group; "byte", where it begins there, "end", where the next one does, and
-      "count", how many records stand before that; "lost", how many records the element stands for, 1 but for a stretch
-      that is damaged.
+      "count", how many records precede that byte; "lost", how many records are lost with the element, more than 1 only
+      for a damaged stretch.
     """
     nothing = tf.zeros([CYCLE], tf.int64)
     begins, counts = (nothing if values is None else values for values in (begins, counts))
@@ -133,7 +133,7 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
 def _read_rest(
     name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, position: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns what stands behind the place where the fast way ended."""
+    """Returns the records behind the place where the fast way ended."""
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
@@ -217,7 +217,7 @@ def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor)
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
-    """Returns the length that stands at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
+    """Returns the length stored at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
     places = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
     headers = tf.gather(data, places[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
@@ -229,7 +229,7 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
 
 
 def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """The length that stands at `position`, whether or not it can be one; -1 where the file ends before."""
+    """The length stored at `position`, plausible or not; -1 where the file ends before."""
     data = _bytes(name, size, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))

@@ -1,8 +1,8 @@
 """States of frozen towers: what a tower that is not trained gives of each picture and each text, made once.
 
-A step then costs what the heads cost. States lie beside the data (`.states/`), where every run and every method with
-the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, in the
-form of `targets.py`, and a run that was killed goes on with what is there. A picture that does not decode has no
+A step then costs what the heads cost. States are stored next to the data (`.states/`), where every run and every method
+with the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, in the
+form of `targets.py`, and a run that was killed goes on from the finished part. A picture that does not decode has no
 state: streams skip it and count it as ever.
 """
 
@@ -40,7 +40,7 @@ STATES = "state of the frozen tower"
 
 
 def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
-    """Returns 16 hexadecimal digits of what a tower's answers follow from: its weights, and settings as JSON."""
+    """Returns 16 hexadecimal digits for a tower's answers: a hash of its weights, and settings as JSON."""
     summed = hashlib.blake2b(digest_size=8)
     for variable in variables:
         summed.update(np.ascontiguousarray(variable.numpy()))
@@ -49,7 +49,7 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
-    """Returns 16 hexadecimal digits of what a run's pictures and texts follow from: files, languages, and `fields`."""
+    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
     files = [
         describe_files(source.directory, sorted(files))
         for stream in streams

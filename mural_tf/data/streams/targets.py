@@ -27,7 +27,7 @@ from mural_tf.files import exclusive_lock, forget, read_json, write_whole
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
 BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
-Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros where there is no vector
+Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 
 class TargetTable:
@@ -87,7 +87,7 @@ class Targets:
       folder: of this machine.
       width: D.
       dtype: of the stored vectors, "float16" or "float32".
-      teacher: hexadecimal digits that stand for it.
+      teacher: hexadecimal digits that identify it.
       what: a vector, in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
@@ -142,7 +142,7 @@ class Targets:
         """
         self._trim()
         if self.said["count"]:
-            print(f"{self.said['count']:,} are embedded already; reading the data up to what is new …", flush=True)
+            print(f"{self.said['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
         known, waiting = np.sort(self._keys()), {}
         for keys, of_keys in texts:
             places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))

@@ -69,7 +69,7 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     """
     directory = as_path(directory)
     if not directory.is_dir():
-        raise UserError(f"{directory} is no folder: give the one that img2dataset wrote; of files, {directory.parent}.")
+        raise UserError(f"{directory} is not a folder: expected img2dataset's output, such as {directory.parent}.")
     for pattern in ("*.tar", "*.tfrecord"):
         shards = sorted(directory.glob(pattern))
         if shards:
@@ -104,7 +104,7 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Members of one sample follow each other; what it has besides, such as key.cls, is not looked at."""
+    """Members of one sample follow each other; other members, such as key.cls, are passed over."""
     key, found, others = None, {}, []
     for name, content, where in _members(shard, on_problem, images):
         stem, ending = split_name(name)
@@ -142,7 +142,7 @@ def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: path
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
-            on_problem("member of a tar file that is no image, text or metadata", f"{shard}, {name}")
+            on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
     return []
 
 
@@ -398,7 +398,7 @@ class DownloadedImages:
             )
 
     def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
-        """Yields (address, offset, size) of what a shard holds; in a folder the offset is the file's number."""
+        """Yields (address, offset, size) of a shard's images; in a folder the offset is the file's number."""
         shard = self.shards[number]
         files = {} if shard.suffix else {path.stem: place for place, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.

@@ -314,7 +314,7 @@ class Pairs(Source):
     Attributes:
       text_a, text_b: columns of the texts, by number from 0 or by name; "translation.de" is the field de of a column.
       language_a, language_b: of the texts; or the column that holds it, as "column 2" or "column lang".
-      group: column of what pairs that mean the same share; "" for none.
+      group: column that pairs of the same meaning share; "": there is no such column.
       header: whether the first line of a TSV names the columns.
       split: which the pairs go to.
     """

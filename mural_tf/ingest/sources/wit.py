@@ -1,8 +1,8 @@
 """WIT, as MURAL uses it ([MURAL] A.3): reference descriptions, each language divided into train, dev and test.
 
-MURAL's own division was never published. Here, a salted hash of the image's address decides. The order of images is
-that of their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
-set those with the highest, so that languages that share images mostly agree on where these go.
+MURAL's own division was never published. Here, a salted hash of the image's address decides. Images are ordered
+by their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
+set the images with the highest, so that languages that share images mostly agree on where these go.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Wit(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
       languages: joined by "+"; default all.
-      sizes: pairs in dev, and as many in test; the largest is taken of which a language's pairs are
-        twice as many as dev and test together.
+      sizes: pairs in dev, and as many in test; of these sizes the largest that dev and test together
+        need at most a third of a language's pairs for.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
@@ -111,7 +111,7 @@ def read_wit(
 ) -> Iterator[Caption]:
     """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
-    Rows without one are left out in silence: most have none. File and id are the image's address.
+    Rows without a caption are left out without a count: most rows have no caption. File and id are the image's address.
 
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
