@@ -42,8 +42,8 @@ def swapped_lines(draw: random.Random, data: bytearray) -> None:
 
 def huge_number(draw: random.Random, data: bytearray) -> None:
     """A number, if there is one, has become an impossible one."""
-    if found := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
-        chosen = draw.choice(found)
+    if numbers := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
+        chosen = draw.choice(numbers)
         data[chosen.start() : chosen.end()] = draw.choice(NUMBERS)
 
 

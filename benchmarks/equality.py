@@ -92,16 +92,16 @@ def computed(model, batch: dict) -> dict[str, np.ndarray]:
     draw_weights(model)
     embeddings = model.encode(batch, training=False)
     total, logs = global_losses(model, embeddings, batch, model.optimizers)
-    for kind, found in (("embedding", embeddings), ("total", total), ("log", logs)):
-        values.update(prefixed(f"evaluated/{kind}", found))
+    for kind, result in (("embedding", embeddings), ("total", total), ("log", logs)):
+        values.update(prefixed(f"evaluated/{kind}", result))
     names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
-        found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
-        values.update(prefixed(f"chunks_{chunks}/log", found.logs))
-        for optimizer, gradients in found.by_optimizer.items():
+        result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
+        values.update(prefixed(f"chunks_{chunks}/log", result.logs))
+        for optimizer, gradients in result.by_optimizer.items():
             reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
             values.update(prefixed(f"chunks_{chunks}/gradient/{optimizer}", reached))
-        for layer, moments in found.moments.items():
+        for layer, moments in result.moments.items():
             values.update(prefixed(f"chunks_{chunks}/moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
     values.update(prefixed("step/log", model.train_step(batch)))
     values.update(prefixed("step/variable", named(own_variables(model))))
@@ -169,11 +169,11 @@ def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
 
 def named(variables) -> dict[str, tf.Variable]:
     """Variables by their names; a name that occurs again has its count behind it."""
-    counts, found = collections.Counter(), {}
+    counts, by_name = collections.Counter(), {}
     for variable in variables:
         counts[variable.name] += 1
-        found[variable.name + f"#{counts[variable.name]}" * (counts[variable.name] > 1)] = variable
-    return found
+        by_name[variable.name + f"#{counts[variable.name]}" * (counts[variable.name] > 1)] = variable
+    return by_name
 
 
 def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -218,17 +218,17 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    entries = found = 0
+    entries = unequal = 0
     for name, content in contents([method for method in arguments.methods.split(",") if method]):
         path, entries = arguments.folder / f"{name.replace(':', '.')}.npz", entries + len(content)
         if arguments.command == "write":
             np.savez(path, **content)
             continue
         for line in differences(dict(np.load(path)) if path.exists() else {}, content):
-            found += 1
+            unequal += 1
             print(f"{name} {line}", flush=True)
-    print(f"{entries:,} entries" + (f", {found or 'no'} differences" if arguments.command == "compare" else " kept"))
-    sys.exit(1 if found or not entries else 0)
+    print(f"{entries:,} entries" + (f", {unequal or 'no'} differences" if arguments.command == "compare" else " kept"))
+    sys.exit(1 if unequal or not entries else 0)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def make_records(folder: pathlib.Path) -> None:
 def frames(path: pathlib.Path) -> list[bytes]:
     """The records of a good file, with their lengths and checksums."""
     data = path.read_bytes()
-    found = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
-    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in found]
+    frames_of = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
+    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in frames_of]
 
 
 def _never(kind: str, place: str, count: int) -> None:
@@ -105,9 +105,9 @@ def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple
     """Evaluation takes all of a split or nothing of it; an index lists what it leaves out."""
     data, originals = (folder / name).read_bytes(), frames(good / name)
     whole = sum(frame in data for frame in originals)
-    found = list(collect.find("images", [str(folder)], "dev"))
-    unreadable = [entry for entry in found if isinstance(entry, collect.Unreadable)]
-    items = len(found) - len(unreadable)
+    entries = list(collect.find("images", [str(folder)], "dev"))
+    unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
+    items = len(entries) - len(unreadable)
     lost = sum(int(entry.reason.split(" x ")[0]) for entry in unreadable if " x " in entry.reason)
     assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
     assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"

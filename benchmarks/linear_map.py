@@ -87,7 +87,7 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
         recalls[language] = [recall(queries, english, own) for queries in sides]
     groups = {"mean of the seven but English": LEARNED[1:], "mean of the languages that USE did not learn": STRANGE}
     recalls |= {title: np.mean([recalls[name] for name in names], axis=0) for title, names in groups.items()}
-    return [line(title, *found) for title, found in recalls.items()]
+    return [line(title, *sides_of) for title, sides_of in recalls.items()]
 
 
 def line(title: str, through_the_map: float, by_itself: float) -> dict:

@@ -36,11 +36,11 @@ ODD += [character.encode() for character in "\xa0\u200b\u200d\u2028\ufeffİΣ"]
 def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
     """Texts with one of `ODD` put somewhere, between bytes of a character as well."""
     draw = random.Random(0)
-    found = []
+    changed = []
     for text in draw.choices(texts, k=count):
         place = draw.randrange(len(text) + 1)
-        found.append(text[:place] + draw.choice(ODD) + text[place:])
-    return found
+        changed.append(text[:place] + draw.choice(ODD) + text[place:])
+    return changed
 
 
 def kind_of(text: bytes) -> str:
@@ -81,7 +81,7 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
     """Prints the largest and the mean difference of pixels, by format."""
     tower = load_config(export / "config.json").image_tower
-    found = collections.defaultdict(list)
+    differences = collections.defaultdict(list)
     for path in sorted(path for path in folder.rglob("*") if path.is_file())[:most]:
         try:
             data = for_the_encoder(path.read_bytes())
@@ -89,8 +89,8 @@ def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> N
         except (BadImage, tf.errors.OpError):
             continue
         difference = np.abs(ours.astype(int) - graphs)
-        found["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
-    for kind, rows in found.items():
+        differences["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
+    for kind, rows in differences.items():
         largest, mean = np.array(rows).T
         print(f"{len(rows)} pictures as {kind}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
               f"largest mean of one {mean.max():.3f}")  # fmt: skip

@@ -93,12 +93,12 @@ def value(draw: random.Random, depth: int = 3):
 def request(draw: random.Random) -> tuple[bytes, bool]:
     """Returns the bytes of a request, and whether the client leaves before the answer."""
     right = draw.choice([["a red heart", ""], [picture(draw)]])
-    found = {draw.choice(["instances", "inputs"]): right if draw.random() < 0.25 else value(draw)}
+    fields = {draw.choice(["instances", "inputs"]): right if draw.random() < 0.25 else value(draw)}
     if draw.random() < 0.4:
-        found["signature_name"] = draw.choice(SIGNATURES)
+        fields["signature_name"] = draw.choice(SIGNATURES)
     if draw.random() < 0.3:
-        found["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
-    content, headers = json.dumps(found).encode(), {"Host": "localhost", "Content-Type": "application/json"}
+        fields["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
+    content, headers = json.dumps(fields).encode(), {"Host": "localhost", "Content-Type": "application/json"}
     if draw.random() < 0.3:
         content, _ = damaged(draw, content, BINARY)
     if draw.random() < 0.1:

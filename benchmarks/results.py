@@ -85,7 +85,7 @@ def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
 
 def rendered(text: str) -> str:
     """Returns a page with the tables that its comments name."""
-    return TABLE.sub(lambda found: found[1] + table(RESULTS / f"{found[2]}.csv", found[3], found[4]), text)
+    return TABLE.sub(lambda match: match[1] + table(RESULTS / f"{match[2]}.csv", match[3], match[4]), text)
 
 
 def main() -> int:

@@ -41,9 +41,9 @@ def write_inputs(folder: pathlib.Path) -> None:
     from mural_tf.text.vocabulary_file import save_vocabulary
 
     prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
-    found = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
-    found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
-    texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: BATCH * 4]
+    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
+    sentences = [part for part in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
+    texts = [sentences[i] for i in np.random.default_rng(0).permutation(len(sentences))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     save_vocabulary(build_vocabulary(texts, 8000, lower_case=True), folder / "vocabulary.txt")
     (folder / "images").mkdir()

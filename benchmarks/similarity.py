@@ -49,12 +49,12 @@ def places(languages: list[str]) -> np.ndarray:
     degrees = np.radians([[float(x) for x in name.split("_")[1:]] for name in features.pop("CODE")])
     points = np.stack([np.cos(degrees[:, 0]) * np.cos(degrees[:, 1]), np.cos(degrees[:, 0]) * np.sin(degrees[:, 1]),
                        np.sin(degrees[:, 0])], axis=1)  # fmt: skip
-    found = np.full((len(languages), 3), np.nan)
-    for place, code in enumerate(codes):
+    positions = np.full((len(languages), 3), np.nan)
+    for row, code in enumerate(codes):
         if code and "--" not in features[code]:
             vector = np.linalg.lstsq(points, np.cos(np.pi * np.array(features[code], float)), rcond=None)[0]
-            found[place] = vector / np.linalg.norm(vector)
-    return found
+            positions[row] = vector / np.linalg.norm(vector)
+    return positions
 
 
 def mantel(one: np.ndarray, other: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:

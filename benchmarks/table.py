@@ -150,8 +150,8 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
 
 def translate(run: Run, data: str) -> None:
     """Measures translation where it is not measured yet."""
-    if not (found := translation_file(run.workdir)).exists():
-        call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(found)], log_of(run))
+    if not (file := translation_file(run.workdir)).exists():
+        call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
 def ask_in_english(run: Run, data: str) -> None:
@@ -217,8 +217,8 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
 
     def write(folder: pathlib.Path) -> dict:
         for split, source, count in (("train", "dev", 250), ("test", "test", None)):
-            found = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
-            write_records(folder, IMAGE_TEXT, split, found, shards=1)
+            drawings = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
+            write_records(folder, IMAGE_TEXT, split, drawings, shards=1)
         return {}
 
     build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)

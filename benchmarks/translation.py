@@ -81,13 +81,13 @@ def recall_between_styles(embedder, data_dir: str) -> float:
     from mural_tf.metrics import ranking
 
     drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
-    for split, found in drawings.items():
+    for split, by_key in drawings.items():
         for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
             style, key = record.image_id.split("/")
             if split == "test" or style == TRAINING_STYLES[0].name:
-                found[key] = record.image
+                by_key[key] = record.image
     shared = sorted(drawings["train"].keys() & drawings["test"].keys())
-    sides = [embedder.encode_image([found[key] for key in shared], progress=False) for found in drawings.values()]
+    sides = [embedder.encode_image([by_key[key] for key in shared], progress=False) for by_key in drawings.values()]
     own = np.arange(len(shared))
     return float(ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*sides[::-1], own))["mean_recall"])
 
@@ -106,7 +106,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
         for (text, language), (other, other_language) in (sides, sides[::-1]):
             if language == PIVOT != other_language:
                 pairs.setdefault(other_language, []).append((other, text))
-    dictionaries = {language: learn_dictionary(found) for language, found in pairs.items()}
+    dictionaries = {language: learn_dictionary(of_language) for language, of_language in pairs.items()}
 
     def translated(text: str, language: str) -> str:
         dictionary = dictionaries[language]

@@ -74,8 +74,8 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
                 weight = round(probability * backward[pivot_word][word], 6)  # the same on every run
                 if weight >= LEAST:
                     entries[pivot_word].append((-weight, word))
-    found = {word: sorted(candidates) for word, candidates in entries.items()}
-    return {word: ([w for _, w in ranked], [-weight for weight, _ in ranked]) for word, ranked in found.items()}
+    ranked_words = {word: sorted(candidates) for word, candidates in entries.items()}
+    return {word: ([w for _, w in ranked], [-weight for weight, _ in ranked]) for word, ranked in ranked_words.items()}
 
 
 def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: str) -> list[str]:
@@ -88,11 +88,11 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
     known = [dictionary[word] for word in words if word in dictionary]
     if not known or len(known) < KNOWN * len(words):
         return []
-    draw, found = random.Random(seed), {}
+    draw, translations = random.Random(seed), {}
     for _ in range(copies):
         chosen = [draw.choices(*entry)[0] for entry in known]
-        found[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
-    return list(found)
+        translations[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
+    return list(translations)
 
 
 class Sample:
@@ -183,9 +183,9 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
             dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": pairs[language].given()}
             for text, group in taken:
                 seed = f"{settings['seed']} {language} {text}"
-                for found in translate_words(text, dictionary, settings["copies"], seed):
+                for translation in translate_words(text, dictionary, settings["copies"], seed):
                     counts[language] += 1
-                    yield records.TextPair(text, pivot, found, language, group)
+                    yield records.TextPair(text, pivot, translation, language, group)
 
     shards = len(records.list_files(data_dir, records.TEXT_PAIRS, "train"))  # as many pipelines can share them
     total = records.write_records(folder, records.TEXT_PAIRS, "train", translated(), shards)
@@ -208,13 +208,13 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
     description = read_json(path)
     lines = []
     for language, known in json_field(description, "dictionaries", dict[str, dict], path).items():
-        words, pairs, found = (json_field(known, name, int, path) for name in ("words", "pairs", "found"))
+        words, pairs, available = (json_field(known, name, int, path) for name in ("words", "pairs", "found"))
         made = json_field(description, f"languages.{language}.text_pairs.train", int, path)
-        of = f"{pairs:,}" if found == pairs else f"{pairs:,} of about {found:,}"
+        of = f"{pairs:,}" if available == pairs else f"{pairs:,} of about {available:,}"
         lines.append(f"{language}: {words:,} words learnt from {of} pairs, {made:,} texts written")
-    taken, found = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
-    if found > taken:
-        lines.append(f"{taken:,} of about {found:,} texts were translated: `max_texts`")
+    taken, available = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
+    if available > taken:
+        lines.append(f"{taken:,} of about {available:,} texts were translated: `max_texts`")
     total = json_field(description, "counts.text_pairs.train", int, path)
     return "\n".join([*lines, f"{total:,} text pairs in {folder}"])
 

@@ -65,11 +65,11 @@ def take(embedder) -> Fingerprint:
     """
     probes = encode_probes(embedder)
     path, step = str(getattr(embedder, "path", "")), getattr(embedder, "step", None)
-    found, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
+    fingerprint, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
     if original is None:
-        return found
+        return fingerprint
     known, bound = Fingerprint(original.probes, path, step), original.bound
-    distance = known.distance(found)
+    distance = known.distance(fingerprint)
     if not distance <= bound:
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "

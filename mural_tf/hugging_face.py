@@ -58,10 +58,10 @@ def parse(text: str) -> Name:
     """Returns the parts of a name; raises `UserError` for any other form."""
     part = r"[\w-](?:[\w.-]*[\w-])?"
     form = rf"hf://({part}/{part})(?:@(refs/[a-z]+/[^/@]+|[^/@]+))?(?:/([^@]+))?"
-    found = re.fullmatch(form, text, re.ASCII)
-    if not found or ".." in text or "--" in found[1]:
+    match = re.fullmatch(form, text, re.ASCII)
+    if not match or ".." in text or "--" in match[1]:
         raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
-    name = Name(found[1], found[2] or "", (found[3] or "").strip("/"))
+    name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
     if name.file.endswith(PICKLES):
         raise UserError(
             f"{text} is a pickle, which can run any code when it is opened, and is not fetched: docs/checkpoints.md "

@@ -124,20 +124,20 @@ class RemotePath:
     def files(self) -> list[RemotePath]:
         """Returns all files below, sorted, without folders."""
         scheme, names = self.address.partition("://")[0], self._ask(lambda store: store.find(self.address))
-        found = [RemotePath(f"{scheme}://{name.lstrip('/')}") for name in sorted(names)]
-        return [path for path in found if str(path).startswith(f"{self.address}/")]  # a file is not below itself
+        paths = [RemotePath(f"{scheme}://{name.lstrip('/')}") for name in sorted(names)]
+        return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields files and folders below that fit a pattern: `*`, `?`, `[…]` within a name, `**/` for any folders."""
         fits, depth = _matcher(pattern), None if "**/" in pattern else pattern.count("/") + 1
-        found: dict[str, None] = {}
+        matches: dict[str, None] = {}
         for path in self.files():
             parts = path.relative_to(self).split("/")
             for end in (depth,) if depth else range(1, len(parts) + 1):
                 below = "/".join(parts[:end])
                 if fits(below):
-                    found[below] = None
-        yield from (self / below for below in found)
+                    matches[below] = None
+        yield from (self / below for below in matches)
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields all files below that fit a pattern."""

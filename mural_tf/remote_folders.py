@@ -74,20 +74,20 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
         local = hugging_face.fetch(os.fspath(path))
         _named[str(local)] = os.fspath(path)
         return local
-    found = as_path(path)
-    if isinstance(found, pathlib.Path):
-        return found
+    original = as_path(path)
+    if isinstance(original, pathlib.Path):
+        return original
     copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
     _copies.append(copies)
-    local = pathlib.Path(copies.name, found.name)
-    _shown[str(local)] = str(found)
-    with _one_line(f"Cannot read {found}"):
-        for source in found.files():
-            _download(source, local / source.relative_to(found))
-        if not local.exists() and found.is_file():
-            _download(found, local)
+    local = pathlib.Path(copies.name, original.name)
+    _shown[str(local)] = str(original)
+    with _one_line(f"Cannot read {original}"):
+        for source in original.files():
+            _download(source, local / source.relative_to(original))
+        if not local.exists() and original.is_file():
+            _download(original, local)
     if not local.exists():
-        raise UserError(f"{found} does not exist, is empty, or may not be read.")
+        raise UserError(f"{original} does not exist, is empty, or may not be read.")
     return local
 
 
@@ -211,16 +211,16 @@ class Mirror:
     def push(self) -> None:
         """Uploads what changed since the last time, and deletes what is gone."""
         with self._pushing:
-            found = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
-            for name in sorted(found, key=_order):
+            files = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
+            for name in sorted(files, key=_order):
                 if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
                     continue  # its data came after this look: next time
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                    state = _state(found[name])
+                    state = _state(files[name])
                     if self._pushed.get(name) != state:
-                        copy_file(found[name], self.store / name)
+                        copy_file(files[name], self.store / name)
                         self._pushed[name] = state
-            gone = [name for name in self._pushed if name not in found and not (self.local / name).exists()]
+            gone = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
             for name in sorted(gone, key=_order, reverse=True):  # what says that others are complete goes before them
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]

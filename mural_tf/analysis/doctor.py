@@ -84,11 +84,11 @@ class Language:
 
 def read_texts(data_dir: str, split: str) -> TextsByLanguage:
     """Reads the split, and of training up to `MOST_RECORDS` of each kind; raises `UserError` without such a split."""
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             if text.strip():
-                found.setdefault(language, {}).setdefault(record.image_id, text)
+                texts.setdefault(language, {}).setdefault(record.image_id, text)
     training: dict[str, list[str]] = collections.defaultdict(list)
     counts = {kind: collections.Counter() for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
     for kind, count in counts.items():
@@ -96,7 +96,7 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
             count[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)
-    return TextsByLanguage(found, training, *counts.values())
+    return TextsByLanguage(texts, training, *counts.values())
 
 
 def _training_texts(data_dir: str, kind: str) -> Iterator[tuple[str, str]]:
@@ -131,11 +131,11 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     vectors = {
         name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()
     }
-    found = []
+    languages = []
     for name, (pieces, words) in divided.items():
         all_pieces = np.concatenate(pieces)
         cosines = [np.dot(vector, vectors[pivot][x]) for x, vector in vectors[name].items() if x in vectors[pivot]]
-        found.append(
+        languages.append(
             Language(
                 name,
                 captions=texts.captions[name],
@@ -148,11 +148,11 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
                 looks_like=_nearest(name, all_pieces, profiles),
             )
         )
-    of_pivot = next(language for language in found if language.name == pivot)
+    of_pivot = next(language for language in languages if language.name == pivot)
     most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
-    for language in found:
+    for language in languages:
         language.diagnosis = diagnose(language, of_pivot, most)
-    return found
+    return languages
 
 
 def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
@@ -173,13 +173,13 @@ def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
     return PAIRS if language.pairs <= FEW_PAIRS * most_pairs else STAGE
 
 
-def describe(found: Sequence[Language], pivot: str, taught: bool = False) -> str:
+def describe(languages: Sequence[Language], pivot: str, taught: bool = False) -> str:
     """Returns a table, worst recall first, and a line of advice for each language that does not work well.
 
     `taught`: whether the model has had the stage of translations.
     """
     advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
-    ordered = sorted(found, key=lambda language: language.recall)
+    ordered = sorted(languages, key=lambda language: language.recall)
     rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
     for one in ordered:
         texts = (f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}")

@@ -29,8 +29,8 @@ def build_folder(
     """
     output = as_path(output)
     path = output / DESCRIPTION
-    if follows and path.is_file() and (found := read_json(path)).get("name") == identity["name"]:
-        if all(found.get(key) == value for key, value in identity.items()):
+    if follows and path.is_file() and (described := read_json(path)).get("name") == identity["name"]:
+        if all(described.get(key) == value for key, value in identity.items()):
             return output
         with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
             _build(output, identity, write)
@@ -53,14 +53,14 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what
             raise UserError(f"{output} exists and holds no {what}: choose another folder or remove it first.")
         return False
     try:
-        found = read_json(description)
+        stored = read_json(description)
     except UserError as error:
         raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
-    found = {key: found.get(key) for key in identity}
+    stored = {key: stored.get(key) for key in identity}
     different = [
-        f"{key} {brief(found[key])} instead of {brief(identity[key])}"
+        f"{key} {brief(stored[key])} instead of {brief(identity[key])}"
         for key in identity
-        if found[key] != identity[key]
+        if stored[key] != identity[key]
     ]
     if different:
         raise UserError(

@@ -208,23 +208,23 @@ def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
     """Gives a part its name in the data set; one that a killed run has renamed has it already."""
     path = folder / "parts" / part.name
-    found = path if path.is_file() else name
-    size = found.stat().st_size if found.is_file() else None
+    current = path if path.is_file() else name
+    size = current.stat().st_size if current.is_file() else None
     if size != part.bytes:
         manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
         raise UserError(
-            f"{found} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
+            f"{current} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
             "same command again: it will be made anew."
         )
-    if found is path:
+    if current is path:
         path.replace(name)
 
 
 def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
     """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
-    here = {found.name for found in (folder / "parts").glob("*")}  # one look at a store
+    names = {entry.name for entry in (folder / "parts").glob("*")}  # one look at a store
     places = (places_path(folder, number) for number in range(count))
-    files = [place for place in places if place.name in here]
+    files = [place for place in places if place.name in names]
     if files:
         with path.open("wb") as joined:
             for file in files:

@@ -186,8 +186,8 @@ class Tally:
         """What a description says of it: {"skipped": {kind: {"count", "first"}}, "left_out": the same}."""
         counts = {"skipped": self.skipped, "left_out": self.left_out}
         return {
-            name: {kind: {"count": count, "first": first} for kind, (count, first) in found.items()}
-            for name, found in counts.items()
+            name: {kind: {"count": count, "first": first} for kind, (count, first) in by_kind.items()}
+            for name, by_kind in counts.items()
         }
 
     def lines(self) -> list[str]:

@@ -64,12 +64,12 @@ def read_all(
         while position < (file_end if end is None else min(end, file_end)):
             size = _length(file, position, file_end)
             if size is None:
-                found = _next_header(file, position + 1, file_end)
+                header = _next_header(file, position + 1, file_end)
                 stated = _stated(file, position)
-                lost = lost_records(stated, found - position, position, count)
+                lost = lost_records(stated, header - position, position, count)
                 if position >= begin:
                     on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
-                position, count = found, count + lost
+                position, count = header, count + lost
                 continue
             if position < begin:
                 position, count = position + FRAME + size, count + 1

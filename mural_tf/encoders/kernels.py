@@ -159,9 +159,8 @@ def _masked(logits, *mask):
 
 
 # Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1
-# convolutions as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on
-# small maps: these take 13% off a batch through `emoji_mural`'s image tower and back (0.251 to 0.218 processor s,
-# medians of 8).
+# kernels as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on
+# small maps: these take 13% off a batch through `emoji_mural`'s image tower (0.251 to 0.218 processor s, median of 8).
 
 # A 5x5 kernel's gradient is taken by matrix products when (input positions) x (output positions) is at most this.
 MAX_POSITION_PAIRS = 6000
@@ -276,7 +275,7 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability of this machine's NVIDIA cards; (0, 0) of others."""
     details = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
-    return min((found.get("compute_capability", (0, 0)) for found in details), default=(0, 0))
+    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
 
 
 def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) -> str:

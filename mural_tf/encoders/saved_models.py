@@ -31,9 +31,9 @@ def check_graph(folder: str | pathlib.Path) -> None:
     if not (folder / DIGESTS).is_file():
         return
     sealed = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
-    found = _lines(folder)
-    if found != sealed:
-        changed = next((line.partition("  ")[2] for line in found if line not in sealed), "an asset, or the list,")
+    hashed = _lines(folder)
+    if hashed != sealed:
+        changed = next((line.partition("  ")[2] for line in hashed if line not in sealed), "an asset, or the list,")
         raise UserError(
             f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder "
             "again from where it came from, or export again."

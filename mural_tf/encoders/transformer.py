@@ -219,8 +219,7 @@ class TransformerLayer(keras.layers.Layer):
 def leading_sizes(x):
     """All sizes of a tensor but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
 
-    TensorFlow Lite's fast kernels take no other shapes. An unknown number of rows is not reshaped so: with zero rows -1
-    is ambiguous.
+    TensorFlow Lite's fast kernels take no other shapes. With unknown rows, perhaps 0, -1 would be ambiguous.
     """
     known = x.shape[:-1].as_list()
     if known[0] is not None and known.count(None) == 1:

@@ -243,14 +243,14 @@ def _one_line(source) -> str:
 def _parts(text: str) -> set[str]:
     """Returns the parts of image collections that a description names."""
     text = text.lower()
-    found = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
+    collections = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
     stated = re.search(r"split=(\S+)", text)
     named = ("train", "restval", "val", "test")
     splits = set(stated[1].split(",")) if stated else {x for x in named if re.search(rf"(?<![a-z]){x}", text)}
     of_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
-    parts = found - {"coco", "coco_cn", "xtd"} if others else set()
-    if found & {"coco_cn", "xtd"}:
+    parts = collections - {"coco", "coco_cn", "xtd"} if others else set()
+    if collections & {"coco_cn", "xtd"}:
         return parts | {"coco_train2014", "coco_val2014"}
-    if "coco" in found:
+    if "coco" in collections:
         parts |= {name for name, some in (("coco_train2014", of_train), ("coco_val2014", others)) if some}
     return parts

@@ -68,10 +68,10 @@ def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, 
 
 def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
     """Returns [A, B]: of each word of b in the document of each word of a."""
-    found = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
-    frequency = found / np.maximum(found.sum(axis=1, keepdims=True), 1)
-    documents = np.count_nonzero(found, axis=0)
-    return frequency.astype(np.float64) * np.log(len(found) / np.maximum(documents, 1))
+    together = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
+    frequency = together / np.maximum(together.sum(axis=1, keepdims=True), 1)
+    documents = np.count_nonzero(together, axis=0)
+    return frequency.astype(np.float64) * np.log(len(together) / np.maximum(documents, 1))
 
 
 def _top(values: np.ndarray) -> np.ndarray:
@@ -115,8 +115,8 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(every, head)  # [M N, D]
         for name, mask in masks.items():
-            found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
-            hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
+            nearest = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
+            hits = (sentence[nearest] == sentence[:, None]) & (language[nearest] != language[:, None])
             result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
 

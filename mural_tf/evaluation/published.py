@@ -95,8 +95,8 @@ def languages_of_means() -> dict[str, frozenset[str]]:
     columns = [column.split("/") for table in published_tables().values() if table.paper == "open_clip"
                for column in table.columns]  # fmt: skip
     benchmarks = {benchmark for benchmark, *_ in columns}
-    found = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
-    return {name: frozenset(rows - {"all"}) for name, rows in found.items()}
+    rows_of = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
+    return {name: frozenset(rows - {"all"}) for name, rows in rows_of.items()}
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
@@ -129,20 +129,20 @@ def _means(metrics: Mapping[str, float]) -> dict[str, float]:
         benchmark, _, metric = key.partition("/")
         if benchmark in languages_of_means() and "/recall@" in metric:
             values.setdefault(f"{benchmark}/all/{metric.split('/', 1)[1]}", []).append(value)
-    return {key: sum(found) / len(found) for key, found in values.items()}
+    return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
 
 
 def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
     """Returns how the protocol of a column differs from ours, "" if it does not."""
-    found = []
+    differences = []
     for name, theirs in table.choices(metric).items():
         section, option = name.split(".")
         ours = protocol.get(section, {}).get(option, "mean")  # Tatoeba's two directions are not an option of ours
         if theirs == NOT_SAID:
-            found.append(f"its {name} is not said (ours is {ours})")
+            differences.append(f"its {name} is not said (ours is {ours})")
         elif str(ours) != theirs:
-            found.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
-    return "; ".join(found)
+            differences.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
+    return "; ".join(differences)
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:

@@ -345,10 +345,10 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, of_all: Mapping)
     """
     texts, owners = (np.concatenate(parts) for parts in zip(*of_all.values()))
     counts = [len(owners_of) for _, owners_of in of_all.values()]
-    language_of, asked, count = np.repeat(np.arange(len(of_all)), counts), np.unique(owners), min(MIXED, len(texts))
-    found = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[asked]]
-    shares = 100 * np.bincount(language_of[np.ravel(found)], minlength=len(of_all)) / np.size(found)
-    right = float(100 * np.mean(owners[found] == asked[:, None]))
+    language_of, owned, count = np.repeat(np.arange(len(of_all)), counts), np.unique(owners), min(MIXED, len(texts))
+    first = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[owned]]
+    shares = 100 * np.bincount(language_of[np.ravel(first)], minlength=len(of_all)) / np.size(first)
+    right = float(100 * np.mean(owners[first] == owned[:, None]))
     for language, share in zip(of_all, shares):
         result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
     result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = right
@@ -356,11 +356,11 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, of_all: Mapping)
     result.notes.append(f"Of the first {MIXED} captions of all languages {right:.1f}% are the image's own; {most}.")
 
 
-def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, asked: np.ndarray) -> float:
-    """The mean of R@1, R@5 and R@10 of the texts `asked`, bool [C], among the images [I, D] that have a text."""
+def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, queries: np.ndarray) -> float:
+    """The mean of R@1, R@5 and R@10 of the texts `queries`, bool [C], among the images [I, D] that have a text."""
     _, places = np.unique(owners, return_inverse=True)
-    found = ranking.ranks(texts[asked], images, places[asked])
-    return float(np.mean([ranking.recall_at(found, k) for k in ranking.CUTOFFS]))
+    ranks = ranking.ranks(texts[queries], images, places[queries])
+    return float(np.mean([ranking.recall_at(ranks, k) for k in ranking.CUTOFFS]))
 
 
 def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:

@@ -104,8 +104,8 @@ def tatoeba(request: Request) -> list[Evaluation]:
         for suffix, head in request.text_heads().items():
             left, right = request.encode_texts(foreign, head), request.encode_texts(english, head)
             same = np.arange(len(foreign))
-            found = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
-            values = {"to_english": found[0], "from_english": found[1], "accuracy": float(np.mean(found))}
+            recalls = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
+            values = {"to_english": recalls[0], "from_english": recalls[1], "accuracy": float(np.mean(recalls))}
             for key, value in values.items():
                 result.metrics[f"tatoeba/{language}/{key}{suffix}"] = value
     for suffix in request.text_heads():

@@ -52,8 +52,8 @@ def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence
     width = max(len("group"), *(len(group) for group, _ in rows))
     lines = [f"{'group':{width}}  languages" + "".join(f"  {title}" for title in titles)]
     for group, count in rows:
-        found = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
-        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in found)
+        values = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
+        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in values)
         lines.append(f"{group:{width}}  {count:9,}{cells}")
     return "\n".join(lines)
 

@@ -106,8 +106,8 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    found = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
-    hits = found == query_classes[:, None]
+    classes = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
+    hits = classes == query_classes[:, None]
     metrics = {
         f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
     }

@@ -265,10 +265,10 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    found = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
+    theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []
     for variable in variables:
-        other = found.get(variable.name)
+        other = theirs.get(variable.name)
         if other is None or other.shape != variable.shape:
             shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
             raise UserError(

@@ -51,7 +51,7 @@ def evaluations_of(
             numbers, described = _evaluation(workdir, row, name)
             if name not in fullest or len(described["languages"]) >= len(fullest[name][1]["languages"]):
                 fullest[name] = numbers, described
-    chosen = {name: found for name, found in fullest.items() if found[1]["split"] != "dev"} or fullest
+    chosen = {name: entry for name, entry in fullest.items() if entry[1]["split"] != "dev"} or fullest
     metrics = {key: value for numbers, _ in chosen.values() for key, value in numbers.items()}
     return metrics, {name: described for name, (_, described) in chosen.items()}
 
@@ -98,7 +98,7 @@ def describe_model(
         "learned_numbers": numbers_of(model),
         "origin": config.origin,
         "training_data": _training_data(config),
-        "evaluations": {name: {**found, "data": _folder_name(found)} for name, found in (evaluations or {}).items()},
+        "evaluations": {name: {**row, "data": _folder_name(row)} for name, row in (evaluations or {}).items()},
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
     }

@@ -66,11 +66,11 @@ def _has_images(card: Mapping) -> bool:
 
 def _languages(card: Mapping) -> list[str]:
     """The languages of the training data, as far as these are known, and of the imported weights."""
-    found = {language for part in origins(card["origin"]) for language in part.languages}
+    languages = {language for part in origins(card["origin"]) for language in part.languages}
     data = card["training_data"]
     if "counts" in data or not card["origin"]:
-        found.update(data["languages"])
-    return sorted(found)
+        languages.update(data["languages"])
+    return sorted(languages)
 
 
 def _model_index(card: Mapping) -> list[dict]:

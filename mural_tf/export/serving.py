@@ -153,11 +153,11 @@ def operations(folder: str | pathlib.Path) -> set[str]:
 
 def unlisted_operations(folder: str | pathlib.Path) -> set[str]:
     """Returns the operations of a SavedModel that are not known to be linked, and "XlaMustCompile" if XLA is needed."""
-    found = operations(folder) - CORE_OPS - TEXT_OPS
+    unlisted = operations(folder) - CORE_OPS - TEXT_OPS
     _, functions = _parse(folder)
     if any(function.attr["_XlaMustCompile"].b for function in functions):
-        found.add("XlaMustCompile")
-    return found
+        unlisted.add("XlaMustCompile")
+    return unlisted
 
 
 def _parse(folder: str | pathlib.Path):

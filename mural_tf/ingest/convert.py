@@ -239,14 +239,14 @@ class WriteShard:
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
         """Yields (kind, split, serialised record, texts, texts by language)."""
         for source, item, reading in self._items(shard, tally):
-            for found in source.records(item, reading):
-                if isinstance(found, Pair):
-                    if self._accepts_pair(found, reading):
-                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
-                        languages = f"{found.language_a} {found.language_b}"
-                        yield TEXT_PAIRS, found.split, serialize(TextPair(*values)), 1, {languages: 1}
+            for parsed in source.records(item, reading):
+                if isinstance(parsed, Pair):
+                    if self._accepts_pair(parsed, reading):
+                        values = (parsed.text_a, parsed.language_a, parsed.text_b, parsed.language_b, parsed.group)
+                        languages = f"{parsed.language_a} {parsed.language_b}"
+                        yield TEXT_PAIRS, parsed.split, serialize(TextPair(*values)), 1, {languages: 1}
                     continue
-                kept = self.screen.accepted_texts(found, reading)
+                kept = self.screen.accepted_texts(parsed, reading)
                 kept = kept and reading.decided.without_duplicates(kept, reading, self.kinds)
                 kept = kept and self.screen.accepted_image(kept, reading)
                 if kept:
@@ -355,10 +355,10 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = shards.complete_folder(folder, output)
     files: dict[str, Part] = {}
-    for (kind, split), found in sorted(parts.items()):
+    for (kind, split), of_split in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
-        for index, part in enumerate(found):
-            name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
+        for index, part in enumerate(of_split):
+            name = f"{kind}/{split}-{index:05d}-of-{len(of_split):05d}.tfrecord"
             shards.rename_part(folder, part, complete / name)
             files[name] = part
     shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)

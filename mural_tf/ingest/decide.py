@@ -183,8 +183,8 @@ class Look:
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
         """Yields a row for each pair, and for each caption that passes the filters of texts."""
         del tables
-        found = (one for item in source.read(unit, reading) for one in source.records(item, reading))
-        for record, one in enumerate(found):
+        records = (one for item in source.read(unit, reading) for one in source.records(item, reading))
+        for record, one in enumerate(records):
             if isinstance(one, Pair):
                 key = key_of_pair(one)
                 yield "records", (job.number, record, 0, key, key)
@@ -205,12 +205,12 @@ def key_of_pair(pair: Pair) -> int:
     return text_hash("pair\t" + "\t".join(part for side in sides for part in side))
 
 
-def keys_of_captioned(kind: str, found: Captioned) -> list[int]:
+def keys_of_captioned(kind: str, captioned: Captioned) -> list[int]:
     """Returns the keys of an image with its captions: of the image, of each text, or of each text with the image."""
     if kind == SAME_TEXT:
-        return [key_of_text(text) for text in found.texts]
-    image = bytes_hash(b"image\t" + found.image)
-    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in found.texts]
+        return [key_of_text(text) for text in captioned.texts]
+    image = bytes_hash(b"image\t" + captioned.image)
+    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
 
 
 # Deciding.
@@ -320,8 +320,8 @@ class Decided:
 
     def _translations(self, path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
         known: dict[int, list[tuple[str, str]]] = {}
-        found = self._of_unit(path)
-        for key, *pair in zip(found["key"].tolist(), found["language"], found["text"]):
+        rows = self._of_unit(path)
+        for key, *pair in zip(rows["key"].tolist(), rows["language"], rows["text"]):
             known.setdefault(key, []).append(tuple(pair))
         return known
 
@@ -332,20 +332,20 @@ class Decided:
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
         return held_out.split_of(language, image_id) if held_out else "train"
 
-    def without_duplicates(self, found: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
+    def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
         """Returns the image with those captions that another unit, or this one before, does not have."""
         for kind in kinds:
-            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, found)]
+            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, captioned)]
             if kind == SAME_IMAGE:
-                drop *= len(found.texts)
-            for text, dropped in zip(found.texts, drop):
+                drop *= len(captioned.texts)
+            for text, dropped in zip(captioned.texts, drop):
                 if dropped:
                     reading.tally.leave_out(kind, text.place)
-            texts = [text for text, dropped in zip(found.texts, drop) if not dropped]
+            texts = [text for text, dropped in zip(captioned.texts, drop) if not dropped]
             if not texts:
                 return None
-            found = found._replace(texts=texts)
-        return found
+            captioned = captioned._replace(texts=texts)
+        return captioned
 
     def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
         """Whether another unit, or this one before, has the pair."""

@@ -77,8 +77,8 @@ def cache_features(
         size, images, done = 0, 0, 0
         for file, file_size in zip(files, sizes):
             with tqdm(desc=file.name, unit=" images") as bar:
-                found, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
-            size, images = found or size, images + count
+                width, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
+            size, images = width or size, images + count
             done += file_size
             if skipped.are_too_many(images, max_skipped_fraction, done / max(sum(sizes), 1)):
                 raise UserError(

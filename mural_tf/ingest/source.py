@@ -197,13 +197,13 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """
-    found = find(pattern)
-    if not found:
+    paths = find(pattern)
+    if not paths:
         raise UserError(f"There is no file {pattern}.")
-    for path in found:
+    for path in paths:
         if not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is neither a file nor a folder; it may be a pipe, or a link that leads nowhere.")
-    return found
+    return paths
 
 
 class Kinds(Mapping):

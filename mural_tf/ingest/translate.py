@@ -65,7 +65,7 @@ def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list
     """Returns key -> (language, translation) of the captions of a data set, and of no others: these fit into memory."""
     from mural_tf.data import records
 
-    found: dict[str, list[tuple[str, str]]] = {
+    translations_of: dict[str, list[tuple[str, str]]] = {
         key: []
         for record in records.read_records(data_dir, records.IMAGE_TEXT, "train")
         for caption, language in zip(record.captions, record.languages)
@@ -73,9 +73,9 @@ def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list
     }
     for path in find_files(str(translations)):
         for key, language, target in read_translations(path, ()):
-            if key in found:
-                found[key].append((language, target))
-    return found
+            if key in translations_of:
+                translations_of[key].append((language, target))
+    return translations_of
 
 
 def _translated(data_dir: pathlib.Path, known: dict, counts: collections.Counter) -> Iterator:

@@ -100,10 +100,10 @@ def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
     for number, line in read_lines(path, _refuse):
         if line:
             try:
-                found = parse_google_line(line)
+                translation = parse_google_line(line)
             except ValueError as error:
                 _refuse(str(error), f"{path}:{number}")
-            yield translation_key(found.source), found.target_language, found.target
+            yield translation_key(translation.source), translation.target_language, translation.target
 
 
 def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -144,11 +144,11 @@ def add_translations(
     for index, text in enumerate(texts):
         own = text.language, text.text
         known = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
-        found = [pair for pair in known if pair != own and not groups.get(pair)]
-        if found:
+        new_pairs = [pair for pair in known if pair != own and not groups.get(pair)]
+        if new_pairs:
             groups[own] = text.group or groups[own] or f"{image_id}:{index}"
-        added.append([pair for pair in found if pair not in groups])
-        groups.update(dict.fromkeys(found, groups[own]))
+        added.append([pair for pair in new_pairs if pair not in groups])
+        groups.update(dict.fromkeys(new_pairs, groups[own]))
     result: list[Text] = []
     for text, pairs in zip(texts, added):
         group = text.group or groups[text.language, text.text]

@@ -217,7 +217,7 @@ class Counts:
             self.above[query] += above
             some = np.count_nonzero(row >= self.low[query]) > above
             near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])) if some else _NONE)
-        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(found) for found in near])
+        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(columns) for columns in near])
         self._decide(queries, np.concatenate(near))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:

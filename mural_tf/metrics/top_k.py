@@ -41,12 +41,12 @@ def top_k(
     if not np.isfinite(queries).all():
         raise ValueError("The queries hold NaN or infinity.")
     k = min(k, len(rows))
-    found = []
+    parts = []
     for begin in range(0, max(1, len(queries)), QUERIES):
         block = queries[begin : begin + QUERIES]
         hidden = mask(begin, begin + len(block)) if mask else None
-        found.append(_top_k(block, np.asarray(rows), k, hidden))
-    return tuple(np.concatenate(part) for part in zip(*found))
+        parts.append(_top_k(block, np.asarray(rows), k, hidden))
+    return tuple(np.concatenate(part) for part in zip(*parts))
 
 
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -53,12 +53,12 @@ def _class_from_outside(name: str) -> type:
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise UserError(f"The model {name!r} is not the name of a class: expected package.module:Class.")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        method = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"The model {name!r} cannot be imported ({error}): expected package.module:Class.") from None
-    if not (inspect.isclass(found) and issubclass(found, DualEncoder)):
+    if not (inspect.isclass(method) and issubclass(method, DualEncoder)):
         raise UserError(f"The model {name!r} is not a subclass of mural_tf.models.dual_encoder.DualEncoder.")
-    return found
+    return method
 
 
 def mount(config: ConfigDict, name: str) -> ConfigDict:

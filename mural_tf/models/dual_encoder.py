@@ -4,8 +4,8 @@ A method is a subclass with
 
     embeddings  {name: `Embedding`}: which part of a batch, by which tower and head
     tasks       {name: `Task`}: the stream that feeds it, and the embeddings that it compares
-    <task>_loss(*compared, ids)  for each task: its loss of the embeddings that it compares, `Rows` of the whole global
-    batch fields      {name: default} of its own settings; they mount below `config.method`
+    <task>_loss(*compared, ids)  for each task: its loss of the compared embeddings, `Rows` of the global batch
+    fields      {name: default} of its own settings; they mount below `config.method`
 
 and everything else follows: the parts of a batch that are needed, their way through the towers (each tower once), the
 heads, the weighted sum of the losses ([MURAL] Eq. 1), the numbers that are logged. `Align` is the smallest one. The

@@ -170,28 +170,28 @@ class KerasModel(keras.Model):
         such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content are
         not. Several replicas need batches of one size, which they share evenly.
         """
-        found = getattr(x, "element_spec", x)
-        found = found[0] if isinstance(found, tuple) and found else found
-        if not isinstance(found, Mapping):
-            if found is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
+        batch = getattr(x, "element_spec", x)
+        batch = batch[0] if isinstance(batch, tuple) and batch else batch
+        if not isinstance(batch, Mapping):
+            if batch is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
                 return  # a generator or the like: unknown before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
-            raise UserError(f"{holds}; got {type(found).__name__}.")
+            raise UserError(f"{holds}; got {type(batch).__name__}.")
         texts = set(self.parts) - set(self.image_parts) - set(self.vector_parts)
         needed = [*self.parts, *self.also_reads]
-        missing = [name for name in needed if name not in found]
+        missing = [name for name in needed if name not in batch]
         missing += [
-            f"{name}/{part}" for name in self.parts if name in texts & found.keys()
-            for part in TOKENS if not (isinstance(found[name], Mapping) and part in found[name])
+            f"{name}/{part}" for name in self.parts if name in texts & batch.keys()
+            for part in TOKENS if not (isinstance(batch[name], Mapping) and part in batch[name])
         ]  # fmt: skip
         if missing:
             raise UserError(
                 f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
-                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(found)}."
+                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(batch)}."
             )
         replicas = self.distribute_strategy.num_replicas_in_sync
         if replicas > 1 and not isinstance(x, tf.distribute.DistributedDataset):
-            size = tf.nest.flatten(found[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
+            size = tf.nest.flatten(batch[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
             if size is None or size % replicas:
                 raise UserError(
                     f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "

@@ -155,7 +155,7 @@ class KnownTexts(TranslationDistillation):
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
-        most, found, too_many = self.options.most_known, {}, False
+        most, pairs, too_many = self.options.most_known, {}, False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
@@ -163,13 +163,13 @@ class KnownTexts(TranslationDistillation):
                 own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_targets))
                 vectors = tables[target].find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
-                    found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
-                if len(found) > 2 * most:
-                    found, too_many = fewest(found, most), True
-        if too_many or len(found) > most:
-            found = fewest(found, most)
-            print(f"More texts are known than method.most_known={most}: {len(found):,} of the pivot stay.", flush=True)
-        texts, vectors = zip(*(found[keys] for keys in sorted(found)))
+                    pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
+                if len(pairs) > 2 * most:
+                    pairs, too_many = fewest(pairs, most), True
+        if too_many or len(pairs) > most:
+            pairs = fewest(pairs, most)
+            print(f"More texts are known than method.most_known={most}: {len(pairs):,} of the pivot stay.", flush=True)
+        texts, vectors = zip(*(pairs[keys] for keys in sorted(pairs)))
         return list(texts), np.stack(vectors).astype(np.float32)
 
 
@@ -205,10 +205,10 @@ class Neighbours(KnownTexts):
         head.temperature.assign(value)
 
 
-def fewest(found: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
+def fewest(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
     """Returns the texts with the smallest keys among texts that teach their own vector; without such texts, among all.
 
     A part of the translations is worse than no translation: other texts are drawn to the known translations.
     """
-    own = {keys: value for keys, value in found.items() if keys[0] == keys[1]}
-    return dict(sorted((own or found).items(), key=lambda item: item[0])[:most])
+    own = {keys: value for keys, value in pairs.items() if keys[0] == keys[1]}
+    return dict(sorted((own or pairs).items(), key=lambda item: item[0])[:most])

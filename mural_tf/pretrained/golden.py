@@ -74,12 +74,12 @@ def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
     """
     folder = pathlib.Path(folder)
     if (folder / "modules.json").is_file():
-        found = _sentence_transformer(folder)
+        vectors = _sentence_transformer(folder)
     elif (folder / "config.json").is_file():
-        found = _two_towers(folder)
+        vectors = _two_towers(folder)
     else:
         raise ValueError(f"{folder} has neither modules.json nor config.json: expected the folder of a checkpoint.")
-    return {"format": np.array(FORMAT), "sentences": np.array(SENTENCES), **found}
+    return {"format": np.array(FORMAT), "sentences": np.array(SENTENCES), **vectors}
 
 
 def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -90,9 +90,9 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
     prompt = model.prompts.get(model.default_prompt_name) or ""
     sentences = [prompt + sentence for sentence in SENTENCES]
     tokens = getattr(model, "preprocess", model.tokenize)(sentences)  # its name since version 6
-    found = _ids(tokens["input_ids"], tokens["attention_mask"])
+    ids = _ids(tokens["input_ids"], tokens["attention_mask"])
     with torch.no_grad():
-        return {**found, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}
+        return {**ids, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}
 
 
 def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -147,12 +147,12 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
         sys.exit("Usage: python golden.py FOLDER OUT.npz")
     try:
-        found = golden_vectors(arguments[0])
+        vectors = golden_vectors(arguments[0])
         with open(arguments[1], "wb") as file:
-            np.savez_compressed(file, **found)
+            np.savez_compressed(file, **vectors)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"golden.py: {error}")
-    print(f"Wrote {arguments[1]}: {', '.join(found)}.")
+    print(f"Wrote {arguments[1]}: {', '.join(vectors)}.")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
 
 def origins(text: str) -> list[Origin]:
     """Returns the origins that a configuration's `origin` names; what is of another form is left out."""
-    found = filter(None, map(_LINE.match, text.split("; ")))
+    matches = filter(None, map(_LINE.match, text.split("; ")))
     return [
         Origin(
             match["kind"],
@@ -78,7 +78,7 @@ def origins(text: str) -> list[Origin]:
             "" if match["licence"] == NOT_SAID else match["licence"],
             tuple((match["languages"] or "").split()),
         )
-        for match in found
+        for match in matches
     ]
 
 

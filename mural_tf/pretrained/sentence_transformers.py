@@ -150,14 +150,14 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
 def _pooling(path: pathlib.Path) -> str:
     values = read_json(path)
     check_keys(values, POOLING_KEYS, path)
-    found = values.get("pooling_mode")
-    if found is None:
-        found = [name for name in OLD_POOLINGS if values.get(name) is True]
-    found = found if isinstance(found, list) else [found]
-    found = [OLD_POOLINGS.get(str(name), str(name)) for name in found] or ["mean"]  # as there, where none is said
-    if len(found) != 1 or found[0] not in POOLINGS:
-        raise UserError(f"{path}: pooling is {', '.join(found)}, expected cls or mean.")
-    return POOLINGS[found[0]]
+    modes = values.get("pooling_mode")
+    if modes is None:
+        modes = [name for name in OLD_POOLINGS if values.get(name) is True]
+    modes = modes if isinstance(modes, list) else [modes]
+    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in modes] or ["mean"]  # as there, where none is said
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise UserError(f"{path}: pooling is {', '.join(modes)}, expected cls or mean.")
+    return POOLINGS[modes[0]]
 
 
 def _activation(path: pathlib.Path) -> str:

@@ -111,8 +111,8 @@ def assign(
         if weights.shapes.keys() >= set(row.sources):
             shape, expected = _shape_after(row, weights), tuple(by_name[name].shape)
             if shape != expected:
-                found = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
-                wrong.append(f"{found} for {name} {list(expected)}")
+                shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
+                wrong.append(f"{shapes} for {name} {list(expected)}")
     problems = [_listed("missing", missing), _listed("unexpected", unexpected), _listed("of another shape", wrong)]
     if any(problems):
         raise UserError(

@@ -127,44 +127,44 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
 
 def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
     """BertNormalizer's settings that a word-piece tokenizer's normalizer comes to."""
-    found = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
+    settings = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
     if "normalizer" not in tokenizer:
-        return {**found, "handle_chinese_chars": True}
+        return {**settings, "handle_chinese_chars": True}
     decomposed, steps = False, steps_of(tokenizer, "normalizer")
     for step in steps:
         kind = step.get("type")
         if kind == "BertNormalizer":
             if step.get("clean_text") is False:
                 raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is done here.")
-            found["lowercase"] |= bool(step.get("lowercase", True))
-            found["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
+            settings["lowercase"] |= bool(step.get("lowercase", True))
+            settings["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
             strip = step.get("strip_accents")
             if strip is None and len(steps) > 1:
                 strip = step.get("lowercase", True)
-            found["strip_accents"] = found["strip_accents"] or strip  # null means: as lower-casing
+            settings["strip_accents"] = settings["strip_accents"] or strip  # null means: as lower-casing
         elif kind == "Lowercase":
-            found["lowercase"] = True
+            settings["lowercase"] = True
         elif kind == "NFD":
             decomposed = True
         elif kind == "StripAccents" and decomposed:
-            found["strip_accents"] = True
+            settings["strip_accents"] = True
         elif kind != "Strip":
             raise UserError(
                 f"{path}: its normalizer has the step {kind}, which is not done here: expected BertNormalizer, or "
                 "Lowercase, NFD and StripAccents."
             )
-    if decomposed and not found["strip_accents"]:
+    if decomposed and not settings["strip_accents"]:
         raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not done here.")
-    return found
+    return settings
 
 
 def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
     """Words end at white space and at punctuation, which BERT's step does, or two others in this order."""
     if "pre_tokenizer" not in tokenizer:
         return
-    found = steps_of(tokenizer, "pre_tokenizer")
-    steps = [step.get("type") for step in found]
-    if any(step.get("behavior", "Isolated") != "Isolated" for step in found):
+    pre_tokenizers = steps_of(tokenizer, "pre_tokenizer")
+    steps = [step.get("type") for step in pre_tokenizers]
+    if any(step.get("behavior", "Isolated") != "Isolated" for step in pre_tokenizers):
         raise UserError(
             f"{path}: its pre_tokenizer's punctuation is not a word of its own, and only Isolated is done here."
         )

@@ -92,12 +92,12 @@ def _kind(folder: pathlib.Path) -> str:
 
 def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
     """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if it is missing."""
-    found = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
-    if not found:
+    files = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
+    if not files:
         raise UserError(
             f"{folder} has no vocabulary: expected {VOCABULARY} of word pieces, or one of {', '.join(SENTENCE_PIECES)}."
         )
-    return found[0]
+    return files[0]
 
 
 def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:

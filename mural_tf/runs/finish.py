@@ -143,7 +143,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     with _timed(seconds, "search"):
         searches = {} if embedder is None else find_examples(embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
-    lines = [f"{sentence!r}: {', '.join(name for name, _ in found[:3])}, …" for sentence, found in searches.items()]
+    lines = [f"{sentence!r}: {', '.join(name for name, _ in hits[:3])}, …" for sentence, hits in searches.items()]
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
@@ -165,7 +165,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     path = workdir / SUMMARY
     summary = read_json(path)
     table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
-    found = json_field(summary, "search", list[str], path)
+    searches = json_field(summary, "search", list[str], path)
     export, data, tuned = workdir / EXPORT, config.data.directory, f"{shown(workdir)}_tuned"
     source = f"{workdir} --trust" if names_code(config) else str(workdir)
     # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
@@ -173,7 +173,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     lines = [
         "",
         *([f"Mean recall on {data}, split {split}:", table, ""] if table else []),
-        *(f"Found for {line}" for line in found),
+        *(f"Found for {line}" for line in searches),
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
         *([f"  {export}  both encoders as SavedModels"] if export.exists() else []),

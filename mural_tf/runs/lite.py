@@ -174,12 +174,12 @@ class _Trial:
     def _try(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
         embedder = Remembered(self._opened(name, choice))
         if name == TEXT_ENCODER:
-            found = self._recalls(embedder, self._original)
+            recalls = self._recalls(embedder, self._original)
             cosines = self._original.cosines_of_texts(embedder, self._texts)
         else:
-            found = self._recalls(self._embedders[TEXT_ENCODER], embedder)
+            recalls = self._recalls(self._embedders[TEXT_ENCODER], embedder)
             cosines = self._original.cosines_of_images(embedder)
-        lost = {language: round(self._expected[language] - recall, 2) for language, recall in found.items()}
+        lost = {language: round(self._expected[language] - recall, 2) for language, recall in recalls.items()}
         row = dict(kind=str(choice), bytes=(self._folder / name).stat().st_size)
         row |= dict(milliseconds=round(self._milliseconds(name), 2))
         row |= dict(smallest_cosine=float(cosines.min()), mean_cosine=float(cosines.mean()), compared=len(cosines))

@@ -68,8 +68,8 @@ def write_report_page(
         },
         languages=[] if evaluation is None else _by_language(rows, evaluation),
         searches={
-            sentence: [(thumbnail_url(picture, SIDE), name) for name, picture in found]
-            for sentence, found in searches.items()
+            sentence: [(thumbnail_url(picture, SIDE), name) for name, picture in pictures]
+            for sentence, pictures in searches.items()
         },
         examples=None if evaluation is None or embedder is None else _examples(evaluation, embedder, config),
         data=_data(config),
@@ -108,8 +108,8 @@ def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
 
 def _of_step(rows: list[dict], name: str, step: int) -> dict:
     """The last evaluation of this name at this step."""
-    found = [row for row in rows if row["step"] == step and any(key.startswith(f"{name}/") for key in row)]
-    return found[-1] if found else {}
+    evaluations = [row for row in rows if row["step"] == step and any(key.startswith(f"{name}/") for key in row)]
+    return evaluations[-1] if evaluations else {}
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
@@ -169,8 +169,8 @@ def find_examples(embedder: Embedder, config: ConfigDict) -> dict[str, list[tupl
     images, kept = embedder.encode_image(pictures, on_error="skip", progress=False)
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
     return {
-        sentence: [(ids[number], pictures[number]) for number in kept[found]]
-        for sentence, found in zip(sentences, rows)
+        sentence: [(ids[number], pictures[number]) for number in kept[numbers]]
+        for sentence, numbers in zip(sentences, rows)
     }
 
 
@@ -195,9 +195,9 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
         texts, owners = captions_of(pool, language, wanted[kept])
         if texts:
             made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-            found = [one for one in made if one.found[0].rank <= 1]
-            chosen = [*evenly(found, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
-            languages[language] = [_example(one, texts[one.number], shown_pictures) for one in chosen]
+            right = [example for example in made if example.found[0].rank <= 1]
+            chosen = [*evenly(right, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
+            languages[language] = [_example(example, texts[example.number], shown_pictures) for example in chosen]
     return {"count": len(kept), "total": total, "languages": languages}
 
 

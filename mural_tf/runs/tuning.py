@@ -237,9 +237,9 @@ class TunedEvaluation(SplitEvaluation):
         if not self._other_languages:
             return {}
         embedder, size = self._measured.embedder(step), self._config.evaluation.batch_size
-        found = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
-        rows = {f"{evaluation.name}/{language}/" for language in found.sizes}
-        return {key: value for key, value in found.metrics.items() if key.startswith(tuple(rows))}
+        measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
+        rows = {f"{evaluation.name}/{language}/" for language in measured.sizes}
+        return {key: value for key, value in measured.metrics.items() if key.startswith(tuple(rows))}
 
     def _find_others(self, evaluation: Evaluation) -> tuple[str, ...]:
         if not self._source or as_path(self._source) == as_path(self._config.data.directory):
@@ -366,12 +366,12 @@ class StandingTowers:
 
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
     """Returns the captions by which a model is chosen and measured, each once."""
-    data, found = config.data.directory, {}
+    data, texts = config.data.directory, {}
     for split in ("dev", config.evaluation.split):
         if records.find_files(data, records.IMAGE_TEXT, split):
             for captions in read_pool(data, split).texts.values():
-                found.update(dict.fromkeys(captions))
-    return [text.encode("utf-8", "replace") for text in found]
+                texts.update(dict.fromkeys(captions))
+    return [text.encode("utf-8", "replace") for text in texts]
 
 
 def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -393,7 +393,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
         for value in model.choices:
             model.choose(value, head)
             evaluations[value] = evaluate(0)
-        recalls = {value: found.metrics[f"{found.name}/all/mean_recall"] for value, found in evaluations.items()}
+        recalls = {value: rows.metrics[f"{rows.name}/all/mean_recall"] for value, rows in evaluations.items()}
         best = max(recalls, key=recalls.get)
         model.choose(best, head)
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
@@ -417,8 +417,8 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """The numbers that a trained model consists of, each variable once."""
-    found = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
-    return list({variable.ref(): variable for variable in found}.values())
+    variables = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
+    return list({variable.ref(): variable for variable in variables}.values())
 
 
 def _assign(variables, source, tuned, share: float) -> None:

@@ -114,14 +114,14 @@ class TwoTowers(tf.Module):
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
     """Returns the texts of training and their languages, each once."""
-    found: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     if records.find_files(data_dir, records.IMAGE_TEXT, "train"):
         for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
-            found.update(dict.fromkeys(zip(record.captions, record.languages)))
+            pairs.update(dict.fromkeys(zip(record.captions, record.languages)))
     if records.find_files(data_dir, records.TEXT_PAIRS, "train"):
         for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
-            found[pair.text_a, pair.language_a] = found[pair.text_b, pair.language_b] = None
-    texts, languages = zip(*found)
+            pairs[pair.text_a, pair.language_a] = pairs[pair.text_b, pair.language_b] = None
+    texts, languages = zip(*pairs)
     return list(texts), list(languages)
 
 
@@ -136,7 +136,7 @@ def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     images, kept = embedder.encode_image(pool.read(wanted), on_error="skip", progress=False)
     place = np.full(len(pool.image_numbers), -1)
     place[np.array(wanted)[kept]] = np.arange(len(kept))
-    found = {}
+    recalls = {}
     for language, captions in sorted(pool.texts.items()):
         owners = place[pool.owners[language]]
         texts = [text for text, owner in zip(captions, owners) if owner >= 0]
@@ -146,8 +146,8 @@ def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
         pairs = owners, np.arange(len(texts))
         ranks = ranking.ranks_both_ways(images[of_language], encode_captions(embedder, texts, language), pairs)
         firsts = [max(1, round(first * len(of_language) / GALLERY)) for first in ranking.CUTOFFS]
-        found[language] = float(np.mean([ranking.recall_at(of_way, first) for of_way in ranks for first in firsts]))
-    return found
+        recalls[language] = float(np.mean([ranking.recall_at(of_way, first) for of_way in ranks for first in firsts]))
+    return recalls
 
 
 def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[str, dict[str, float]]:
@@ -171,8 +171,8 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     if difference > 1e-3:
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
     measured = {name: dev_recalls(embedder, data_dir) for name, embedder in embedders.items()}
-    recalls = {language: {name: found[language] for name, found in measured.items()} for language in measured["own"]}
-    gains = {language: found["own"] - found["other"] for language, found in recalls.items()}
+    recalls = {language: {name: sides[language] for name, sides in measured.items()} for language in measured["own"]}
+    gains = {language: sides["own"] - sides["other"] for language, sides in recalls.items()}
     weights = learn_ways(*training_texts(data_dir), gains)
 
     output = as_path(output)

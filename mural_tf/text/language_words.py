@@ -47,7 +47,7 @@ def build_words(
     if share < 1:
         raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
-    chosen = (found for found in texts if found[0] in counts)
+    chosen = (entry for entry in texts if entry[0] in counts)
     for language, words in count_by_language(chosen, WordSplitter(lower_case, strip_accents)):
         counts[language].update(words)
     missing = [language for language, words in counts.items() if not words]

@@ -88,7 +88,7 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
         if fairseq and pieces[0][2] == "unknown":
             ours = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
             names = {piece for piece, _, _ in ours}
-            pieces = [*ours, *(found for found in pieces if found[0] not in names), ["<mask>", 0.0, "control"]]
+            pieces = [*ours, *(entry for entry in pieces if entry[0] not in names), ["<mask>", 0.0, "control"]]
     lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
     parse_lines(lines, path)
     return lines
@@ -152,7 +152,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     for name in SETTINGS:
         settings[name] = getattr(model.trainer if hasattr(model.trainer, name) else model.normalizer, name)
     settings |= {"model": models[model.trainer.model], "charsmap": _text(settings["charsmap"])}
-    return [[found.piece, found.score, kinds.get(found.type, "")] for found in model.pieces], settings
+    return [[piece.piece, piece.score, kinds.get(piece.type, "")] for piece in model.pieces], settings
 
 
 def _text(data: bytes) -> str:
@@ -182,11 +182,11 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
         if bytes_too and "<0x09>" not in names:  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
         unknown = scores[model["unk_id"]][0] if kind == "Unigram" else model["unk_token"]
-        added = {found["content"]: found for found in tokenizer.get("added_tokens") or []}
-        for token in sorted(added.values(), key=lambda found: found["id"]):
+        added = {described["content"]: described for described in tokenizer.get("added_tokens") or []}
+        for token in sorted(added.values(), key=lambda described: described["id"]):
             if token["id"] == len(scores):
                 scores.append([token["content"], 0.0])
-        special = {name: "control" if found.get("special") else "user_defined" for name, found in added.items()}
+        special = {name: "control" if described.get("special") else "user_defined" for name, described in added.items()}
         special |= {f"<0x{byte:02X}>": "byte" for byte in range(256) if bytes_too}
         special[unknown] = "unknown"
         mergeable = {pair[0] + pair[1] for pair in _merges(model)} if kind == "BPE" else set()
@@ -209,7 +209,7 @@ def _merge_scores(model: Mapping) -> list[list]:
     ranks: dict[str, int] = {}
     for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
-    ids = sorted(model["vocab"].items(), key=lambda found: found[1])
+    ids = sorted(model["vocab"].items(), key=lambda entry: entry[1])
     if [number for _, number in ids] != list(range(len(ids))):
         raise ValueError("ids")
     return [[piece, -float(ranks.get(piece, 0))] for piece, _ in ids]
@@ -274,24 +274,24 @@ def _pattern(step: Mapping) -> str:
 
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
-    found = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+    rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
     for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
         kind, pattern = step["type"], _pattern(step)
         if kind == "Precompiled":
-            found["charsmap"] = step["precompiled_charsmap"] or ""
+            rules["charsmap"] = step["precompiled_charsmap"] or ""
         elif kind == "Metaspace":
             old = "always" if step.get("add_prefix_space", True) else "never"
-            found["add_dummy_prefix"] |= step.get("prepend_scheme", old) != "never"
+            rules["add_dummy_prefix"] |= step.get("prepend_scheme", old) != "never"
         elif kind == "Prepend":
-            found["add_dummy_prefix"] = True
+            rules["add_dummy_prefix"] = True
         elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern in (" {2,}", "\\s+")):
-            found["remove_extra_whitespaces"] = True
+            rules["remove_extra_whitespaces"] = True
         elif kind == "Replace" and pattern != " ":
             raise _refusal(path, f"it replaces {pattern!r} before its model")
         elif kind not in ("Strip", "Lowercase", "Replace", "Split"):
             raise _refusal(path, f"texts pass {kind} before its model")
     try:
-        base64.b64decode(found["charsmap"], validate=True)
+        base64.b64decode(rules["charsmap"], validate=True)
     except binascii.Error:
         raise ValueError("charsmap") from None
-    return found
+    return rules

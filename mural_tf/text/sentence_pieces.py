@@ -233,5 +233,5 @@ def _by_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
     missing = sorted(set(named.values()) - set(pieces))
     if missing:
         raise UserError(f"The vocabulary lacks {' and '.join(missing)}, which every row of this layout holds.")
-    found = {name: pieces.index(piece) for name, piece in named.items()}
-    return dataclasses.replace(layout, **found) if found else layout
+    ids = {name: pieces.index(piece) for name, piece in named.items()}
+    return dataclasses.replace(layout, **ids) if ids else layout

@@ -190,11 +190,11 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
     memory = memory_of_replica(model, config, machine.replicas, work)
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
-    found = Forecast(config, machine, parameters(model), rows, work, memory)
-    operations = sum(map(found.operations, work))
+    forecast = Forecast(config, machine, parameters(model), rows, work, memory)
+    operations = sum(map(forecast.operations, work))
     if machine.name == HERE:
-        return dataclasses.replace(found, seconds=_measured(model, found, operations, tokenizer))
-    return dataclasses.replace(found, seconds=operations / (UTILISATION * machine.peak))
+        return dataclasses.replace(forecast, seconds=_measured(model, forecast, operations, tokenizer))
+    return dataclasses.replace(forecast, seconds=operations / (UTILISATION * machine.peak))
 
 
 def _has_data(data: ConfigDict) -> bool:
@@ -339,24 +339,24 @@ def _bytes(values) -> float:
     return float(sum(value.shape.num_elements() * value.dtype.size for value in values))
 
 
-def _measured(model: DualEncoder, found: Forecast, operations: float, tokenizer) -> float:
+def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) -> float:
     """Returns the seconds of a whole step, of a replica's part of a batch or a part of that; others work meanwhile."""
-    config, cards = found.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
-    names, parts = ("image_text_batch", "text_text_batch"), found.machine.replicas
-    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [found.config.train[name] for name in names]
+    config, cards = plan.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
+    names, parts = ("image_text_batch", "text_text_batch"), plan.machine.replicas
+    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [plan.config.train[name] for name in names]
     group = captions_per_image(config)
-    while operations > most and all(size % (2 * parts * group * found.chunks) == 0 for size in sizes):
+    while operations > most and all(size % (2 * parts * group * plan.chunks) == 0 for size in sizes):
         parts, operations = 2 * parts, operations / 2
-    config.train.update({name: found.config.train[name] // parts for name in names})
+    config.train.update({name: plan.config.train[name] // parts for name in names})
     print("Measuring steps …", flush=True)
     if tokenizer is None:
         images, texts = (config.train[name] for name in names)
         batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known
-        pad = "longest" if found.machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
+        pad = "longest" if plan.machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
         batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
     batches, train = iter(batches), model.make_train_function()
-    with _known_sizes(model, config.train.image_text_batch // (group * found.chunks), config.text_tower.length_groups):
+    with _known_sizes(model, config.train.image_text_batch // (group * plan.chunks), config.text_tower.length_groups):
         try:
             for limit in (WARM_UP, SECONDS):  # new shapes are compiled while it warms up
                 begun, steps = time.monotonic(), 0
@@ -366,4 +366,4 @@ def _measured(model: DualEncoder, found: Forecast, operations: float, tokenizer)
         except tf.errors.OpError as error:
             reason = error.message.split("\n\t [[")[0].splitlines()[0]
             raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
-    return (time.monotonic() - begun) / steps * parts / found.machine.replicas
+    return (time.monotonic() - begun) / steps * parts / plan.machine.replicas

@@ -103,7 +103,7 @@ def fit(
     sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
-        model.progress = DataProgress({stream: len(found) for stream, found in sources.items()}, pipelines)
+        model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
         checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
         restored = checkpoints.restore()
         reason = model.progress.restore(restored) if restored else ""
@@ -142,9 +142,9 @@ def fit(
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
         except tf.errors.OpError as error:
-            found = unusable(error)
-            if found is not None:
-                skipped.stop(*found, config.data.max_skipped_fraction)
+            stream_and_tally = unusable(error)
+            if stream_and_tally is not None:
+                skipped.stop(*stream_and_tally, config.data.max_skipped_fraction)
             raise
         finally:
             checkpoints.wait()
@@ -175,10 +175,10 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
         logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
     data = {"files": {}, "dataset": ""}
     for source, files in parts.items():
-        found = describe_files(source.directory, sorted(files))
+        described = describe_files(source.directory, sorted(files))
         inside = f"{source.name}/" if source.name else ""
-        data["files"].update({inside + name: size for name, size in found["files"].items()})
-        data["dataset"] += found["dataset"]
+        data["files"].update({inside + name: size for name, size in described["files"].items()})
+        data["dataset"] += described["dataset"]
     changes = data_changes(workdir, step, data)
     if changes:
         if writes:
@@ -285,8 +285,8 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
 def _reason(error: tf.errors.OpError) -> str:
     """What befell the connection to another worker, without the places in code that TensorFlow tells with it."""
     ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
-    found = re.search(ends, error.message, re.IGNORECASE)
-    return found[0] if found else type(error).__name__
+    match = re.search(ends, error.message, re.IGNORECASE)
+    return match[0] if match else type(error).__name__
 
 
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):

@@ -67,8 +67,8 @@ def gradient_costs(
             outputs.update(function(*inputs))
         ends.append(len(graph.get_operations()))
         for group, names in groups.items():
-            found = tape.gradient([outputs[name] for name in names], wanted)
-            gradients[group] = [getattr(gradient, "values", gradient) for gradient in found if gradient is not None]
+            of_group = tape.gradient([outputs[name] for name in names], wanted)
+            gradients[group] = [getattr(gradient, "values", gradient) for gradient in of_group if gradient is not None]
             ends.append(len(graph.get_operations()))
 
     graph = tf.function(run, autograph=False).get_concrete_function(*specs).graph
@@ -137,18 +137,18 @@ class _Products:
         return dict(self._count([self._nodes[operation.name] for operation in operations], self._shapes))
 
     def _count(self, nodes: Iterable, shapes: Mapping[str, list]) -> collections.Counter[str]:
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for node in nodes:
             inputs = [_of_input(name, shapes) for name in node.input if not name.startswith("^")]
             if node.op in PRODUCTS:
                 count = 2.0 * _multiplications(node, [*inputs, *shapes[node.name][:1]])
-                found[tf.as_dtype(node.attr["T"].type).name] += count
+                counts[tf.as_dtype(node.attr["T"].type).name] += count
                 continue
             called = [name for a in node.attr.values() for name in (a.func.name, *(each.name for each in a.list.func))]
             for function in (self._functions[name] for name in called if name in self._functions):
                 arguments = {a.name: [shape] for a, shape in zip(function.signature.input_arg, inputs)}
-                found.update(self._count(function.node_def, {**arguments, **_shapes(function.node_def)}))
-        return found
+                counts.update(self._count(function.node_def, {**arguments, **_shapes(function.node_def)}))
+        return counts
 
 
 def _shapes(nodes: Iterable) -> dict[str, list]:

@@ -120,9 +120,9 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     try:
-        found = json.loads(cluster)
-        kind, index = found["task"]["type"], int(found["task"]["index"])  # often written as a string
-        hosts = {name: len(list(places)) for name, places in found["cluster"].items()}
+        settings = json.loads(cluster)
+        kind, index = settings["task"]["type"], int(settings["task"]["index"])  # often written as a string
+        hosts = {name: len(list(places)) for name, places in settings["cluster"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "

@@ -229,13 +229,13 @@ def has_evaluation(row: dict, name: str, step: int) -> bool:
 
 def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
     """Returns {"x.y": value} of a tree of fields; lists as tuples."""
-    found = {}
+    fields = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
+            fields.update(flat(value, f"{prefix}{key}."))
         else:
-            found[prefix + key] = tuple(value) if isinstance(value, list) else value
-    return found
+            fields[prefix + key] = tuple(value) if isinstance(value, list) else value
+    return fields
 
 
 def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:

@@ -456,13 +456,13 @@ def draw_all(
 
     One process does: the 7,087 drawings take a few seconds.
     """
-    found = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
+    drawings_by_style = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
-    total = sum(len(files) for files in found.values())
+    total = sum(len(files) for files in drawings_by_style.values())
     with tqdm(total=total, desc="Drawing emoji", unit="drawing", disable=not progress) as bar:
         for style, tarball in styles:
             drawings[style.name] = {}
-            for key, content in found[style.name].items():
+            for key, content in drawings_by_style[style.name].items():
                 try:
                     drawings[style.name][key] = draw(content, style.suffix)
                 except (OSError, ValueError) as error:

@@ -29,12 +29,12 @@ class ClozeCaptions(Stream):
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
         """Ids and tokens and, with a cloze task, masked tokens."""
-        found, own = self.caption(items), self.settings.own
+        caption, own = self.caption(items), self.settings.own
         if not own.cloze_weight:
-            return found
+            return caption
         if self.settings.cached_texts:
             raise UserError("text_tower.cached=True: a cloze task masks tokens, whose states are not made before.")
-        return {**found, "cloze": mask_tokens(found["caption"], self.texts.tokenizer, own.cloze_share, seed)}
+        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 
 class Captions(ClozeCaptions):
@@ -44,8 +44,8 @@ class Captions(ClozeCaptions):
     with_pictures = False
 
     def finish(self, items, seed):
-        found = self.cloze_caption(items, seed)
-        return {name: value for name, value in found.items() if name != "image_id"}
+        values = self.cloze_caption(items, seed)
+        return {name: value for name, value in values.items() if name != "image_id"}
 
 
 MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict

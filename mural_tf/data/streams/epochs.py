@@ -302,16 +302,16 @@ def usable_items(
         return *_decode_block(places, items, decode), begins
 
     def keep(state, block):
-        (tally, used), (kept, rows, found, begins) = state, block
-        tallies = _tallies(tally, found)
-        is_end = tf.equal(found["problem"], END_OF_EPOCH)
+        (tally, used), (kept, rows, origins, begins) = state, block
+        tallies = _tallies(tally, origins)
+        is_end = tf.equal(origins["problem"], END_OF_EPOCH)
         at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
         stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
         with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
         kept, rows = _rows(kept, usable), tf.gather(rows, usable)
-        counted = {"position": positions(tf.gather(found["place"], rows)), "tally": tf.gather(tallies, rows)}
+        counted = {"position": positions(tf.gather(origins["place"], rows)), "tally": tf.gather(tallies, rows)}
         uses = used + 1 + tf.range(tf.size(rows, tf.int64))
         counted.update(begin=tf.gather(begins, rows), used=uses)
         return (tallies[-1], used + tf.size(rows, tf.int64)), {**kept, **counted}
@@ -328,10 +328,10 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
     """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} of all: what is counted."""
-    found = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
+    origins = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
     if decode is None:
         rows = tf.range(tf.size(places))
-        return dict(items), rows, {**found, "problem": items["problem"]}
+        return dict(items), rows, {**origins, "problem": items["problem"]}
 
     def decode_one(row, place, item):
         return {**decode(item, positions(place)), "row": row}
@@ -340,21 +340,21 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
-    return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
+    return decoded, rows, {**origins, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
 
 
-def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
+def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
-    is_kind = tf.equal(found["problem"][:, None], tf.constant(KINDS)[None, :])
-    is_end = tf.equal(found["problem"], END_OF_EPOCH)
-    lost = tf.where(is_end, tf.constant(0, tf.int64), found["lost"])
-    in_epoch = tf.where(is_end, found["place"] % EPOCH, found["in_epoch"])
+    is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])
+    is_end = tf.equal(origins["problem"], END_OF_EPOCH)
+    lost = tf.where(is_end, tf.constant(0, tf.int64), origins["lost"])
+    in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])
     skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
     sums = before[0, :2] + tf.cumsum(tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1))
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    places = tf.stack([tf.gather(found["file"], first), tf.gather(found["byte"], first)], axis=1)  # [kinds, 2]
+    places = tf.stack([tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1)  # [kinds, 2]
     places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], places, 0)
     places = tf.where(before[1:, :1] > 0, before[1:, 1:], places)
     places = tf.broadcast_to(places, tf.concat([tf.shape(counts), [2]], axis=0))
@@ -444,14 +444,14 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
         return None
     folder = files[0].rsplit("/", 2)[0]
     described = records.describe_shards(folder)
-    found: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for name in files:
         shard = described.get(name[len(folder) + 1 :])
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
-            found[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
-    return dict(found)
+            counts[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
+    return dict(counts)
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
@@ -464,8 +464,8 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     table: collections.Counter[str] = collections.Counter()
     for block in one_pass(files, parse, ("problem", *keys)):
         is_lost = (block["problem"] != b"") & (block[keys[0]] == b"")
-        found = np.concatenate([block[key][~is_lost] for key in keys])
-        for name, count in zip(*np.unique(found, return_counts=True)):
+        languages = np.concatenate([block[key][~is_lost] for key in keys])
+        for name, count in zip(*np.unique(languages, return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
 

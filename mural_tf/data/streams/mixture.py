@@ -60,10 +60,10 @@ def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
     sources = training_sources(data)
     if len(sources) == 1:
         return [(sources[0], sources[0].files(kind))]
-    found = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
-    if not any(files for _, files in found):
+    with_files = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+    if not any(files for _, files in with_files):
         raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
-    return [(source, files) for source, files in found if files]
+    return [(source, files) for source, files in with_files if files]
 
 
 def _named(name: str, value) -> Source:

@@ -137,11 +137,11 @@ def _read_rest(
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
-        found, length = _next_header(name, size, position)
-        is_record = tf.equal(found, position)
+        header, length = _next_header(name, size, position)
+        is_record = tf.equal(header, position)
         stated = tf.cond(is_record, lambda: length, lambda: _stated(name, size, position))
-        lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, found - position, position, count))
-        after = tf.where(is_record, position + FRAME + length, found)
+        lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, header - position, position, count))
+        after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
@@ -152,8 +152,8 @@ def _read_rest(
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
         names = tf.repeat(name, tf.cast(is_record, tf.int32))
-        found = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
-        record = found.map(lambda data: element(data, ""))
+        data = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = data.map(lambda data: element(data, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
@@ -185,15 +185,15 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
         lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
         places = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
-        found = tf.size(places) > 0
-        after = tf.where(found, begin + tf.reduce_sum(places), tf.minimum(begin + window, size))
-        length = tf.where(found, tf.reduce_sum(tf.gather(lengths, places)), tf.constant(-1, tf.int64))
+        is_there = tf.size(places) > 0
+        after = tf.where(is_there, begin + tf.reduce_sum(places), tf.minimum(begin + window, size))
+        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, places)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
     start = position, tf.constant(1, tf.int64), tf.constant(-1, tf.int64)
-    found, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
-    return found, tf.maximum(length, 0)
+    header, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
+    return header, tf.maximum(length, 0)
 
 
 def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

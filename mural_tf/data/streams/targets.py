@@ -76,8 +76,8 @@ class TargetTable:
 
     def take(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
-        found = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
-        return tf.ensure_shape(found, [*keys.shape, self._vectors.shape[1]])
+        vectors = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
+        return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
 
 
 class Targets:
@@ -232,7 +232,7 @@ def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
     vectors = None
     for begin in range(0, len(order), TEXTS):
         rows = order[begin : begin + TEXTS]
-        found = embed([texts[row] for row in rows])
-        vectors = np.zeros([len(texts), found.shape[1]], np.float32) if vectors is None else vectors
-        vectors[rows] = found
+        embedded = embed([texts[row] for row in rows])
+        vectors = np.zeros([len(texts), embedded.shape[1]], np.float32) if vectors is None else vectors
+        vectors[rows] = embedded
     return vectors

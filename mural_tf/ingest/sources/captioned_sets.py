@@ -101,13 +101,13 @@ class Coco(CaptionedSet):
 
 def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
     """Returns (language, file) of texts like "ja@stair.json"; raises `UserError` for anything else."""
-    found = []
+    files = []
     for text in also:
         language, at, pattern = text.partition("@")
         if not at:
             raise UserError(f"also={text!r}: expected LANGUAGE@FILE, for example also=ja@stair.json.")
-        found += [(language, path) for path in find_files(pattern)]
-    return found
+        files += [(language, path) for path in find_files(pattern)]
+    return files
 
 
 @dataclasses.dataclass

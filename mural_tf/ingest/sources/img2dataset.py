@@ -105,23 +105,23 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     """Members of one sample follow each other; other members, such as key.cls, are passed over."""
-    key, found, others = None, {}, []
+    key, members, others = None, {}, []
     for name, content, where in _members(shard, on_problem, images):
         stem, ending = split_name(name)
         if not ending:
             others.append(name)
             continue
         if stem != key:
-            if found:
-                yield from _sample(key, found, shard, on_problem)
+            if members:
+                yield from _sample(key, members, shard, on_problem)
             others = _report_others(others, (key, stem), shard, on_problem)
-            key, found = stem, {}
+            key, members = stem, {}
         if ending in ENDINGS:
-            found.update(image=content, where=where)
+            members.update(image=content, where=where)
         else:
-            found[ending] = content
-    if found:
-        yield from _sample(key, found, shard, on_problem)
+            members[ending] = content
+    if members:
+        yield from _sample(key, members, shard, on_problem)
     _report_others(others, (key,), shard, on_problem)
 
 
@@ -216,11 +216,11 @@ def _problem_with(member: tarfile.TarInfo) -> str:
 def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
-            found: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
+            members: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
                 if partner.exists():
-                    found[ending] = _read(shard, partner.name)
+                    members[ending] = _read(shard, partner.name)
         except BadImage as error:
             on_problem(str(error), str(path))
         except (FileNotFoundError, NotADirectoryError) as error:  # a link that leads nowhere
@@ -229,7 +229,7 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
             refuse_failure(error, path)
             raise
         else:
-            yield from _sample(path.stem, found, shard, on_problem)
+            yield from _sample(path.stem, members, shard, on_problem)
 
 
 def _read(folder: pathlib.Path, name: str) -> bytes:
@@ -239,25 +239,25 @@ def _read(folder: pathlib.Path, name: str) -> bytes:
 def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for offset, record in tfrecord.read_all(shard, on_problem, open_path):
         try:
-            found, key = parse_example(record)
+            members, key = parse_example(record)
         except DecodeError:
             on_problem("record that is not a tf.train.Example", f"{shard}, byte {offset}")
             continue
-        if "image" in found and not images:
-            found["image"] = None
-        found["where"] = (offset, len(record))
-        yield from _sample(key, found, shard, on_problem)
+        if "image" in members and not images:
+            members["image"] = None
+        members["where"] = (offset, len(record))
+        yield from _sample(key, members, shard, on_problem)
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
     """Returns the parts of an img2dataset Example, and its key."""
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
-    found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
     image = next((values[ending] for ending in ENDINGS if ending in values), None)
     if image is not None:
-        found["image"] = image
-    return found, values.get("key", b"").decode("utf-8", "replace")
+        members["image"] = image
+    return members, values.get("key", b"").decode("utf-8", "replace")
 
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
@@ -279,21 +279,21 @@ def _image_column(names: Sequence[str]) -> str | None:
     return next((ending for ending in ENDINGS if ending in names), None)
 
 
-def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
     place = f"{shard}, {key}"
-    if "where" not in found or "image" not in found:
+    if "where" not in members or "image" not in members:
         on_problem("sample without an image", place)
         return
     try:
-        metadata = parse_object(found["json"]) if "json" in found else {}
-        caption = decode(found["txt"]) if "txt" in found else metadata.get("caption") or ""
+        metadata = parse_object(members["json"]) if "json" in members else {}
+        caption = decode(members["txt"]) if "txt" in members else metadata.get("caption") or ""
     except UnicodeDecodeError:
         on_problem("text that is not UTF-8", place)
     except ValueError:
         on_problem("metadata that are not a JSON object", place)
     else:
         if is_text(key):
-            yield Sample(key, found["image"], caption, metadata, found["where"])
+            yield Sample(key, members["image"], caption, metadata, members["where"])
         else:
             on_problem(NOT_TEXT, place)
 
@@ -409,10 +409,10 @@ class DownloadedImages:
 
     def get(self, name: str, decided: Any) -> bytes | None:
         """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
-        found = decided.location(name)
-        if found is None:
+        location = decided.location(name)
+        if location is None:
             return None
-        number, offset, size = found
+        number, offset, size = location
         shard = self.shards[number]
         try:
             if shard.is_dir():

@@ -30,18 +30,18 @@ class OwnRecords(ShardSource):
     def files(self) -> list[pathlib.Path]:
         """Returns the shards of the splits."""
         root = as_path(self.path)
-        found = [
+        readable = [
             path
             for kind in ("image_text", "text_pairs")
             for split in self.splits
             for path in sorted((root / kind).glob(f"{split}-*.tfrecord"))
         ]
-        if not found:
+        if not readable:
             raise UserError(
                 f"No records of split {'+'.join(self.splits)} in {root}: expected image_text/train-*.tfrecord or "
                 "text_pairs/train-*.tfrecord there."
             )
-        return found
+        return readable
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
         """Yields the shard; the first shard counts the missing shards."""
@@ -70,12 +70,12 @@ class OwnRecords(ShardSource):
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption); of text pairs both texts, without an id."""
-        for found in self.records(item, Reading()):
-            if isinstance(found, Captioned):
-                yield from ((found.image_id, text) for text in found.texts)
+        for record in self.records(item, Reading()):
+            if isinstance(record, Captioned):
+                yield from ((record.image_id, text) for text in record.texts)
             else:
-                yield "", Text(found.text_a, found.language_a, "", found.place)
-                yield "", Text(found.text_b, found.language_b, "", found.place)
+                yield "", Text(record.text_a, record.language_a, "", record.place)
+                yield "", Text(record.text_b, record.language_b, "", record.place)
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:

@@ -216,11 +216,11 @@ class Opus(AlignedSource):
             of_file.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
 
     def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, of_file: Reading):
-        found = aligned_names(archive.namelist())
-        if found is None:
+        aligned = aligned_names(archive.namelist())
+        if aligned is None:
             of_file.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
             return
-        members, codes, scores = found
+        members, codes, scores = aligned
         languages = self.tags(codes, unit.path, of_file)
         if languages is None:
             return
@@ -297,10 +297,10 @@ class Tatoeba(AlignedSource):
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""
-        found = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
-        if not found:
+        files = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
+        if not files:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
-        for path in found:
+        for path in files:
             yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), "test")
 
 

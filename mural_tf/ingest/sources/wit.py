@@ -202,9 +202,9 @@ class HeldOut:
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
         """Returns what `as_json` wrote."""
-        found = json.loads(text)
-        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in found["splits"].items()}
-        return cls(found["everywhere"], splits)
+        values = json.loads(text)
+        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in values["splits"].items()}
+        return cls(values["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
         """Returns train, dev or test; "" if the image is held out in another language only."""
@@ -252,11 +252,11 @@ def _size(pairs: int, sizes: Sequence[int]) -> int:
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int, from_top: bool) -> np.ndarray:
     """Takes images in order while their pairs fit into `size`; one with too many pairs is passed over."""
     order = range(len(images) - 1, -1, -1) if from_top else range(len(images))
-    found, total = [], 0
+    chosen, total = [], 0
     for index in order:
         if total == size:
             break
         if total + counts[index] <= size:
-            found.append(images[index])
+            chosen.append(images[index])
             total += counts[index]
-    return np.array(sorted(found), np.uint64)
+    return np.array(sorted(chosen), np.uint64)
