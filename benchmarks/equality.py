@@ -92,8 +92,8 @@ def computed(model, batch: dict) -> dict[str, np.ndarray]:
     draw_weights(model)
     embeddings = model.encode(batch, training=False)
     total, logs = global_losses(model, embeddings, batch, model.optimizers)
-    for kind, result in (("embedding", embeddings), ("total", total), ("log", logs)):
-        values.update(prefixed(f"evaluated/{kind}", result))
+    for name_of_result, result in (("embedding", embeddings), ("total", total), ("log", logs)):
+        values.update(prefixed(f"evaluated/{name_of_result}", result))
     names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
         result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
@@ -197,16 +197,16 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
             continue
-        one, other = before[name], after[name]
-        if "U" in (one.dtype.kind, other.dtype.kind):  # says what something is
-            if str(one) != str(other):
-                yield f"{name}: {one} became {other}"
-        elif (one.dtype, one.shape) != (other.dtype, other.shape):
-            yield f"{name}: {one.dtype} {list(one.shape)} became {other.dtype} {list(other.shape)}"
-        elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-            apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        first, second = before[name], after[name]
+        if "U" in (first.dtype.kind, second.dtype.kind):  # says what something is
+            if str(first) != str(second):
+                yield f"{name}: {first} became {second}"
+        elif (first.dtype, first.shape) != (second.dtype, second.shape):
+            yield f"{name}: {first.dtype} {list(first.shape)} became {second.dtype} {list(second.shape)}"
+        elif not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
+            apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
             count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(one).max():.3g})"
+            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(first).max():.3g})"
 
 
 def main() -> None:

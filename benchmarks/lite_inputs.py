@@ -38,8 +38,8 @@ def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
     draw = random.Random(0)
     changed = []
     for text in draw.choices(texts, k=count):
-        place = draw.randrange(len(text) + 1)
-        changed.append(text[:place] + draw.choice(ODD) + text[place:])
+        begin = draw.randrange(len(text) + 1)
+        changed.append(text[:begin] + draw.choice(ODD) + text[begin:])
     return changed
 
 
@@ -72,10 +72,10 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
             if ids != expected[: mask.sum()].tolist():
                 different[kind_of(text)].append((text, ids, expected[: mask.sum()].tolist()))
     count = sum(map(len, different.values()))
-    speed = " and ".join(f"{1e6 * one / len(texts):.1f}" for one in seconds)
+    speed = " and ".join(f"{1e6 * total / len(texts):.1f}" for total in seconds)
     print(f"{len(texts):,} texts, {count} with other ids; processor microseconds per text, graph and here: {speed}")
-    for kind, examples in different.items():
-        print(f"  {kind}: {len(examples)}, such as {examples[0]}")
+    for difference, examples in different.items():
+        print(f"  {difference}: {len(examples)}, such as {examples[0]}")
 
 
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
@@ -90,9 +90,9 @@ def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> N
             continue
         difference = np.abs(ours.astype(int) - graphs)
         differences["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
-    for kind, rows in differences.items():
+    for name, rows in differences.items():
         largest, mean = np.array(rows).T
-        print(f"{len(rows)} pictures as {kind}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
+        print(f"{len(rows)} pictures as {name}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
               f"largest mean of one {mean.max():.3f}")  # fmt: skip
 
 

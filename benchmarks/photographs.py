@@ -65,17 +65,17 @@ def main(_) -> None:
     images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
     rows = []
     for language in LANGUAGES:
-        known = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
-        texts = embedder.encode_text([stamps[row][2][language] for row in known], progress=False)
-        cosines = texts @ images[known].T
+        captioned = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
+        texts = embedder.encode_text([stamps[row][2][language] for row in captioned], progress=False)
+        cosines = texts @ images[captioned].T
         ranks = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)
-        rows.append(("R@10", language, len(known), round(100 * float((ranks < 10).mean()), 1), ""))
+        rows.append(("R@10", language, len(captioned), round(100 * float((ranks < 10).mean()), 1), ""))
     mean = round(float(np.mean([row[3] for row in rows])), 1)
     rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
     for language, question, beginnings in QUESTIONS:
         order = np.argsort(-(images @ embedder.encode_text(question)))
         names = [stamps[row][0] for row in order]
-        rank = 1 + next(place for place, name in enumerate(names) if name.startswith(beginnings))
+        rank = 1 + next(index for index, name in enumerate(names) if name.startswith(beginnings))
         rows.append((question, language, len(stamps), rank, names[0]))
     header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")
     for row in (header, *rows):

@@ -64,30 +64,30 @@ def of_images(images: list[bytes]) -> bytes:
     return post(IMAGE, json.dumps({"instances": rows}).encode())
 
 
-def encoded(mode: str, size: tuple[int, int], kind: str, colour: int = 0) -> bytes:
+def encoded(mode: str, size: tuple[int, int], file_type: str, colour: int = 0) -> bytes:
     """Returns the file of an image of one colour."""
-    Image.new(mode, size, colour).save(buffer := io.BytesIO(), kind)
+    Image.new(mode, size, colour).save(buffer := io.BytesIO(), file_type)
     return buffer.getvalue()
 
 
 def picture(draw: random.Random) -> dict:
     """A small image of any format that the server takes, whole or damaged, as JSON has it."""
-    mode, kind = draw.choice(KINDS)
-    data = encoded(mode, (draw.randint(1, 60), draw.randint(1, 60)), kind, draw.randrange(2))
+    mode, file_type = draw.choice(KINDS)
+    data = encoded(mode, (draw.randint(1, 60), draw.randint(1, 60)), file_type, draw.randrange(2))
     data = data if draw.random() < 0.5 else damaged(draw, data, BINARY)[0]
     return {"b64": base64.b64encode(data).decode()}
 
 
 def value(draw: random.Random, depth: int = 3):
     """Any JSON value, odd values above all."""
-    kind = draw.randrange(7 if depth else 4)
-    if kind < 4:
+    choice = draw.randrange(7 if depth else 4)
+    if choice < 4:
         return (draw.choice(ODD), draw.choice(["a red heart", 7, 0.5]), picture(draw),
-                {"b64": draw.choice(["", "?", "AAAA", "AAA", "é", 3, None])})[kind]  # fmt: skip
-    if kind == 4:
+                {"b64": draw.choice(["", "?", "AAAA", "AAA", "é", 3, None])})[choice]  # fmt: skip
+    if choice == 4:
         return [value(draw, depth - 1)] * draw.choice([1, 2, 3, 100])
     values = [value(draw, depth - 1) for _ in range(draw.randint(0, 4))]
-    return values if kind == 5 else dict(zip(draw.sample(NAMES, len(values)), values))
+    return values if choice == 5 else dict(zip(draw.sample(NAMES, len(values)), values))
 
 
 def request(draw: random.Random) -> tuple[bytes, bool]:
@@ -102,8 +102,8 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
     if draw.random() < 0.3:
         content, _ = damaged(draw, content, BINARY)
     if draw.random() < 0.1:
-        kind, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
-        headers["Content-Encoding"] = kind
+        code, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
+        headers["Content-Encoding"] = code
         content = pack(draw.choice([content, b" " * 2 * 10**6, b""]))
     length, leaves = len(content), draw.random() < 0.05
     if draw.random() < 0.05:
@@ -186,7 +186,7 @@ def large_bodies() -> list[bytes]:
 def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[dict, np.ndarray, list[str], float]:
     """Returns {status of an attack: count}, seconds of each good request, what went wrong, the most memory."""
     counts, times, wrong, most, end = collections.Counter(), [], [], 0.0, time.perf_counter() + seconds
-    ordinary = [GOOD, *(of_images([encoded("RGB", (64, 64), kind)]) for kind in ("PNG", "WEBP"))]
+    ordinary = [GOOD, *(of_images([encoded("RGB", (64, 64), file_type)]) for file_type in ("PNG", "WEBP"))]
 
     def again(raw: bytes) -> None:
         while time.perf_counter() < end:

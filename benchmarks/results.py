@@ -63,7 +63,7 @@ def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
     by_name: dict[str, list[list[str]]] = {}
     for name, _, _, *cells in lines:
         by_name.setdefault(name, []).append(cells)
-    return [[name, *map(_mean, zip(*of_seeds))] for name, of_seeds in by_name.items()]
+    return [[name, *map(_mean, zip(*seeds))] for name, seeds in by_name.items()]
 
 
 def _mean(cells: tuple[str, ...]) -> str:

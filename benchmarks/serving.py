@@ -150,10 +150,10 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         setting = min(elapsed, key=elapsed.get)
         rounds = [{side: ask(side, case, setting) for side in sides} for _ in range(arguments.rounds)]
         for side in sides:
-            rate = statistics.median(one[side]["items"] / sum(one[side]["times"]) for one in rounds)
+            rate = statistics.median(round_[side]["items"] / sum(round_[side]["times"]) for round_ in rounds)
             p50, p99 = np.percentile(ask(side, case, setting, SINGLES + 10)["times"][10:], [50, 99]) * 1000
             print(f"{case}: {side} {rate:.1f} items/s; one request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
-        ratios = [sum(one["pytorch"]["times"]) / sum(one["ours"]["times"]) for one in rounds]
+        ratios = [sum(round_["pytorch"]["times"]) / sum(round_["ours"]["times"]) for round_ in rounds]
         print(f"{case}: PyTorch {setting} / ours: {spread(ratios)}")
     for side in sides.values():
         side.close()

@@ -94,10 +94,10 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
     """Returns the runs of a method's stages, the last one last. Stages that begin alike share their folders."""
     runs, names, source = [], [], None
     for stage in stages:
-        others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models}
+        others = {field: runs_of(model_stages, seed, scale, folder) for field, model_stages in stage.models}
         runs.extend(itertools.chain.from_iterable(others.values()))
         names.append(stage_folder(stage, scale))
-        models = {field: of_model[-1].workdir for field, of_model in others.items()}
+        models = {field: model_stages[-1].workdir for field, model_stages in others.items()}
         runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source, models))
         source = runs[-1].workdir
     return runs
@@ -278,8 +278,8 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
 
     def mean(languages, value):
-        known = [value(language) for language in languages]
-        return statistics.mean(known) if None not in known else None
+        values = [value(language) for language in languages]
+        return statistics.mean(values) if None not in values else None
 
     metrics = summary["metrics"]
     if method.asked_in_english:
@@ -294,14 +294,14 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["languages"] = {language: recall(language) for language in CORE}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
     text_head = table_rows.trains_text_head(method.stages[-1])
-    of_text_head = translation.get("text_text", {}) if text_head else {}
-    for column, known in {"translation": translation["default"], "text_head_translation": of_text_head}.items():
-        asked = {language: value for language, value in known.items() if language in method.languages}
+    by_text_head = translation.get("text_text", {}) if text_head else {}
+    for column, values in {"translation": translation["default"], "text_head_translation": by_text_head}.items():
+        asked = {language: value for language, value in values.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
-    of_held_out = translation.get("default_held_out", {})
-    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], of_held_out.get)  # without English
-    row["held_out_translation_under"] = mean(UNDER_RESOURCED, of_held_out.get)
+    held_out_translation = translation.get("default_held_out", {})
+    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], held_out_translation.get)  # without English
+    row["held_out_translation_under"] = mean(UNDER_RESOURCED, held_out_translation.get)
     mixed_pool = translation.get("mixed_pool", {})
     row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
     row["styles"] = translation.get("styles")
@@ -312,8 +312,8 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
         return row
     by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
-    known = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
-    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if known else None
+    is_complete = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
+    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if is_complete else None
     return row
 
 
@@ -337,8 +337,8 @@ def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[
     lines = []
     for method, rows in results.items():
         for seed, row in enumerate(rows):
-            known = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
-            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in known.items()}
+            values = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
+            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in values.items()}
             seen = dict(zip(("image-caption pairs", "text pairs"), pairs[method]))
             lines.append({"method": method, "seed": seed, "commit": row["commit"], **cells, **seen})
     write_rows(path, lines)
@@ -357,11 +357,11 @@ def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
 def chosen_methods() -> tuple[Method, ...]:
     """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
     chosen = ROWS[GROUP.value]
-    known = {slug(method.name): method for method in chosen}
-    unknown = [name for name in NAMES.value if name not in known]
+    by_slug = {slug(method.name): method for method in chosen}
+    unknown = [name for name in NAMES.value if name not in by_slug]
     if unknown:
-        raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
-    chosen = tuple(known[name] for name in NAMES.value) or chosen
+        raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(by_slug)}.")
+    chosen = tuple(by_slug[name] for name in NAMES.value) or chosen
     for method in chosen:
         for stage in method.stages:
             table_rows.load(stage)
@@ -392,9 +392,9 @@ def main(_) -> None:
         for method in chosen
         if seed < seeds[method.name]
     ]
-    runs = {run.workdir: run for _, of_method in by_method for run in of_method}
-    last = {of_method[-1].workdir for _, of_method in by_method}
-    asked_in_english = {of_method[-1].workdir for method, of_method in by_method if method.asked_in_english}
+    runs = {run.workdir: run for _, method_runs in by_method for run in method_runs}
+    last = {method_runs[-1].workdir for _, method_runs in by_method}
+    asked_in_english = {method_runs[-1].workdir for method, method_runs in by_method if method.asked_in_english}
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
@@ -405,14 +405,14 @@ def main(_) -> None:
             package = as_path(PACKAGE + student.name)
             import_into_workdir(kind_of(package), package, student)
     made = {(run.stage.data, folder_of(run, run.stage.data)) for run in runs.values() if run.stage.data}
-    for kind, made_folder in sorted(made):
-        if kind == "translated":
+    for data_name, made_folder in sorted(made):
+        if data_name == "translated":
             build_translated(data, data, made_folder)
-        elif kind == "unseen_style":
+        elif data_name == "unseen_style":
             build_unseen_style(data, made_folder)
-        elif kind == "features":
+        elif data_name == "features":
             build_features(data, made_folder, scale)
-        elif kind == "features_translated":
+        elif data_name == "features_translated":
             build_translated(str(made_folder.with_name("features")), data, made_folder)
         else:
             build_emoji(made_folder, config.data.download_directory, one_language=True)

@@ -357,8 +357,8 @@ def step_count(stage: Stage, scale: float) -> int:
 
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
-    of_three = METHODS + TRAINED_TOWERS + STAGED + LONG_RUNS + TRANSLATED_CAPTIONS + BRIDGE + BRIDGE_REAL
-    return 3 if method in of_three else 1
+    with_three_seeds = METHODS + TRAINED_TOWERS + STAGED + LONG_RUNS + TRANSLATED_CAPTIONS + BRIDGE + BRIDGE_REAL
+    return 3 if method in with_three_seeds else 1
 
 
 def slug(name: str) -> str:

@@ -44,8 +44,8 @@ def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray
     for begin in range(0, len(order), batch):
         rows = order[begin : begin + batch]
         padded = np.full([len(rows), len(ids[rows[-1]])], tokenizer.pad_token_id, np.int64)
-        for place, row in enumerate(rows):
-            padded[place, : len(ids[row])] = ids[row]
+        for position, row in enumerate(rows):
+            padded[position, : len(ids[row])] = ids[row]
         block = embed(
             padded, (np.arange(padded.shape[1]) < np.array([[len(ids[row])] for row in rows])).astype(np.int64)
         )

@@ -38,19 +38,19 @@ def translation_recall(embedder, data_dir: str, split: str, asked: Collection[st
         for text, language in zip(record.captions, record.languages):
             captions.setdefault(language, {}).setdefault(record.image_id, text)
     pivots = captions.pop(PIVOT, {})
-    places = {image: place for place, image in enumerate(pivots)}
+    position_of = {image: position for position, image in enumerate(pivots)}
 
     results, pivot_embeddings = {}, None
     for language, texts in sorted(captions.items()):
-        shared = [image for image in texts if image in places]
-        own = np.array([place for place, image in enumerate(shared) if asked is None or image in asked], int)
+        shared = [image for image in texts if image in position_of]
+        own = np.array([position for position, image in enumerate(shared) if asked is None or image in asked], int)
         if not own.size:
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
         sides = [
             encode_captions(embedder, [texts[image] for image in shared], language),
-            pivot_embeddings[[places[image] for image in shared]],
+            pivot_embeddings[[position_of[image] for image in shared]],
         ]
         both = [ranking.ranks(queries[own], pool, own) for queries, pool in (sides, sides[::-1])]
         summary = ranking.summarize(*both)
@@ -106,7 +106,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
         for (text, language), (other, other_language) in (sides, sides[::-1]):
             if language == PIVOT != other_language:
                 pairs.setdefault(other_language, []).append((other, text))
-    dictionaries = {language: learn_dictionary(of_language) for language, of_language in pairs.items()}
+    dictionaries = {language: learn_dictionary(texts) for language, texts in pairs.items()}
 
     def translated(text: str, language: str) -> str:
         dictionary = dictionaries[language]

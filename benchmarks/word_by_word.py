@@ -45,8 +45,8 @@ def words_of(text: str) -> list[str]:
 
 
 def _stripped(word: str) -> str:
-    places = [place for place, letter in enumerate(word) if unicodedata.category(letter)[0] not in "PS"]
-    return word[places[0] : places[-1] + 1] if places else ""
+    letters = [index for index, letter in enumerate(word) if unicodedata.category(letter)[0] not in "PS"]
+    return word[letters[0] : letters[-1] + 1] if letters else ""
 
 
 def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
@@ -85,12 +85,12 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
     copy of two, in the reverse: languages differ in the order of words.
     """
     words = words_of(text)
-    known = [dictionary[word] for word in words if word in dictionary]
-    if not known or len(known) < KNOWN * len(words):
+    entries = [dictionary[word] for word in words if word in dictionary]
+    if not entries or len(entries) < KNOWN * len(words):
         return []
     draw, translations = random.Random(seed), {}
     for _ in range(copies):
-        chosen = [draw.choices(*entry)[0] for entry in known]
+        chosen = [draw.choices(*entry)[0] for entry in entries]
         translations[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
     return list(translations)
 
@@ -107,9 +107,9 @@ class Sample:
     def add(self, item: tuple[str, ...]) -> None:
         if item in self._kept:
             return
-        place = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
-        self._kept[item] = place
-        heapq.heappush(self._largest, (-place, item))
+        hashed = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
+        self._kept[item] = hashed
+        heapq.heappush(self._largest, (-hashed, item))
         if len(self._kept) > self._size:
             del self._kept[heapq.heappop(self._largest)[1]]
             self._is_whole = False
@@ -207,8 +207,8 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []
-    for language, known in json_field(description, "dictionaries", dict[str, dict], path).items():
-        words, pairs, available = (json_field(known, name, int, path) for name in ("words", "pairs", "found"))
+    for language, dictionary in json_field(description, "dictionaries", dict[str, dict], path).items():
+        words, pairs, available = (json_field(dictionary, name, int, path) for name in ("words", "pairs", "found"))
         made = json_field(description, f"languages.{language}.text_pairs.train", int, path)
         of = f"{pairs:,}" if available == pairs else f"{pairs:,} of about {available:,}"
         lines.append(f"{language}: {words:,} words learnt from {of} pairs, {made:,} texts written")

@@ -121,11 +121,11 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
     """
     name, rest = "", list(arguments)
     while name not in commands:
-        place = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
-        if place is None:
+        index = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
+        if index is None:
             return name, rest
-        longer = f"{name} {rest.pop(place)}".strip()
-        if not any(f"{known} ".startswith(f"{longer} ") for known in commands):
+        longer = f"{name} {rest.pop(index)}".strip()
+        if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
             raise UserError(_unknown(commands, name, longer.split()[-1]))
         name = longer
     return name, rest
@@ -133,16 +133,16 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
     """Says that no command goes on with `word`, and what would do after the words `before` it."""
-    known = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(known)}.")
+    words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}.")
 
 
 def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
     """Returns the list of the commands whose names begin with `name`, one line each."""
-    listed = {known: command for known, command in commands.items() if known.startswith(name)}
+    listed = {full_name: command for full_name, command in commands.items() if full_name.startswith(name)}
     width = max(map(len, listed))
-    lines = [f"  {known:<{width}}  {command.summary}" for known, command in listed.items()]
+    lines = [f"  {full_name:<{width}}  {command.summary}" for full_name, command in listed.items()]
     return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
 
 
@@ -330,9 +330,9 @@ class _ConfigParser(flags.ArgumentParser):
 
 def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
-    known = dict(base_config().to_dict())
+    all_fields = dict(base_config().to_dict())
     for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
-        fields, parts = known, name.split(".")[1:]
+        fields, parts = all_fields, name.split(".")[1:]
         while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
             if parts[0] not in fields:
                 near = difflib.get_close_matches(parts[0], fields, n=1)
@@ -362,11 +362,11 @@ def find_config(path: str) -> str:
     if not os.path.exists(file) and installed.exists():
         file = str(installed)
     elif not os.path.exists(file):
-        known = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
-        near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
+        names = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
+        near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
         raise UserError(
             f"--config={path}: there is no such file, and no installed configuration of this name"
-            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(known[:SHOWN])}, …")
+            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …")
         )
     return file + colon + arguments
 

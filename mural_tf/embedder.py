@@ -52,11 +52,11 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
             raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
         if not len(values):
             raise ValueError(f"{name} is empty: expected at least one.")
-    places = [next((place for place in PLACES if place in template), "") for template in templates]
-    if "" in places:
-        raise ValueError(f"The template {templates[places.index('')]!r} has no place for the label: write {{}}.")
+    slots = [next((slot for slot in PLACES if slot in template), "") for template in templates]
+    if "" in slots:
+        raise ValueError(f"The template {templates[slots.index('')]!r} has no place for the label: write {{}}.")
     # Not str.format: a label or a template may hold other braces.
-    return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
+    return [template.replace(slot, label) for label in labels for template, slot in zip(templates, slots)]
 
 
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
@@ -240,12 +240,12 @@ class Embedder:
         def looking_up(embed_unknown: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> Any:
             def embed_texts(texts: Sequence[bytes]) -> Embeddings:
                 keys = fingerprint(tf.constant(texts)).numpy()
-                known = table.holds(keys)
+                stored = table.holds(keys)
                 vectors = np.zeros([len(keys), self.embedding_size], np.float32)
-                if known.any():
-                    vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
-                if not known.all():
-                    vectors[~known] = embed_unknown([text for text, is_known in zip(texts, known) if not is_known])
+                if stored.any():
+                    vectors[stored] = project(tf.constant(table.find(keys[stored]))).numpy()
+                if not stored.all():
+                    vectors[~stored] = embed_unknown([text for text, is_known in zip(texts, stored) if not is_known])
                 return vectors
 
             return embed_texts
@@ -402,10 +402,10 @@ class Embedder:
             raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
         _check_batch_size(batch_size)
         texts = list(texts)  # a generator can be read once
-        for place, text in enumerate(texts):
+        for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(
-                    f"encode_text takes strings: number {place} is {text!r}, of type {type(text).__name__}."
+                    f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}."
                 )
         tag = f"<{language}> " if language and self.takes_languages else ""
         embed_texts = self._embed_texts
@@ -418,16 +418,16 @@ class Embedder:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
                 blocks.append(embed_texts(batch))
                 bar.update(len(batch))
-        places = {text: i for i, text in enumerate(unique)}
-        return self._checked(blocks, "texts")[[places[text] for text in encoded]] if encoded else self._checked([], "")
+        rows = {text: i for i, text in enumerate(unique)}
+        return self._checked(blocks, "texts")[[rows[text] for text in encoded]] if encoded else self._checked([], "")
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
         """The function that embeds texts with a prompt, and what must be put before them."""
-        known, default = self.prompts, self.config.vocabulary.prompt
-        if name and name not in known:
-            names = ", ".join(known) or "none at all (vocabulary.prompts)"
+        prompts, default = self.prompts, self.config.vocabulary.prompt
+        if name and name not in prompts:
+            names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
             raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
-        text = known.get(name, "")
+        text = prompts.get(name, "")
         if text.startswith(default):
             return self._embed_texts, text.removeprefix(default)
         if self._head not in self._prompted:
@@ -492,9 +492,9 @@ class Embedder:
         if k < 1:
             raise ValueError(f"k is {k}: expected at least 1.")
         cosines = self.similarity(images, texts, progress).T  # [M, N]
-        places: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-        closest: Embeddings = np.take_along_axis(cosines, places, axis=1)
-        return places, closest
+        rows: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        closest: Embeddings = np.take_along_axis(cosines, rows, axis=1)
+        return rows, closest
 
     def encode_labels(
         self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None

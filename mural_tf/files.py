@@ -279,17 +279,17 @@ def check_json(value, kind: type, name: str, path: str | pathlib.Path):
     return value
 
 
-def _is_kind(value, kind: type) -> bool:
-    outer, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+def _is_kind(value, expected: type) -> bool:
+    outer, inner = typing.get_origin(expected) or expected, typing.get_args(expected)
     if isinstance(value, bool) or not isinstance(value, (int, float) if outer is float else outer):
         return outer is bool and isinstance(value, bool)
     items = value.values() if outer is dict else value
     return not inner or all(_is_kind(item, inner[-1]) for item in items)
 
 
-def _describe(kind: type) -> str:
-    inner = typing.get_args(kind)
-    name = _KINDS[typing.get_origin(kind) or kind][0]
+def _describe(expected: type) -> str:
+    inner = typing.get_args(expected)
+    name = _KINDS[typing.get_origin(expected) or expected][0]
     return f"{name} of {_KINDS[typing.get_origin(inner[-1]) or inner[-1]][1]}" if inner else name
 
 

@@ -68,14 +68,14 @@ def take(embedder) -> Fingerprint:
     fingerprint, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
     if original is None:
         return fingerprint
-    known, bound = Fingerprint(original.probes, path, step), original.bound
-    distance = known.distance(fingerprint)
+    original_fingerprint, bound = Fingerprint(original.probes, path, step), original.bound
+    distance = original_fingerprint.distance(fingerprint)
     if not distance <= bound:
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
             f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
         )
-    return known
+    return original_fingerprint
 
 
 @dataclasses.dataclass(frozen=True)

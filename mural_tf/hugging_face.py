@@ -123,8 +123,8 @@ def _weights(folder: pathlib.Path) -> list[str]:
         if any(folder.glob(description)):
             return list(patterns)
     wanted = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
-    for place in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
-        wanted += [f"{place}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
+    for module in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
+        wanted += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
     return wanted
 
 

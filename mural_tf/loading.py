@@ -81,9 +81,9 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
         return _load_export(path)
     from mural_tf.pretrained.importers import kind_of
 
-    kind = kind_of(path)
-    if kind:
-        return _load_foreign(path, kind)
+    checkpoint_kind = kind_of(path)
+    if checkpoint_kind:
+        return _load_foreign(path, checkpoint_kind)
     if (path / "config.json").is_file():
         with trusting(trust):
             return _load_workdir(path, checkpoint)

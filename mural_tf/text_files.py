@@ -139,8 +139,8 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
     path = as_path(path)
     try:
         if isinstance(path, pathlib.Path):
-            kind = os.stat(path).st_mode
-            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would wait for its other end
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its other end
                 raise UserError(f"Cannot read {path}: it is not a regular file.")
         file = path.open("rb")
     except OSError as error:
@@ -216,10 +216,10 @@ def skip_lines(content: io.BufferedReader, count: int) -> int:
             last = content.read(len(chunk))[-1:]
             count -= lines
             continue
-        place = -1
+        end = -1
         for _ in range(count):
-            place = chunk.index(b"\n", place + 1)
-        content.read(place + 1)
+            end = chunk.index(b"\n", end + 1)
+        content.read(end + 1)
         return 0
     return max(0, count - (last != b"\n"))
 
@@ -230,8 +230,8 @@ def decode(data: bytes) -> str:
     No text has one, but a block of a file that was never written consists of them: all lines there are one line then.
     """
     if b"\0" in data:
-        place = data.index(b"\0")
-        raise UnicodeDecodeError("utf-8", data, place, place + 1, "null character")
+        index = data.index(b"\0")
+        raise UnicodeDecodeError("utf-8", data, index, index + 1, "null character")
     return data.decode("utf-8")
 
 
@@ -262,8 +262,8 @@ def read_lines(
                     text = decode(line.rstrip(b"\n").removesuffix(b"\r"))
                 except UnicodeDecodeError:
                     text = None
-                    kind = "text with a null character" if b"\0" in line else "text that is not UTF-8"
-                    on_problem(kind, f"{path}:{number}")
+                    problem = "text with a null character" if b"\0" in line else "text that is not UTF-8"
+                    on_problem(problem, f"{path}:{number}")
                 yield number, text
         except DAMAGED as error:
             refuse_failure(error, path)

@@ -63,9 +63,9 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
 def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
     """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
-    known = _handles(given).values() if given is not None else ()
+    given_handles = _handles(given).values() if given is not None else ()
     for field, handle in _handles(stored).items():
-        if needs_trust(handle) and handle not in known and not _TRUSTING.get():
+        if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
             raise UserError(
                 f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
                 f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are. If you trust its "

@@ -33,6 +33,7 @@ FEW_PAIRS = 0.1  # of the pairs of the language with most
 UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats a piece
 SMOOTHING = 0.1  # added to the count of each piece
 MOST_RECORDS = 200_000  # of either kind that are read
+ROW = "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}"
 PROFILE_TEXTS = 2_000  # of a language's training texts whose pieces are counted
 
 WELL, LABELS, VOCABULARY, CUT_TEXTS, PAIRS, STAGE = "well", "labels", "vocabulary", "cut texts", "pairs", "stage"
@@ -148,10 +149,10 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
                 looks_like=_nearest(name, all_pieces, profiles),
             )
         )
-    of_pivot = next(language for language in languages if language.name == pivot)
+    pivot_language = next(language for language in languages if language.name == pivot)
     most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
     for language in languages:
-        language.diagnosis = diagnose(language, of_pivot, most)
+        language.diagnosis = diagnose(language, pivot_language, most)
     return languages
 
 
@@ -181,15 +182,13 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
     advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
     ordered = sorted(languages, key=lambda language: language.recall)
     rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
-    for one in ordered:
-        texts = (f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}")
-        rows.append((one.name, *texts, f"{one.cut:.1%}", f"{one.distance:.2f}", f"{one.recall:.1f}", one.diagnosis))
+    rows += [[*ROW.format(**dataclasses.asdict(language)).split(" "), language.diagnosis] for language in ordered]
     widths = [max(map(len, column)) for column in zip(*rows)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
     advised = [
-        f"{one.name}: {advice[one.diagnosis].format(**dataclasses.asdict(one), pivot=pivot)}."
-        for one in ordered
-        if one.diagnosis != WELL
+        f"{language.name}: {advice[language.diagnosis].format(**dataclasses.asdict(language), pivot=pivot)}."
+        for language in ordered
+        if language.diagnosis != WELL
     ] or [f"Every language has {BELOW:.0%} of {pivot}'s recall or more."]
     return "\n".join([*table, "", *advised, "See docs/languages.md."])
 

@@ -113,9 +113,9 @@ def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple
 
     `kept`: int64 [K], rising: numbers of the pool's images.
     """
-    place = np.full(len(pool.image_numbers), -1)
-    place[kept] = np.arange(len(kept))
-    owners = place[pool.owners[language]]
+    row_of = np.full(len(pool.image_numbers), -1)
+    row_of[kept] = np.arange(len(kept))
+    owners = row_of[pool.owners[language]]
     return [text for text, owner in zip(pool.texts[language], owners) if owner >= 0], owners[owners >= 0]
 
 
@@ -152,12 +152,12 @@ def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 
         order = np.random.default_rng(seed).permutation(len(searched))[:count]
         return [searched[i] for i in sorted(order)]
     if show == "worse":
-        behind = [one for one in searched if one.found[0].rank > one.found[1].rank]
-        return sorted(behind, key=lambda one: one.found[1].rank / one.found[0].rank)[:count]
-    return evenly(sorted((one for one in searched if one.found[0].rank > 1), key=lambda one: one.found[0].rank), count)
+        behind = [x for x in searched if x.found[0].rank > x.found[1].rank]
+        return sorted(behind, key=lambda x: x.found[1].rank / x.found[0].rank)[:count]
+    return evenly(sorted((x for x in searched if x.found[0].rank > 1), key=lambda x: x.found[0].rank), count)
 
 
 def evenly(values: Sequence, count: int) -> list:
     """Returns at most `count` of the values: the first, the last, and some evenly between."""
-    places = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
-    return [values[place] for place in places]
+    indices = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
+    return [values[index] for index in indices]

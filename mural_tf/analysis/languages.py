@@ -77,10 +77,10 @@ def map_languages(
     points = laplacian_eigenmap(matrix, neighbours)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    of_matrix = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
-    _write_csv(folder / "similarity.csv", [["language", *chosen], *of_matrix])
-    of_points = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
-    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *of_points])
+    similarities = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
+    _write_csv(folder / "similarity.csv", [["language", *chosen], *similarities])
+    coordinates = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
+    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *coordinates])
     drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
     for line in [*notes, *describe_neighbours(matrix, chosen)]:
         print(line)
@@ -203,9 +203,9 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
         color, marker = pyplot.get_cmap("tab20")(number % 20), "os^DvP"[number // 20 % 6]
         axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
     axes.autoscale_view()
-    places = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
+    in_points = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(places, np.array([(extent.width + 2, LABEL) for extent in extents]))
+    offsets = label_offsets(in_points, np.array([(extent.width + 2, LABEL) for extent in extents]))
     line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
     for point, offset, language in zip(points, offsets, languages):
         arrow = line if np.hypot(*offset) > FAR else None

@@ -111,10 +111,10 @@ def read_karpathy(
     wanted = {split} if isinstance(split, str) else set(split)
     content = _read_json(path, "Karpathy and Li's splits", ("images",))
     images = list(_objects(content["images"], f"{path}, image", on_problem))
-    known = {image.get("split") for image, _ in images if is_text(image.get("split"))}
-    if not wanted <= known:
-        names = ", ".join(sorted(known))
-        raise UserError(f"{path} has no split {', '.join(sorted(wanted - known))}; it has {names}.")
+    splits = {image.get("split") for image, _ in images if is_text(image.get("split"))}
+    if not wanted <= splits:
+        names = ", ".join(sorted(splits))
+        raise UserError(f"{path} has no split {', '.join(sorted(wanted - splits))}; it has {names}.")
     for image, location in images:
         if not is_text(image.get("split")):
             on_problem("image without a split", location)
@@ -132,8 +132,8 @@ def _of_karpathy(image: dict, location: str, below: str, most, language: str, on
     elif not isinstance(sentences, list):
         on_problem("image without a list of sentences", location)
     elif _is_id(identity, location, on_problem):
-        for sentence, place in _objects(sentences[:most], below, on_problem, "sentid"):
-            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, place, on_problem)
+        for sentence, entry_location in _objects(sentences[:most], below, on_problem, "sentid"):
+            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, entry_location, on_problem)
 
 
 def read_multi30k(
@@ -200,13 +200,13 @@ def checked(
         yield Caption(image_file, image_id, clean(text), language, location)
 
 
-def _objects(entries: list, place: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
+def _objects(entries: list, location: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
     """Yields (entry, its place) of a list's JSON objects; other entries are problems."""
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
-            yield entry, f"{place} {entry.get(name, f'number {number}')}"
+            yield entry, f"{location} {entry.get(name, f'number {number}')}"
         else:
-            on_problem("entry that is not a JSON object", f"{place} number {number}")
+            on_problem("entry that is not a JSON object", f"{location} number {number}")
 
 
 def _is_id(value: Any, location: str, on_problem: Problem) -> bool:

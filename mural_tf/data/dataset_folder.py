@@ -123,8 +123,8 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
             pairs[split] = pairs.get(split, 0) + file["records"]
         for language, count in file["languages"].items():
             language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
-            of_kind = languages.setdefault(language, {}).setdefault(kind, {})
-            of_kind[split] = of_kind.get(split, 0) + count
+            by_split = languages.setdefault(language, {}).setdefault(kind, {})
+            by_split[split] = by_split.get(split, 0) + count
     return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}
 
 
@@ -140,9 +140,9 @@ def describe(folder: pathlib.Path) -> str:
         lines.append(f"{split}: {count} text pairs")
     for what, word in (("skipped", "skipped"), ("left_out", "left out")):
         kinds = json_field(description, what, dict[str, dict], path, {})
-        counted = [(json_field(entry, "count", int, path), kind, entry) for kind, entry in kinds.items()]
-        for count, kind, entry in sorted(counted, key=lambda item: -item[0]):
-            lines.append(f"{word} {count} x {kind}, first at {json_field(entry, 'first', str, path)}")
+        counted = [(json_field(entry, "count", int, path), reason, entry) for reason, entry in kinds.items()]
+        for count, reason, entry in sorted(counted, key=lambda item: -item[0]):
+            lines.append(f"{word} {count} x {reason}, first at {json_field(entry, 'first', str, path)}")
     if (folder / "skipped.tsv").exists():
         lines.append(f"All that was skipped: {folder / 'skipped.tsv'}")
     lines.append(f"{len(json_field(description, 'languages', dict, path))} languages or language pairs in {folder}")

@@ -46,12 +46,12 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     Raises `tf.errors.InvalidArgumentError` if a JPEG's header is cut off.
     """
 
-    def of_png():
+    def png_pixels():
         header = tf.strings.join([tf.strings.substr(data, 0, 24), tf.constant(bytes(24))])  # of short files, too
         sides = tf.io.decode_raw(tf.strings.substr(header, 16, 8), tf.int32, little_endian=False, fixed_length=8)
         return tf.where(_begins_with(data, PNG), tf.reduce_prod(tf.cast(sides, tf.int64)), MAX_PIXELS + 1)
 
-    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), of_png)
+    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), png_pixels)
 
 
 def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:

@@ -65,8 +65,8 @@ def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {most_pixels:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        known = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
-        raise BadImage(next(known, "file that is not an image that Pillow reads")) from None
+        descriptions = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
+        raise BadImage(next(descriptions, "file that is not an image that Pillow reads")) from None
     if image.format in _RUNS_A_PROGRAM:
         raise BadImage(f"{image.format} file, which Pillow does not read by itself")
     if image.width * image.height > most_pixels:

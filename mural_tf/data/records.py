@@ -255,13 +255,13 @@ def parse_img2dataset(language: str):
 
 def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Returns ids, string of any shape, with a hash of the image's bytes for "": or all such were one image."""
-    of_bytes = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
-    return tf.where(tf.equal(ids, ""), of_bytes, ids)
+    hashed = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
+    return tf.where(tf.equal(ids, ""), hashed, ids)
 
 
-def either_problem(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def either_problem(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Returns the problem of each item that consists of two parts, string [N] each: the first's, if it has one."""
-    return tf.where(tf.equal(one, ""), other, one)
+    return tf.where(tf.equal(first, ""), second, first)
 
 
 def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tensor:

@@ -84,7 +84,7 @@ def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
 def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
     """Writes the places of the skipped items, and the manifest last: the shard is finished then."""
     if manifest.tally.places:
-        lines = "".join(f"{kind}\t{place}\n" for kind, place in manifest.tally.places)
+        lines = "".join(f"{problem}\t{location}\n" for problem, location in manifest.tally.places)
         write_whole(places_path(folder, number), lines)
         manifest.tally.places.clear()
     write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
@@ -223,8 +223,8 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
 def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
     """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
     names = {entry.name for entry in (folder / "parts").glob("*")}  # one look at a store
-    places = (places_path(folder, number) for number in range(count))
-    files = [place for place in places if place.name in names]
+    lists = (places_path(folder, number) for number in range(count))
+    files = [path_of_list for path_of_list in lists if path_of_list.name in names]
     if files:
         with path.open("wb") as joined:
             for file in files:

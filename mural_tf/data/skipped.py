@@ -62,8 +62,8 @@ class CountsByKind(dict):
 
     def merge(self, later: CountsByKind) -> None:
         """Adds the counts of records that were read later."""
-        for kind, (count, place) in later.items():
-            self.add(kind, place, count)
+        for kind, (count, first) in later.items():
+            self.add(kind, first, count)
 
     @property
     def total(self) -> int:
@@ -73,7 +73,7 @@ class CountsByKind(dict):
     def lines(self) -> list[str]:
         """One line for each kind, the most frequent first."""
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
-        return [f"{count} x {kind}, first at {place}" for kind, (count, place) in largest_first]
+        return [f"{count} x {kind}, first at {first}" for kind, (count, first) in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
@@ -109,8 +109,8 @@ class SkippedRecords:
         for kind in sorted(counts.keys()):
             if (part, kind) not in self._named:
                 self._named.add((part, kind))
-                place = counts[kind][1]
-                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", kind, place)
+                first = counts[kind][1]
+                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", kind, first)
         self.by_part[part] = counts
 
     @property
@@ -134,9 +134,9 @@ class SkippedRecords:
         )
 
 
-def _one_line(place: str) -> str:
+def _one_line(location: str) -> str:
     """What a report can hold: names of files and images may have line breaks, or bytes that are not text."""
-    return " ".join(printable(place[:_PLACE]).split())
+    return " ".join(printable(location[:_PLACE]).split())
 
 
 @dataclasses.dataclass

@@ -117,11 +117,11 @@ def _next_header(file: IO[bytes], position: int, end: int) -> int:
     """Returns where the next record begins, from `position` on; the file's end if none does."""
     while position < end:
         window = _read(file, position, WINDOW + HEADER - 1)
-        for place in range(len(window) - HEADER + 1):
+        for offset in range(len(window) - HEADER + 1):
             # No file has records of 2^40 bytes: most places need no checksum.
-            if window[place + 5 : place + 8] == b"\0\0\0":
-                if _length(file, position + place, end) is not None:
-                    return position + place
+            if window[offset + 5 : offset + 8] == b"\0\0\0":
+                if _length(file, position + offset, end) is not None:
+                    return position + offset
         position += WINDOW
     return end
 

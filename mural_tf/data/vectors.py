@@ -152,9 +152,9 @@ class TextVectors:
         self._files = vector_files(folder)
         summed = hashlib.blake2b(digest_size=8)
         for file in self._files:
-            kind = about_of(file).get("kind", "texts")
-            if kind != "texts":
-                raise UserError(f"{folder} holds vectors of {kind}: a teacher's are of texts.")
+            items = about_of(file).get("kind", "texts")
+            if items != "texts":
+                raise UserError(f"{folder} holds vectors of {items}: a teacher's are of texts.")
             with open(file, "rb") as content:
                 summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
         self.digest = summed.hexdigest()
@@ -190,8 +190,8 @@ class TextVectors:
         if not len(self._keys):
             return vectors
         wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
-        places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        is_known = np.flatnonzero(self._keys[places] == wanted)
-        vectors[is_known] = self._vectors[self._rows[places[is_known]]]
+        nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        is_known = np.flatnonzero(self._keys[nearest] == wanted)
+        vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
         forget(self._vectors)
         return vectors

@@ -10,8 +10,7 @@ better, and no others. Here both are parts of one vector, so that cosines add (o
 
 `name_i` is the name's state, in the form that texts have. The sum is short where the classifier is unsure. d is how far
 the picture lies from the pictures that the head was trained on: the mean square of its state's numbers, in their
-standard deviations, so about 1 for such a picture. 90% of drawings have 0.5 to 1.2, 90% of photographs 1.0 to 2.0
-(docs/results).
+standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0 to 2.0 for photographs.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Adapter(keras.layers.Layer):
 
 
 class TextAdapter(Adapter):
-    """An adapter of texts, combined with ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
+    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
 
     def call(self, x, training=None):
         trained = super().call(x, training=training)
@@ -87,8 +86,7 @@ class TextAdapter(Adapter):
 
 
 class ClassesAdapter(Adapter):
-    """An adapter of pictures, combined with ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the
-    module.
+    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
 
     The last `classes` numbers of a state are a classifier's probabilities. `names`, float32 [classes, width], is given
     by `name_classes` once; the other arguments are as of `Adapter`.

@@ -125,8 +125,8 @@ class PixelNormalization(keras.layers.Layer):
         super().__init__(**options)
         self.kind = config.normalization
         if self.kind not in NORMALIZATIONS:
-            known = ", ".join(NORMALIZATIONS)
-            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {known}.")
+            expected = ", ".join(NORMALIZATIONS)
+            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {expected}.")
         mean, deviation = STATISTICS.get(self.kind, (config.pixel_mean, config.pixel_deviation))
         if (len(mean), len(deviation)) != (3, 3) or not min(deviation) > 0:
             raise UserError(

@@ -152,8 +152,8 @@ def _softmax_in_float32(logits, *mask):
 
 
 def _masked(logits, *mask):
-    for of_tokens in mask:
-        for_queries = of_tokens if of_tokens.shape.rank == 3 else tf.expand_dims(of_tokens, 1)
+    for token_mask in mask:
+        for_queries = token_mask if token_mask.shape.rank == 3 else tf.expand_dims(token_mask, 1)
         logits += tf.cast(tf.expand_dims(1.0 - for_queries, 1) * MASKED, logits.dtype)  # [B, 1, Q or 1, T]
     return logits
 

@@ -33,11 +33,11 @@ class Packing:
         self.order = tf.argsort(lengths, stable=True)  # [B]: the text at each place
         lengths = tf.gather(lengths, self.order)
         self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
-        places, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
-        positions = tf.range(count) - tf.gather(self.first, places)
+        text_of, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
+        positions = tf.range(count) - tf.gather(self.first, text_of)
         fillers = tf.zeros([_rounded(count) - count], tf.int32)  # repeat the first token; nothing reads them
         self.is_filler = tf.range(_rounded(count)) >= count
-        self.places = tf.concat([places, fillers], axis=0)  # [N]
+        self.places = tf.concat([text_of, fillers], axis=0)  # [N]
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
         self.count = _rounded(count)  # N
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
@@ -149,12 +149,12 @@ def encode_by_length(
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
-    known = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
-    if hasattr(encoder, "packed_states") and not known:
+    has_lengths = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
+    if hasattr(encoder, "packed_states") and not has_lengths:
         return encoder.packed_states(tokens, groups, training)
     counts = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
     order = tf.argsort(counts, stable=True)
-    if known:
+    if has_lengths:
         sorted_tokens = {name: tf.gather(ids, order) for name, ids in tokens.items()}
         states = _at_known_lengths(encoder, sorted_tokens, tf.gather(counts, order), groups, training, lengths)
     else:

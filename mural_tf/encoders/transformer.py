@@ -221,10 +221,10 @@ def leading_sizes(x):
 
     TensorFlow Lite's fast kernels take no other shapes. With unknown rows, perhaps 0, -1 would be ambiguous.
     """
-    known = x.shape[:-1].as_list()
-    if known[0] is not None and known.count(None) == 1:
-        return [-1 if size is None else size for size in known]
-    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(known)]
+    sizes = x.shape[:-1].as_list()
+    if sizes[0] is not None and sizes.count(None) == 1:
+        return [-1 if size is None else size for size in sizes]
+    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(sizes)]
 
 
 def one_token(x, which, packing=None):

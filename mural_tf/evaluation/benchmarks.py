@@ -48,7 +48,7 @@ class Entry:
 
     def missing(self, folder: pathlib.Path) -> list[str]:
         """Returns the patterns that match nothing in `folder`."""
-        return [pattern for pattern in self.needs if not any(any(folder.glob(one)) for one in pattern.split("|"))]
+        return [pattern for pattern in self.needs if not any(any(folder.glob(option)) for option in pattern.split("|"))]
 
     @property
     def measure(self):
@@ -247,10 +247,10 @@ def _parts(text: str) -> set[str]:
     stated = re.search(r"split=(\S+)", text)
     named = ("train", "restval", "val", "test")
     splits = set(stated[1].split(",")) if stated else {x for x in named if re.search(rf"(?<![a-z]){x}", text)}
-    of_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
+    uses_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
     parts = collections - {"coco", "coco_cn", "xtd"} if others else set()
     if collections & {"coco_cn", "xtd"}:
         return parts | {"coco_train2014", "coco_val2014"}
     if "coco" in collections:
-        parts |= {name for name, some in (("coco_train2014", of_train), ("coco_val2014", others)) if some}
+        parts |= {name for name, some in (("coco_train2014", uses_train), ("coco_val2014", others)) if some}
     return parts

@@ -48,12 +48,12 @@ def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.nda
         for word in sentence:
             totals[word] = totals.get(word, 0) + 1
     vocabulary = sorted(totals, key=lambda word: (-totals[word], word))[:limit]
-    place = {word: i for i, word in enumerate(vocabulary)}
+    column_of = {word: i for i, word in enumerate(vocabulary)}
     counts = np.zeros((len(sentences), len(vocabulary)), np.float32)
     for row, sentence in enumerate(tokens):
         for word in sentence:
-            if word in place:
-                counts[row, place[word]] += 1
+            if word in column_of:
+                counts[row, column_of[word]] += 1
     return vocabulary, counts
 
 
@@ -138,9 +138,9 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
         pairs += len(left)
         different = np.array([vocabularies[a][i] != vocabularies[b][j] for i, j in zip(left, right)], bool)
         for name, keep in {"": np.ones(len(left), bool), "_without_identical": different}.items():
-            for (kind, suffix), cloud in clouds.items() if keep.any() else ():
+            for (measure, suffix), cloud in clouds.items() if keep.any() else ():
                 recall = _word_recall(cloud[a], cloud[b], left[keep], right[keep])
-                values.setdefault(f"{kind}{name}{suffix}", []).append(recall)
+                values.setdefault(f"{measure}{name}{suffix}", []).append(recall)
     for name, recalls in values.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(recalls))
     result.sizes["word_translation"] = {"pairs": pairs, "languages": len(texts)}
@@ -175,15 +175,15 @@ def procrustes(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return left @ right
 
 
-def mutual_neighbours(one: np.ndarray, other: np.ndarray, neighbours: int = TOP) -> np.ndarray:
+def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = TOP) -> np.ndarray:
     """Returns pairs (i, j), int64 [A, 2], such that each is among the other's nearest, by the dot product.
 
     Args:
-      one, other: float [N, D] and [M, D], L2-normalised for cosines.
+      first, second: float [N, D] and [M, D], L2-normalised for cosines.
       neighbours: k, at least 1; of equal neighbours the first count.
     """
-    nearest, back = top_k(one, other, neighbours)[1], top_k(other, one, neighbours)[1]  # [N, k] and [M, k]
-    i = np.repeat(np.arange(len(one)), nearest.shape[1])
+    nearest, back = top_k(first, second, neighbours)[1], top_k(second, first, neighbours)[1]  # [N, k] and [M, k]
+    i = np.repeat(np.arange(len(first)), nearest.shape[1])
     j = nearest.reshape(-1)
     mutual = (back[j] == i[:, None]).any(axis=1)
     return np.stack([i[mutual], j[mutual]], axis=1)

@@ -79,14 +79,14 @@ def published_tables() -> dict[tuple[str, str], Table]:
 
 
 def _read_table(block: str) -> Table:
-    (paper, place, title, *choices), (_, _, *columns), *rows = (line.split("\t") for line in block.splitlines())
+    (paper, table_name, title, *choices), (_, _, *columns), *rows = (line.split("\t") for line in block.splitlines())
     cells = []
     for setting, row, *numbers in rows:
         for metric, number in zip(columns, numbers, strict=True):
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, place, title, protocol, tuple(columns), tuple(cells))
+    return Table(paper, table_name, title, protocol, tuple(columns), tuple(cells))
 
 
 @functools.cache

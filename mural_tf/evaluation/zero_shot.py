@@ -63,7 +63,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     if not names:
         raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, with one name per line.")
     templates = _read_templates(folder)
-    return {language: Prompts(known, templates.get(language, ["{}"])) for language, known in names.items()}
+    return {language: Prompts(class_names, templates.get(language, ["{}"])) for language, class_names in names.items()}
 
 
 def _names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
@@ -83,7 +83,7 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if not any(place in line for place in PLACES)]
+        without = [line for line in lines if not any(slot in line for slot in PLACES)]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates

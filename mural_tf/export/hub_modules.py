@@ -80,7 +80,7 @@ def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
         return {}
     settings = read_json(path)
     sizes = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
-    ways = {name: json_field(settings, name, str, path, known[0]) for name, known in CHOICES.items()}
+    ways = {name: json_field(settings, name, str, path, choices[0]) for name, choices in CHOICES.items()}
     return {**sizes, **ways}  # older modules do not say in which way
 
 

@@ -42,11 +42,11 @@ def evaluations_of(
       where there are no others. Data and split that a row lacks are "".
     """
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
-    of_step = [row for row in rows if row["step"] == step]
-    if not of_step and not exactly and rows:
-        of_step = [row for row in rows if row["step"] == rows[-1]["step"]]
+    step_rows = [row for row in rows if row["step"] == step]
+    if not step_rows and not exactly and rows:
+        step_rows = [row for row in rows if row["step"] == rows[-1]["step"]]
     fullest: dict[str, tuple[dict[str, float], dict[str, object]]] = {}
-    for row in of_step:
+    for row in step_rows:
         for name in dict.fromkeys(key.split("/")[0] for key in row if "/" in key and not key.startswith("train/")):
             numbers, described = _evaluation(workdir, row, name)
             if name not in fullest or len(described["languages"]) >= len(fullest[name][1]["languages"]):
@@ -117,8 +117,8 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     try:
         if path.is_file():  # other people's TFRecords come without one
             dataset = read_json(path)
-            kind = list[str] if isinstance(dataset.get("languages"), list) else dict
-            languages = json_field(dataset, "languages", kind, path, languages)
+            expected = list[str] if isinstance(dataset.get("languages"), list) else dict
+            languages = json_field(dataset, "languages", expected, path, languages)
     except UserError as error:
         logging.warning("The model card does not say what the training data was: %s", error)
         dataset = {}

@@ -211,7 +211,7 @@ def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mappi
     saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     for part in saved_model.meta_graphs:
         functions_of_part = part.graph_def.library.function
-        for node in (*part.graph_def.node, *(node for one in functions_of_part for node in one.node_def)):
+        for node in (*part.graph_def.node, *(node for function in functions_of_part for node in function.node_def)):
             node.attr.pop("_gradient_op_type", None)  # or loading warns of the gradients that are not there
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
 

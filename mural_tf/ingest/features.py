@@ -92,7 +92,7 @@ def cache_features(
         return {
             "feature_size": size,
             "images": images,
-            "skipped": {kind: n for kind, (n, _) in skipped.items()},
+            "skipped": {problem: n for problem, (n, _) in skipped.items()},
             **_kept(source),
         }
 
@@ -128,15 +128,15 @@ def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, i
 
     batch, lost = [], skipped.total
     for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
-        place = f"{file}, byte {offset}"
+        location = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
             image = decode_image(example.features.feature["image"].bytes_list.value[0], tower.jpeg)
             batch.append((example, evaluation_image(image, tower).numpy()))
         except DecodeError:
-            skipped.add(NOT_AN_EXAMPLE, place)
+            skipped.add(NOT_AN_EXAMPLE, location)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
-            skipped.add(UNREADABLE_IMAGE, place)
+            skipped.add(UNREADABLE_IMAGE, location)
         if len(batch) == batch_size:
             yield batch, len(batch) + skipped.total - lost
             batch, lost = [], skipped.total

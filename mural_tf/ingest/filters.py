@@ -135,8 +135,8 @@ _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8
 
 def is_near(hashes: np.ndarray, value: int, distance: int) -> bool:
     """Whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
-    ones = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
-    return bool((ones.sum(axis=1) <= distance).any())
+    bits = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
+    return bool((bits.sum(axis=1) <= distance).any())
 
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -183,14 +183,14 @@ class Screen:
     def accepted_image(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns the image as a record may hold it, with its captions and their translations, `None` if unusable."""
         texts, tally = captioned.texts, reading.tally
-        place = f"{captioned.texts[0].place} ({captioned.image_id})"
+        location = f"{captioned.texts[0].place} ({captioned.image_id})"
         try:
             image, reason = self._image_or_reason(captioned, reading.decided)
         except BadImage as error:
-            tally.skip(str(error), place, len(texts))
+            tally.skip(str(error), location, len(texts))
             return None
         if reason:
-            tally.leave_out(reason, place, len(texts))
+            tally.leave_out(reason, location, len(texts))
             return None
         if self.settings.translations:
             texts = add_translations(captioned.image_id, texts, reading.decided.translations)

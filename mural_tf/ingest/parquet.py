@@ -74,7 +74,7 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
         return batch.to_pylist()
     except (ValueError, ArithmeticError):
         one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
-        return [None] if batch.num_rows == 1 else [row for one in one_by_one for row in _rows_of(one)]
+        return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
 
 
 def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:

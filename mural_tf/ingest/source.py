@@ -209,8 +209,8 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 class Kinds(Mapping):
     """{kind: class of its sources}, each imported when it is asked for; given are {kind: "file of sources/:class"}."""
 
-    def __init__(self, places: dict[str, str]):
-        self._places = places
+    def __init__(self, modules: dict[str, str]):
+        self._places = modules
 
     def __getitem__(self, kind: str) -> type[Source]:
         module, _, name = self._places[kind].partition(":")
@@ -262,8 +262,8 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
     return "\n\n".join(parts)
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -42,8 +42,8 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     from mural_tf.data import records
 
     shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
-    counts, known = collections.Counter(), _known(data_dir, as_path(translations))
-    translated = _translated(data_dir, known, counts)
+    counts, translations_of = collections.Counter(), _known(data_dir, as_path(translations))
+    translated = _translated(data_dir, translations_of, counts)
     records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
     if not counts["translations"]:
         raise UserError(
@@ -57,8 +57,8 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
             copy_file(path, copy)
     path = data_dir / DESCRIPTION
     source = read_json(path) if path.exists() else {}
-    of_evaluation = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
-    return {"counts": dict(counts), **of_evaluation}
+    evaluation_fields = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
+    return {"counts": dict(counts), **evaluation_fields}
 
 
 def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:

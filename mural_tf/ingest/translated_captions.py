@@ -143,8 +143,8 @@ def add_translations(
     added = []
     for index, text in enumerate(texts):
         own = text.language, text.text
-        known = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
-        new_pairs = [pair for pair in known if pair != own and not groups.get(pair)]
+        translated = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
+        new_pairs = [pair for pair in translated if pair != own and not groups.get(pair)]
         if new_pairs:
             groups[own] = text.group or groups[own] or f"{image_id}:{index}"
         added.append([pair for pair in new_pairs if pair not in groups])

@@ -230,8 +230,8 @@ class Counts:
             columns = np.flatnonzero(possible != above)
             if len(columns):
                 near = block[:, columns]
-                rows, places = np.nonzero((near >= self.low[columns]) & (near <= self.high[columns]))
-                self._decide(columns[places], begin + first + rows)
+                rows, near_columns = np.nonzero((near >= self.low[columns]) & (near <= self.high[columns]))
+                self._decide(columns[near_columns], begin + first + rows)
 
     def ranks(self) -> np.ndarray:
         """Returns float64 [Q]: 1 + above + tied / 2; NaN for queries without a positive."""
@@ -262,11 +262,11 @@ class Counts:
             return dot_products(self.queries, self.candidates, queries, candidates)
         result = np.empty(len(queries), np.float64)
         left = self.queries[rows].astype(np.float64)
-        place = column_of[candidates]
+        column = column_of[candidates]
         for begin in range(0, len(columns), _PAIRS_AT_ONCE):
             scores = left @ self.candidates[columns[begin : begin + _PAIRS_AT_ONCE]].astype(np.float64).T
-            inside = np.flatnonzero((place >= begin) & (place < begin + _PAIRS_AT_ONCE))
-            result[inside] = scores[row_of[queries[inside]], place[inside] - begin]
+            inside = np.flatnonzero((column >= begin) & (column < begin + _PAIRS_AT_ONCE))
+            result[inside] = scores[row_of[queries[inside]], column[inside] - begin]
         return result
 
 

@@ -63,9 +63,9 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | N
         if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
             entering &= scores >= np.partition(scores, len(block) - k, axis=1)[:, len(block) - k, None]
-        places = np.flatnonzero(entering)
-        if len(places):
-            owners, columns = np.divmod(places, len(block))
+        flat = np.flatnonzero(entering)
+        if len(flat):
+            owners, columns = np.divmod(flat, len(block))
             best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
     return best_scores, best_rows
 

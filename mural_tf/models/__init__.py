@@ -90,8 +90,8 @@ def complete(config: ConfigDict) -> ConfigDict:
             )
             raise UserError(f"Unknown configuration key method.{key}{hint}")
         value = config.method[key]
-        kind = field_kind(fields[key])
-        check_json(list(value) if isinstance(value, tuple) else value, kind, f"method.{key}", "The configuration")
+        expected = field_kind(fields[key])
+        check_json(list(value) if isinstance(value, tuple) else value, expected, f"method.{key}", "The configuration")
     return mount(config.copy_and_resolve_references(), config.model)
 
 

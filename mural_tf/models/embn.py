@@ -93,7 +93,7 @@ class EmbN(DualEncoder):
         for word, vector in vectors.items():
             values[word] = vector
         table.assign(values)
-        listed = ", ".join(f"{language} {known} of {words}" for language, (known, words) in shares.items())
+        listed = ", ".join(f"{language} {with_vector} of {words}" for language, (with_vector, words) in shares.items())
         print(f"Words with vectors in {files}: {listed}; the others start at random.")
 
     def _check(self) -> None:

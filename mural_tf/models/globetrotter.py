@@ -199,9 +199,9 @@ class Globetrotter(LearnedTemperature):
                 f"globetrotter with shared_head={self.shared_head} needs text_tower.name=bert and "
                 f"text_tower.pooling={pooling}; got {tower.name} and {tower.pooling}."
             )
-        known = (*DEFINITIONS, "pairs")
-        if options.alpha not in known:
-            raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(known)}.")
+        choices = (*DEFINITIONS, "pairs")
+        if options.alpha not in choices:
+            raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(choices)}.")
         if options.view_anchors not in ANCHORS:
             raise UserError(f"Unknown method.view_anchors {options.view_anchors!r}; known: {', '.join(ANCHORS)}.")
         if not 0 <= options.alpha_margin < 1:

@@ -68,13 +68,13 @@ class NeighboursHead(keras.layers.Layer):
         """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))
         self.mean.assign(self._own_in_blocks(states).mean(axis=0))
-        known = self._own_in_blocks(states)
-        if len(known) > EXACT:
-            order, centres, begins = in_lists(known)
-            known, vectors = known[order], vectors[order]
+        own_vectors = self._own_in_blocks(states)
+        if len(own_vectors) > EXACT:
+            order, centres, begins = in_lists(own_vectors)
+            own_vectors, vectors = own_vectors[order], vectors[order]
             self.centres.assign(centres)
             self.begins.assign(begins)
-        self.known.assign(known)
+        self.known.assign(own_vectors)
         self.vectors.assign(vectors)
 
     def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
@@ -159,8 +159,8 @@ class KnownTexts(TranslationDistillation):
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
-            for texts, of_targets in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
-                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_targets))
+            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
+                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, target_texts))
                 vectors = tables[target].find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
                     pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)

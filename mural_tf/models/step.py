@@ -213,7 +213,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
     by_optimizer = {}
     for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
         through = _backpropagate_chunks(method, examples, seed, chunks, upstream[name])
-        by_optimizer[name] = [_add(one, other) for one, other in zip(direct[name], through)]
+        by_optimizer[name] = [_add(first, second) for first, second in zip(direct[name], through)]
     return Gradients(logs, by_optimizer, moments)
 
 
@@ -291,10 +291,10 @@ def _accumulate(total, gradient):
     return total + gradient
 
 
-def _add(one, other):
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
+def _add(first, second):
+    if first is None or second is None:
+        return first if second is None else second
+    return first + second
 
 
 def _dense(gradients: list, variables: list) -> list:

@@ -92,8 +92,8 @@ TORCH_LAYERS = {
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
     layouts = {"kernel": linear if layer == CLASSIFIER else convolution, "depthwise_kernel": depthwise}
-    place = "" if block < 0 else f"_blocks.{block}."
-    return Row(variable, (f"{place}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
+    prefix = "" if block < 0 else f"_blocks.{block}."
+    return Row(variable, (f"{prefix}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
@@ -101,15 +101,15 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
     if block < 0:
-        place, number = layer.split("_")[0].replace("top", "head") + "/", 0
+        prefix, number = layer.split("_")[0].replace("top", "head") + "/", 0
     else:
         order = ["project", "expand"] if block == 0 else ["expand", "project"]
         norms = ["", "project"] if block == 0 else ["expand", "", "project"]
-        place, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
+        prefix, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
         part = "" if layer == "bn" else part
         number = norms.index(part) if layer.endswith("bn") else order.index(part) if layer != "dwconv" else 0
-    kind = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
-    return Row(variable, (f"{place}{kind}{f'_{number}' if number else ''}/{rest}",))
+    name = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
+    return Row(variable, (f"{prefix}{name}{f'_{number}' if number else ''}/{rest}",))
 
 
 KERAS = Names(
@@ -220,9 +220,9 @@ def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
     left_out = [names.ignored]
-    for layer, of_layer in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
+    for layer, pattern in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
         if not any(variable.name.startswith(layer) for variable in variables):
-            left_out.append(of_layer)
+            left_out.append(pattern)
     assign(table(names, variables), variables, file, "|".join(left_out), "an EfficientNet of this size")
 
 

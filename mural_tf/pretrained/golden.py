@@ -101,12 +101,12 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
-    kind = model.config.model_type
+    model_type = model.config.model_type
     if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
-        raise ValueError(f"{folder} holds a {kind!r}: expected a model of images and texts, or modules.json.")
+        raise ValueError(f"{folder} holds a {model_type!r}: expected a model of images and texts, or modules.json.")
     length = model.config.text_config.max_position_embeddings
-    length = min(length, 64) if kind == "align" else length  # AlignProcessor's
-    siglip = kind.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    length = min(length, 64) if model_type == "align" else length  # AlignProcessor's
+    siglip = model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
     tokens = AutoTokenizer.from_pretrained(folder, local_files_only=True)(
         SENTENCES, padding="max_length" if siglip else True, truncation=True, max_length=length, return_tensors="pt"
     )

@@ -115,8 +115,8 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     here = _rows(_as_hugging_face(tokenizer, texts))
     different = [i for i, (a, b) in enumerate(zip(here, there)) if a != b]
     if not different:
-        known = sum(a != b for a, b in zip(own, there))
-        note = f", {known} of them but for the tokens that docs/checkpoints.md names" if known else ""
+        explained = sum(a != b for a, b in zip(own, there))
+        note = f", {explained} of them but for the tokens that docs/checkpoints.md names" if explained else ""
         return tokens, (True, f"equal for {len(texts)} sentences{note}")
     first = different[0]
     a, b = here[first], there[first]

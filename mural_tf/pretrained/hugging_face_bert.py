@@ -176,14 +176,14 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
-    kind = values.get("model_type", "bert")
-    if kind not in ("bert", "distilbert", "xlm-roberta"):
+    model_type = values.get("model_type", "bert")
+    if model_type not in ("bert", "distilbert", "xlm-roberta"):
         names = values.get("architectures")
         of = f" ({', '.join(map(str, names))})" if isinstance(names, list) and names else ""
-        raise UserError(f"{path}: model_type is {kind!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
-    if kind == "distilbert":
+        raise UserError(f"{path}: model_type is {model_type!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
+    if model_type == "distilbert":
         values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
-    roberta = kind == "xlm-roberta"
+    roberta = model_type == "xlm-roberta"
     if length is not None:
         config.text_tower.max_length = length(positions(values, path, roberta))
     configure_tower(config.text_tower, values, path, roberta)

@@ -147,17 +147,17 @@ def kind_of(folder: str | pathlib.Path) -> str:
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
         return "efficientnet" if folder.is_dir() and efficientnet.find_file(folder) else ""
-    kind = read_json(folder / "config.json").get("model_type")
+    model_type = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
-    return "" if kind is None else kinds.get(kind, "bert")
+    return "" if model_type is None else kinds.get(model_type, "bert")
 
 
 def _kind_of_modules(folder: pathlib.Path) -> str:
     """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
     rows = sentence_transformers.read_rows(folder)
     path = rows[0][1] / "config.json" if rows else folder
-    kind = read_json(path).get("model_type") if path.is_file() else None
-    return str(kind) if kind in ("clip", "siglip") else "sentences"
+    model_type = read_json(path).get("model_type") if path.is_file() else None
+    return str(model_type) if model_type in ("clip", "siglip") else "sentences"
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
@@ -190,25 +190,25 @@ def configure(
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
-    config, kind = config.copy_and_resolve_references(), SOURCES[source]
+    config, importer = config.copy_and_resolve_references(), SOURCES[source]
     for tower in ("image_tower", "text_tower"):
         if config[tower].precision == "bfloat16":
             raise UserError(
                 f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
                 "float32, auto or mixed_bfloat16."
             )
-    size, parts, before = config.embedding_size, parts or kind.parts, config.copy_and_resolve_references()
+    size, parts, before = config.embedding_size, parts or importer.parts, config.copy_and_resolve_references()
     options = {"as_trained": True} if as_trained else {}
-    kind.configure(weights, config, **options)
+    importer.configure(weights, config, **options)
     for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name stays as it was
-        if part in kind.parts and part not in parts:
+        if part in importer.parts and part not in parts:
             config[tower] = before[tower]
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
         config.embedding_size = size
     if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
         config.image_tower.projection = config.embedding_size
-    reads = kind.vocabulary is not None and "text_encoder" in parts
-    pieces = kind.vocabulary(weights, config, **options) if reads else []
+    reads = importer.vocabulary is not None and "text_encoder" in parts
+    pieces = importer.vocabulary(weights, config, **options) if reads else []
     _check_size(source, pathlib.Path(weights), config, parts)
     return config, pieces
 
@@ -294,12 +294,12 @@ def _numbers(tower: ConfigDict) -> int:
     return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
 
 
-def building(brought: Collection[str], of_texts: bool = False) -> contextlib.AbstractContextManager:
+def building(brought: Collection[str], texts_alone: bool = False) -> contextlib.AbstractContextManager:
     """Inside it a model is built, of which these parts are filled: if they are all that is large, without drawing them.
 
-    `of_texts`: of a model of texts alone.
+    `texts_alone`: whether the model has no image tower.
     """
-    large = set(TEXT) if of_texts else {"image_encoder", "text_encoder"}
+    large = set(TEXT) if texts_alone else {"image_encoder", "text_encoder"}
     return undrawn() if large <= set(brought) else contextlib.nullcontext()
 
 
@@ -323,7 +323,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(SOURCES[source].parts, of_texts=config.image_tower.name == "none"):
+    with building(SOURCES[source].parts, texts_alone=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
     SOURCES[source].load(weights, model, config, SOURCES[source].parts)
     return model, config, pieces

@@ -182,11 +182,11 @@ def load(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts:
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
     """Returns the lines of the pieces, with lines that are never used for rows without a piece, and sets their use."""
     content = _Content(_file_of(path))
-    kinds = {place: "control" for name, place in content.ids.items() if name != "unknown"}
+    kinds = {number: "control" for name, number in content.ids.items() if name != "unknown"}
     kinds |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
     pieces = [
-        [piece, float(score), kinds.get(place, "normal")]
-        for place, (piece, score) in enumerate(zip(content.pieces, content.scores))
+        [piece, float(score), kinds.get(number, "normal")]
+        for number, (piece, score) in enumerate(zip(content.pieces, content.scores))
     ]
     pieces += [[f"<row {row}>", 0.0, "unused"] for row in range(len(pieces), content.sizes["vocab_size"])]
     settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}

@@ -136,8 +136,8 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     pool, size = f"{TRUNK}.attn_pool", config.embedding_size
     patches, positions = f"{TRUNK}.patch_embed.proj", "text.positional_embedding"
 
-    def side_by_side(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-        return np.concatenate([one.T, two.T], axis=-1)
+    def side_by_side(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.concatenate([first.T, second.T], axis=-1)
 
     image = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),

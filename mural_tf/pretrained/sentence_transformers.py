@@ -108,43 +108,43 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
     types = [str(row.get("type")) for row in rows]
-    own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
+    own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
     if own:
         raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
     # A path is one name below the folder, even if the file says otherwise.
-    places = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
-    return [(kind.rpartition(".")[2], place) for kind, place in zip(types, places)]
+    folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
 
 
 def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
     """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or its only module's."""
     if not (folder / MODULES).is_file():
         return folder
-    kinds, places = zip(*(read_rows(folder) or [("", folder)]))
+    kinds, folders = zip(*(read_rows(folder) or [("", folder)]))
     if kinds[0] not in ("CLIPModel", "Transformer") or not set(kinds[1:]) <= {"Normalize"}:
         raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected CLIPModel or Transformer alone.")
-    return places[0]
+    return folders[0]
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
     """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
     folder = pathlib.Path(folder)
     path, rows = folder / MODULES, read_rows(folder)
-    kinds, places = [kind for kind, _ in rows], [place for _, place in rows]
+    kinds, folders = [class_name for class_name, _ in rows], [module_folder for _, module_folder in rows]
     if kinds[:1] == ["CLIPModel"]:
         raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
         raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
-    dense = [place for kind, place in rows if kind == "Dense"]
+    dense = [module_folder for class_name, module_folder in rows if class_name == "Dense"]
     if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
         raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not here.")
-    activations = [_activation(place / "config.json") for place in dense]
+    activations = [_activation(module_folder / "config.json") for module_folder in dense]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
             f"{path}: Dense layers with {', '.join(activations)}; expected one with Tanh, one with Identity, or both."
         )
     by_kind = dict(zip(activations, dense))
-    return Modules(places[0], _pooling(places[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
+    return Modules(folders[0], _pooling(folders[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
 
 
 def _pooling(path: pathlib.Path) -> str:
@@ -222,9 +222,9 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
             vocabulary.lower_case = True
     path = folder / SETTINGS
     values = read_json(path) if path.is_file() else {}
-    kind = values.get("model_type")
-    if kind not in (None, "SentenceTransformer"):
-        raise UserError(f"{path}: model_type is {kind!r}, expected 'SentenceTransformer'.")
+    model_type = values.get("model_type")
+    if model_type not in (None, "SentenceTransformer"):
+        raise UserError(f"{path}: model_type is {model_type!r}, expected 'SentenceTransformer'.")
     said = json_field(values, "prompts", dict, path) if values.get("prompts") is not None else {}
     prompts = {name: check_json(text or "", str, f"prompts.{name}", path) for name, text in said.items()}
     default = values.get("default_prompt_name")

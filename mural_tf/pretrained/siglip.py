@@ -97,7 +97,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
 
     def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
         def row(name, end, layout):
-            return Row(f"{ours}/{name}", tuple(f"{theirs}/{one}" for one in np.atleast_1d(end)), layout)
+            return Row(f"{ours}/{name}", tuple(f"{theirs}/{side}" for side in np.atleast_1d(end)), layout)
 
         attention = "MultiHeadDotProductAttention_0"
         projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
@@ -295,8 +295,8 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
             f"{path} holds no vocabulary: name the SentencePiece model or tokenizer.json that it was trained with by "
             "--vocabulary=FILE."
         )
-    lines, kind = vocabularies.read_sentence_pieces(source, rows)
-    layout = LAYOUTS[kind]
+    lines, model = vocabularies.read_sentence_pieces(source, rows)
+    layout = LAYOUTS[model]
     cleaning = open_clip_siglip.cleaning(path) if _is_open_clip(path) else HUGGING_FACE_CLEANING[layout]
     cleaning = ("lower_ascii",) if as_trained else cleaning
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)

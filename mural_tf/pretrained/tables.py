@@ -121,13 +121,13 @@ def assign(
     by_sources: dict[tuple[str, ...], list[Row]] = {}  # each array is read once
     for row in rows.values():
         by_sources.setdefault(row.sources, []).append(row)
-    for sources, of_these in by_sources.items():
-        row = of_these[0]
-        if len(of_these) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
+    for sources, same_sources in by_sources.items():
+        row = same_sources[0]
+        if len(same_sources) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
             _assign_blocks(by_name[row.variable], weights.blocks(*sources))
             continue
         values = [weights.read(source) for source in sources]
-        for row in of_these:
+        for row in same_sources:
             by_name[row.variable].assign(row.layout(*values))
 
 
@@ -154,9 +154,9 @@ def assign_parts(
 
     `tables`: {part: its rows}. What the file holds of the others may be there.
     """  # fmt: skip
-    of_model = model.weights_by_part()
-    filled = [part for part in tables if part in parts and part in of_model]
-    variables = [one for part in filled for one in getattr(of_model[part], "variables", [of_model[part]])]
+    by_part = model.weights_by_part()
+    filled = [part for part in tables if part in parts and part in by_part]
+    variables = [variable for part in filled for variable in getattr(by_part[part], "variables", [by_part[part]])]
     others = {name for part, rows in tables.items() if part not in filled for row in rows for name in row.sources}
     ignored = "|".join([*filter(None, [ignored]), *map(re.escape, sorted(others))])
     assign([row for part in filled for row in tables[part]], variables, weights, ignored, what)

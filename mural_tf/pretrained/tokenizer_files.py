@@ -58,11 +58,11 @@ def check_settings(folder: pathlib.Path, kind: str) -> None:
     """
     path, settings = folder / SETTINGS, read_settings(folder)
     name = settings.get("tokenizer_class")
-    known = [f"{one}Tokenizer" for one in _CLASSES[kind]]
-    if name not in (*_ANY, *known, *(f"{one}Fast" for one in known)):
+    classes = [f"{family}Tokenizer" for family in _CLASSES[kind]]
+    if name not in (*_ANY, *classes, *(f"{family}Fast" for family in classes)):
         raise UserError(
             f"{path}: tokenizer_class is {name!r}, which divides texts in a way that is not here: expected "
-            f"{' or '.join(known)}."
+            f"{' or '.join(classes)}."
         )
     for key, values in _EXPECTED.items():
         value = settings.get(key)
@@ -108,11 +108,11 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
         _check_words(tokenizer, path)
     # A BERT's own class makes its steps of these keys, and passes over tokenizer.json.
-    of_bert = settings.get("tokenizer_class") not in _ANY[1:]
+    is_bert = settings.get("tokenizer_class") not in _ANY[1:]
     for key in ("do_lower_case", "tokenize_chinese_chars"):
         if settings.get(key) is not None:
             check_json(settings[key], bool, key, folder / SETTINGS)
-    if of_bert and settings:
+    if is_bert and settings:
         lower = settings.get("do_lower_case", True if lower is None else lower)
         strip = settings.get("strip_accents", strip)
         chinese = settings.get("tokenize_chinese_chars", chinese) is not False
@@ -132,8 +132,8 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
         return {**settings, "handle_chinese_chars": True}
     decomposed, steps = False, steps_of(tokenizer, "normalizer")
     for step in steps:
-        kind = step.get("type")
-        if kind == "BertNormalizer":
+        step_type = step.get("type")
+        if step_type == "BertNormalizer":
             if step.get("clean_text") is False:
                 raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is done here.")
             settings["lowercase"] |= bool(step.get("lowercase", True))
@@ -142,15 +142,15 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
             if strip is None and len(steps) > 1:
                 strip = step.get("lowercase", True)
             settings["strip_accents"] = settings["strip_accents"] or strip  # null means: as lower-casing
-        elif kind == "Lowercase":
+        elif step_type == "Lowercase":
             settings["lowercase"] = True
-        elif kind == "NFD":
+        elif step_type == "NFD":
             decomposed = True
-        elif kind == "StripAccents" and decomposed:
+        elif step_type == "StripAccents" and decomposed:
             settings["strip_accents"] = True
-        elif kind != "Strip":
+        elif step_type != "Strip":
             raise UserError(
-                f"{path}: its normalizer has the step {kind}, which is not done here: expected BertNormalizer, or "
+                f"{path}: its normalizer has the step {step_type}, which is not done here: expected BertNormalizer, or "
                 "Lowercase, NFD and StripAccents."
             )
     if decomposed and not settings["strip_accents"]:
@@ -203,12 +203,12 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
     cleaning: tuple[str, ...] = ()
     mapped = False
     for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
-        kind = step.get("type")
-        if kind == "Lowercase" and not mapped:
+        step_type = step.get("type")
+        if step_type == "Lowercase" and not mapped:
             cleaning = ("lower_characters",)
-        elif kind in ("Lowercase", "Split", "Prepend"):
-            raise UserError(f"{path}: texts pass {kind} before its model, in a place where it is not done here.")
-        mapped = mapped or kind == "Precompiled"
+        elif step_type in ("Lowercase", "Split", "Prepend"):
+            raise UserError(f"{path}: texts pass {step_type} before its model, in a place where it is not done here.")
+        mapped = mapped or step_type == "Precompiled"
     return cleaning
 
 

@@ -92,8 +92,8 @@ class _Reader(pickle.Unpickler):
         raise _Refused(f"it asks for {module}.{name}")
 
     def persistent_load(self, described: Any) -> _Storage:
-        kind, dtype, key, _, size, *_ = described
-        if kind != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
+        tag, dtype, key, _, size, *_ = described
+        if tag != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
             raise _Refused("a storage is described in another way")
         return _Storage(dtype, key, size)
 

@@ -113,7 +113,7 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
 def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
     """Returns the lines of a SentencePiece vocabulary for a table of `rows` rows (0: as many as pieces), see above."""
     pieces, _ = piece_models.parse_lines(lines, path)
-    if rows and any(kind in ("normal", "byte", "unknown") for _, _, kind in pieces[rows:]):
+    if rows and any(piece_type in ("normal", "byte", "unknown") for _, _, piece_type in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))
     unused = [json.dumps([unused_piece(row), 0.0, "unused"]) for row in range(len(lines), rows)]
     return [*(lines[:rows] if rows else lines), *unused]

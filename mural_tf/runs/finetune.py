@@ -183,11 +183,11 @@ def _with_source_architecture(
     """Returns the configuration with the towers, vocabulary and method of `source`; the student's for texts."""
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
-    of_texts, hidden = source, config.text_tower.head_hidden_size
+    text_config, hidden = source, config.text_tower.head_hidden_size
     if student is not None:
-        of_texts = load_config(student / "config.json")
-        check_stored(of_texts, student / "config.json", given=config)
-    for tower, of in (("image_tower", source), ("text_tower", of_texts)):
+        text_config = load_config(student / "config.json")
+        check_stored(text_config, student / "config.json", given=config)
+    for tower, of in (("image_tower", source), ("text_tower", text_config)):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         kept.update(inherited(config, of, tower, INHERITED, given))
         if of[tower].cached and f"{tower}.frozen" not in given:  # heads alone were trained, and go on so
@@ -203,22 +203,22 @@ def _with_source_architecture(
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.origin = source.origin
-    config.vocabulary.update(of_texts.vocabulary.to_dict())
+    config.vocabulary.update(text_config.vocabulary.to_dict())
     config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
-        _begin_head(config, of_texts, student, hidden)
+        _begin_head(config, text_config, student, hidden)
     return config
 
 
-def _begin_head(config: ConfigDict, of_texts: ConfigDict, student: pathlib.Path, hidden: int) -> None:
+def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, hidden: int) -> None:
     """Sets what a new head of a student's tower follows from; `hidden`: the width of its MLP, 0 for none."""
     config.method.heads_of, config.shared_head, config.text_tower.head_hidden_size = "align", False, hidden
     if "student_size" not in config.method:
         return
-    if not _has_plain_heads(of_texts.model):
-        raise UserError(f"{student} is {of_texts.model}, whose head for texts is of its own kind: take another.")
-    config.method.student_size = of_texts.embedding_size
-    config.method.student_hidden = of_texts.text_tower.head_hidden_size
+    if not _has_plain_heads(text_config.model):
+        raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
+    config.method.student_size = text_config.embedding_size
+    config.method.student_hidden = text_config.text_tower.head_hidden_size
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:

@@ -182,7 +182,7 @@ def _build(
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
-    with building(brought, of_texts=built.image_tower.name == "none"):
+    with building(brought, texts_alone=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
         SOURCES[kind].load(folder, model, config, parts)
@@ -208,10 +208,10 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
             f"The {role} {source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
         )
-    place = as_path(f"{str(workdir).rstrip('/')}_{role}")
-    if not place.exists() or not has_checkpoint(local_copy(place)):
-        import_into_workdir(kind, source, place)
-    return str(place)
+    imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
+    if not imported.exists() or not has_checkpoint(local_copy(imported)):
+        import_into_workdir(kind, source, imported)
+    return str(imported)
 
 
 def _parts(source: str, text, onto) -> tuple[str, ...]:
@@ -232,8 +232,8 @@ def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tu
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
-    of_texts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
-    return [(source, weights, _parts(source, text, onto)), (kind, folder, of_texts)]
+    text_parts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
+    return [(source, weights, _parts(source, text, onto)), (kind, folder, text_parts)]
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

@@ -253,8 +253,8 @@ class Remembered:
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
         """As `Embedder` has it, with `on_error` "skip"."""
         keys = list(self._keys(images))
-        kept = [place for place, key in enumerate(keys) if self.images[key] is not None]
-        return np.array([self.images[keys[place]] for place in kept], np.float32), np.array(kept, np.int64)
+        kept = [number for number, key in enumerate(keys) if self.images[key] is not None]
+        return np.array([self.images[keys[number]] for number in kept], np.float32), np.array(kept, np.int64)
 
     def _keys(self, images: Iterable[bytes]) -> Iterator[int]:
         for image in images:

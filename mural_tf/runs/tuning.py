@@ -108,12 +108,12 @@ def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str
         optimizer.learning_rate = rate or STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
     rate = rate or source.optimizer.learning_rate * RATE
-    of_texts = "text_text_learning_rate"
-    is_open = optimizer[of_texts] == base_config().optimizer[of_texts] and f"optimizer.{of_texts}" not in given
+    text_rate = "text_text_learning_rate"
+    is_open = optimizer[text_rate] == base_config().optimizer[text_rate] and f"optimizer.{text_rate}" not in given
     optimizer.update(inherited(config, source, "optimizer", source.optimizer, given))
     optimizer.learning_rate = rate
     if is_open and source.optimizer.learning_rate:
-        optimizer[of_texts] *= rate / source.optimizer.learning_rate
+        optimizer[text_rate] *= rate / source.optimizer.learning_rate
 
 
 def _described_optimizer(config: ConfigDict) -> str:
@@ -381,11 +381,11 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
       model: that has learned.
       measured: it, or its copy.
     """
-    of_result = measured.at(0)
-    head, data = of_result.image_text_head, config.data.directory
+    result = measured.at(0)
+    head, data = result.image_text_head, config.data.directory
     texts = evaluated_texts(config)
     print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
-    of_result.known_texts = of_result.states_of(texts, config, measured.tokenizer, workdir)
+    result.known_texts = result.states_of(texts, config, measured.tokenizer, workdir)
     evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
         towers = StandingTowers(measured.embedder(0))
@@ -402,7 +402,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
         print(f"Mean recall on dev by {model.chooses}: {listed}. Taken: {best:g}.", flush=True)
     else:
         print(f"The {model.chooses} stays as it is: {data} has no dev split to choose it by.", flush=True)
-    save_result(of_result, workdir, 0)
+    save_result(result, workdir, 0)
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
@@ -422,6 +422,6 @@ def _variables(model: DualEncoder) -> list:
 
 
 def _assign(variables, source, tuned, share: float) -> None:
-    for variable, one, other in zip(variables, source, tuned):
-        is_number = np.issubdtype(one.dtype, np.floating)
-        variable.assign((1.0 - share) * one + share * other if is_number else other)
+    for variable, before, after in zip(variables, source, tuned):
+        is_number = np.issubdtype(before.dtype, np.floating)
+        variable.assign((1.0 - share) * before + share * after if is_number else after)

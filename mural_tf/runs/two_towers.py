@@ -101,8 +101,8 @@ class TwoTowers(tf.Module):
         is_own = self.ways(text)
         rows = [tf.where(mask)[:, 0] for mask in (is_own, tf.logical_not(is_own))]
         parts = [
-            tower.signatures["serving_default"](text=tf.gather(text, of_tower))["embedding"]
-            for tower, of_tower in zip((self.own, self.other), rows)
+            tower.signatures["serving_default"](text=tf.gather(text, tower_rows))["embedding"]
+            for tower, tower_rows in zip((self.own, self.other), rows)
         ]
         embeddings = tf.scatter_nd(
             tf.concat(rows, axis=0)[:, None],
@@ -134,19 +134,19 @@ def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     pool = read_pool(data_dir, "dev")
     wanted = sorted({owner for owners in pool.owners.values() for owner in owners})
     images, kept = embedder.encode_image(pool.read(wanted), on_error="skip", progress=False)
-    place = np.full(len(pool.image_numbers), -1)
-    place[np.array(wanted)[kept]] = np.arange(len(kept))
+    row_of = np.full(len(pool.image_numbers), -1)
+    row_of[np.array(wanted)[kept]] = np.arange(len(kept))
     recalls = {}
     for language, captions in sorted(pool.texts.items()):
-        owners = place[pool.owners[language]]
+        owners = row_of[pool.owners[language]]
         texts = [text for text, owner in zip(captions, owners) if owner >= 0]
         if not texts:  # its only images cannot be read
             continue
-        of_language, owners = np.unique(owners[owners >= 0], return_inverse=True)
+        with_caption, owners = np.unique(owners[owners >= 0], return_inverse=True)
         pairs = owners, np.arange(len(texts))
-        ranks = ranking.ranks_both_ways(images[of_language], encode_captions(embedder, texts, language), pairs)
-        firsts = [max(1, round(first * len(of_language) / GALLERY)) for first in ranking.CUTOFFS]
-        recalls[language] = float(np.mean([ranking.recall_at(of_way, first) for of_way in ranks for first in firsts]))
+        ranks = ranking.ranks_both_ways(images[with_caption], encode_captions(embedder, texts, language), pairs)
+        firsts = [max(1, round(first * len(with_caption) / GALLERY)) for first in ranking.CUTOFFS]
+        recalls[language] = float(np.mean([ranking.recall_at(way, first) for way in ranks for first in firsts]))
     return recalls
 
 
@@ -199,9 +199,9 @@ def _write(folder: pathlib.Path, folders: Sequence[pathlib.Path], ways: Ways, re
         for path in folders
     ]
     module = TwoTowers(*towers, ways)
-    place = folder / TEXT_ENCODER / "1"
-    save_for_inference(module, place, {"serving_default": module.embed})
-    write_warmup_requests(place, TEXT_ENCODER)
-    seal_graph(place)
+    encoder_folder = folder / TEXT_ENCODER / "1"
+    save_for_inference(module, encoder_folder, {"serving_default": module.embed})
+    write_warmup_requests(encoder_folder, TEXT_ENCODER)
+    seal_graph(encoder_folder)
     card = read_json(described / MODEL_CARD) | {"version": 1, "text_towers": recalls}
     (folder / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

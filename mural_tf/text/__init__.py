@@ -62,6 +62,6 @@ def tokenizer_of(
             raise UserError(f"vocabulary.prompt={settings.prompt!r}: a tower of words of each language takes none.")
         return WordTokenizer(vocabulary, config.text_tower.languages, **options)
     options |= dict(cleaning=settings.cleaning)
-    kind = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
+    tokenizer_class = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
     check_vocabulary(vocabulary, str(name))
-    return kind(vocabulary, **options)
+    return tokenizer_class(vocabulary, **options)

@@ -141,11 +141,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model_of(pieces, settings)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces = tuple(piece for piece, _, _ in pieces)
-        self._special = tuple(i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused"))
+        self._special = tuple(i for i, (_, _, tag) in enumerate(pieces) if tag in ("unknown", "control", "unused"))
         marks = is_end if self.layout.marks_ends else lambda piece: piece.startswith(SPACE)
         self._marks_word = tf.constant([marks(piece) for piece in self._pieces])
         self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
-        unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == "unknown")
+        unknown = next(i for i, (_, _, tag) in enumerate(pieces) if tag == "unknown")
         super().__init__(vocabulary, unknown=unknown, max_length=max_length, **options)
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))

@@ -152,6 +152,6 @@ def _lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.P
             vocab_size=len(vocabulary),
         )
     else:
-        places = tf.range(len(vocabulary), dtype=tf.int64)
-        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), places)
+        ids = tf.range(len(vocabulary), dtype=tf.int64)
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), ids)
     return tf.lookup.StaticHashTable(entries, unknown)

@@ -156,14 +156,14 @@ class TrainingLog(_Callback):
 
     def _epochs(self) -> dict[str, int]:
         """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
-        epochs = [epoch for of_stream in self.model.progress.epochs().values() for epoch in of_stream]
+        epochs = [epoch for source_epochs in self.model.progress.epochs().values() for epoch in source_epochs]
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
         tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
-        of_parts = [of_source for tally in tallies for of_source in np.swapaxes(tally.numpy(), 0, 1)]
-        for part, of_pipelines in zip(self.skipped.by_part, of_parts):
-            self.skipped.take(part, of_pipelines)
+        by_part = [source_tallies for tally in tallies for source_tallies in np.swapaxes(tally.numpy(), 0, 1)]
+        for part, part_tallies in zip(self.skipped.by_part, by_part):
+            self.skipped.take(part, part_tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
@@ -411,14 +411,14 @@ class AtChance(_Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         for name, value in (logs or {}).items():
-            kind, _, task = name.partition("_")
-            if kind == "loss" and task:
+            measure, _, task = name.partition("_")
+            if measure == "loss" and task:
                 message = (
                     f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
                     "negative, as in a batch of one pair or where all images have one image_id."
                 )
                 self._look(name, float(value) == 0.0, message)
-            if task in self.batches and kind == "recall@1":
+            if task in self.batches and measure == "recall@1":
                 recall, count = float(value), self.batches[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "

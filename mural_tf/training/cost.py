@@ -82,14 +82,14 @@ def find_machine(name: str) -> Machine:
         memory = math.inf if cards else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Machine(HERE, max(cards, 1), memory)
     match = re.fullmatch(r"(gpu:[a-z0-9-]+?)(?:x([1-9]\d*))?|([a-z0-9]+)-([1-9]\d*)", name)
-    kind = (match[1] or match[3]) if match else ""
-    if kind not in MACHINES:
+    chip = (match[1] or match[3]) if match else ""
+    if chip not in MACHINES:
         raise UserError(
             f"Unknown --tpu_type={name}: expected {HERE}, a TPU's type and size as Google Cloud names it (v4-32), or "
             f"gpu:NAMExNUMBER (gpu:a100x8), of {', '.join(MACHINES)}."
         )
-    size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[kind]
-    return Machine(name, -(-size // 2) if kind in NAMED_BY_CORES else size, memory * 1e9, peak * 1e12)
+    size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[chip]
+    return Machine(name, -(-size // 2) if chip in NAMED_BY_CORES else size, memory * 1e9, peak * 1e12)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +177,12 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
 
 
 def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
-    tokenizer, known = None, None
+    tokenizer, vocabulary = None, None
     if _has_data(config.data):
-        known = existing_vocabulary(config)
+        vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
-            tokenizer = build_tokenizer(config, known or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = build_model(config, tokenizer.vocabulary_size if known else config.vocabulary.size)
+            tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
+    model = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     compile_model(model, config)
@@ -249,7 +249,7 @@ def batch_values(specs: Mapping) -> dict:
 
     def values(name, spec):
         if isinstance(spec, dict):
-            return {each: values(each, one) for each, one in spec.items()}
+            return {each: values(each, spec_of_part) for each, spec_of_part in spec.items()}
         if spec.dtype == tf.int64:
             return tf.range(spec.shape[0], dtype=tf.int64)
         is_language = name == "input_type_ids" or name.endswith("_language_id")

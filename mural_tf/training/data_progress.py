@@ -46,10 +46,10 @@ class DataProgress:
             self.places[stream].assign(tf.where(drawn[..., None], ends["place"], self.places[stream]))
             self.tallies[stream].assign(tf.where(drawn[..., None, None], ends["tally"], self.tallies[stream]))
 
-    def _by_pipeline(self, of_replicas: tf.Tensor) -> tf.Tensor:
+    def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
         """Takes one row of each pipeline's replicas, which all say the same."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return of_replicas[:: replicas // self._pipelines]
+        return tensor[:: replicas // self._pipelines]
 
     def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
         """Returns the places from which an input pipeline goes on: stream -> int64 [sources, PLACE]."""

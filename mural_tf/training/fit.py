@@ -167,8 +167,8 @@ def _reads_share(config: ConfigDict) -> bool:
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
     """Says how the data differs from the checkpoint's; places do not carry over."""
-    parts = {source: set() for of_stream in sources.values() for source, _ in of_stream}
-    for source, files in (one for of_stream in sources.values() for one in of_stream):
+    parts = {source: set() for entries in sources.values() for source, _ in entries}
+    for source, files in (entry for entries in sources.values() for entry in entries):
         parts[source].update(files)
     missing = [name for files in parts.values() for name in missing_shards(sorted(files))]
     if missing and writes:
@@ -296,7 +296,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
 
-    def of_pipeline(number, pipelines):
+    def batches_of(number, pipelines):
         shares = _reads_share(config)
         places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
         share = share if shares else ALL
@@ -309,9 +309,9 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
         return rows_of_replicas(batches, replicas, number, pipelines)
 
     if replicas == 1:
-        return of_pipeline(0, 1)
+        return batches_of(0, 1)
     return strategy.distribute_datasets_from_function(
-        lambda context: of_pipeline(context.input_pipeline_id, context.num_input_pipelines)
+        lambda context: batches_of(context.input_pipeline_id, context.num_input_pipelines)
     )
 
 

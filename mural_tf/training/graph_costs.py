@@ -67,8 +67,8 @@ def gradient_costs(
             outputs.update(function(*inputs))
         ends.append(len(graph.get_operations()))
         for group, names in groups.items():
-            of_group = tape.gradient([outputs[name] for name in names], wanted)
-            gradients[group] = [getattr(gradient, "values", gradient) for gradient in of_group if gradient is not None]
+            computed = tape.gradient([outputs[name] for name in names], wanted)
+            gradients[group] = [getattr(gradient, "values", gradient) for gradient in computed if gradient is not None]
             ends.append(len(graph.get_operations()))
 
     graph = tf.function(run, autograph=False).get_concrete_function(*specs).graph
@@ -76,7 +76,7 @@ def gradient_costs(
     operations = graph.get_operations()
     weights = {tensor.op for tensor in graph.inputs if tensor.dtype == tf.resource}
     examples = {tensor.op for tensor in graph.inputs} - weights
-    of_weights = _reached_from(weights, operations[: ends[0]]) - _reached_from(examples, operations[: ends[0]])
+    from_weights = _reached_from(weights, operations[: ends[0]]) - _reached_from(examples, operations[: ends[0]])
     costs = {}
     for group, begin, end in zip(groups, ends, ends[1:]):
         needed = _needed_by(outputs[name].op for name in groups[group])
@@ -85,7 +85,7 @@ def gradient_costs(
         backward = [operation for operation in operations[begin:end] if operation in needed]
         read = {_source(value).ref() for each in backward for value in each.inputs if value.op in forward}
         kept = [value for value in (each.deref() for each in read) if value.op.type not in NOT_KEPT]
-        copies = sum(_bytes(value) for value in kept if value.op in of_weights)
+        copies = sum(_bytes(value) for value in kept if value.op in from_weights)
         whole = sum(map(_bytes, kept))
         costs[group] = Costs(products.of(forward), products.of(backward), whole - copies, copies)
     return costs
@@ -173,7 +173,7 @@ def _multiplications(node, shapes: Sequence[tuple[int, ...]]) -> int:
     if node.op not in CONVOLUTIONS:
         transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
         return math.prod(output) * shapes[0][-2 if transposed else -1]
-    filters, values = (shapes[place] for place in CONVOLUTIONS[node.op])
+    filters, values = (shapes[index] for index in CONVOLUTIONS[node.op])
     if node.op.startswith("Depthwise"):  # [k, k, in, multiplier]: each filter sees one channel
         return math.prod(filters[:2]) * math.prod(values)
     return math.prod(filters) * math.prod(values[:-1])

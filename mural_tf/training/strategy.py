@@ -121,21 +121,21 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     try:
         settings = json.loads(cluster)
-        kind, index = settings["task"]["type"], int(settings["task"]["index"])  # often written as a string
-        hosts = {name: len(list(places)) for name, places in settings["cluster"].items()}
+        role, index = settings["task"]["type"], int(settings["task"]["index"])  # often written as a string
+        hosts = {name: len(list(addresses)) for name, addresses in settings["cluster"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}.'
         ) from None
-    others = sorted({*hosts, kind} - {"chief", "worker"})
+    others = sorted({*hosts, role} - {"chief", "worker"})
     if others:
         raise UserError(
             f"TF_CONFIG names tasks of the kind {', '.join(others)}: all processes train alike here, each as a worker "
             "or the chief; parameter servers and evaluators do not exist."
         )
-    if not 0 <= index < hosts.get(kind, 0):
-        raise UserError(f"TF_CONFIG's task {kind} {index} is not in its cluster, which has {hosts}.")
+    if not 0 <= index < hosts.get(role, 0):
+        raise UserError(f"TF_CONFIG's task {role} {index} is not in its cluster, which has {hosts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -155,7 +155,7 @@ def input_pipelines(strategy: tf.distribute.Strategy) -> int:
 
 def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
-    here = [str(place) for place in places if not isinstance(as_path(place), RemotePath)]
+    here = [str(path) for path in places if not isinstance(as_path(path), RemotePath)]
     hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
     if hosts > 1 and here:
         raise UserError(

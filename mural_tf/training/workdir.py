@@ -174,7 +174,7 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
     try:
         entries = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "what was trained on", path)
         kinds = {"from_step": int, "files": dict[str, int], "dataset": str}
-        return [{name: json_field(entry, name, kind, path) for name, kind in kinds.items()} for entry in entries]
+        return [{name: json_field(entry, name, type_, path) for name, type_ in kinds.items()} for entry in entries]
     except (ValueError, RecursionError):
         message = f"{path} is damaged. Remove it: then whether the data changed is not checked at this start."
         raise UserError(message) from None

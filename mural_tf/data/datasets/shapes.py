@@ -132,8 +132,8 @@ def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progre
         records[split].append(_image_record(name, scene, languages, image_size, random.Random(f"{name} {seed}")))
     pairs = _text_pairs(train[:images])
     random.Random(f"pairs {seed}").shuffle(pairs)
-    for split, of_split in records.items():
-        write_records(folder, IMAGE_TEXT, split, of_split)
+    for split, split_records in records.items():
+        write_records(folder, IMAGE_TEXT, split, split_records)
     write_records(folder, TEXT_PAIRS, "train", pairs)
     return _describe(records, pairs)
 

@@ -77,11 +77,11 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     weights = tf.cast(tf.cast(rank, tf.float32)[None, :] < wanted[:, None], tf.float32)  # [B, K]
     targets = tf.gather(ids, places, batch_dims=1)
 
-    kind = tf.random.stateless_uniform(tf.shape(places), draws[1])
+    draw = tf.random.stateless_uniform(tf.shape(places), draws[1])
     ordinary = [i for i in range(tokenizer.vocabulary_size) if i not in set(tokenizer.special_ids)]
     chosen = tf.random.stateless_uniform(tf.shape(places), draws[2], 0, len(ordinary), tf.int32)
     other = tf.gather(tf.constant(ordinary, tf.int32), chosen)
-    written = tf.where(kind < MASKED, tokenizer.mask_id, tf.where(kind < MASKED + RANDOM, other, targets))
+    written = tf.where(draw < MASKED, tokenizer.mask_id, tf.where(draw < MASKED + RANDOM, other, targets))
     written = tf.where(weights > 0, written, targets)
     rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(places))
     masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, places], axis=2), written)

@@ -167,20 +167,20 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     Files are read in `order`, int64 [files]; a record that cannot be parsed is an item.
     """
 
-    def of_group(group):
+    def blocks_of_group(group):
         chosen = order[group * CYCLE : (group + 1) * CYCLE]
         is_first = tf.equal(group, begin.group)
         turn, begins, counts = (tf.where(is_first, value, 0) for value in begin[2:])
         read = read_group(files, chosen, turn, begins, counts).batch(BLOCK)
         before, in_all = (tf.reduce_sum(tf.gather(files.sizes, some)) for some in (order[: group * CYCLE], order))
-        of_block = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(of_block).repeat(), read))
+        labels = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(labels).repeat(), read))
 
     def parse_block(group, block):
         return {**_parse_block(block, parse), "group": group, "record": {n: block[n] for n in ("slot", "end", "count")}}
 
     groups = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
-    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(of_group)
+    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(blocks_of_group)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
@@ -203,13 +203,13 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     count = tf.size(block["problem"], tf.int64)
     is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
     block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
-    place = record["slot"][:, None]
+    slot = record["slot"][:, None]
     after = Begin(
         begin.items + count,
         group["number"],
         (record["slot"][-1] + 1) % group["slots"],
-        tf.tensor_scatter_nd_max(begin.begins, place, record["end"]),
-        tf.tensor_scatter_nd_max(begin.counts, place, record["count"]),
+        tf.tensor_scatter_nd_max(begin.begins, slot, record["end"]),
+        tf.tensor_scatter_nd_max(begin.counts, slot, record["count"]),
     )
     read = tf.cast(group["before"] + tf.reduce_sum(after.begins), tf.float64)
     in_epoch = tf.cast(after.items, tf.float64) * tf.cast(group["in_all"], tf.float64) / tf.maximum(read, 1.0)
@@ -224,8 +224,8 @@ def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shu
     begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
     items = tf.data.Dataset.zip(window)
     if shuffled:
-        of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-        seed = tf.random.stateless_uniform([], of_window, 0, np.iinfo(np.int64).max, tf.int64)
+        window_seed = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
+        seed = tf.random.stateless_uniform([], window_seed, 0, np.iinfo(np.int64).max, tf.int64)
         items = items.shuffle(size, seed, reshuffle_each_iteration=False)
     return tf.data.Dataset.zip((begin.repeat(), items))
 
@@ -354,11 +354,11 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    places = tf.stack([tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1)  # [kinds, 2]
-    places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], places, 0)
-    places = tf.where(before[1:, :1] > 0, before[1:, 1:], places)
-    places = tf.broadcast_to(places, tf.concat([tf.shape(counts), [2]], axis=0))
-    return tf.concat([sums[:, None], tf.concat([counts[..., None], places], axis=2)], axis=1)
+    first_places = tf.stack([tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1)  # [kinds, 2]
+    first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
+    first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
+    first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))
+    return tf.concat([sums[:, None], tf.concat([counts[..., None], first_places], axis=2)], axis=1)
 
 
 def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
@@ -417,8 +417,8 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
             "data.format for img2dataset's records."
         )
     if lost:
-        kind, place, count = lost[0]
-        raise UserError(f"No usable record in {len(files)} files: {count} x {kind}, first at {place}.")
+        fault, place, count = lost[0]
+        raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
     raise UserError(without)
 
 

@@ -27,10 +27,10 @@ class ImageGroups(Stream):
     )
 
     def __init__(self, settings: Settings, texts: Texts):
-        places, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
-        if batch % places or not tokenizer.takes_languages or settings.data.format != "mural":
+        captions, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
+        if batch % captions or not tokenizer.takes_languages or settings.data.format != "mural":
             raise UserError(
-                f"method.captions_per_image={places} must divide train.image_text_batch={batch}, and needs "
+                f"method.captions_per_image={captions} must divide train.image_text_batch={batch}, and needs "
                 "text_tower.name='words' and data.format='mural'."
             )
         super().__init__(settings, texts)
@@ -100,8 +100,8 @@ def draw_captions(
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
     captions, languages = tf.gather(captions, order), tf.gather(languages, order)
-    place = tf.range(tf.size(order))
-    before = tf.logical_and(place[None, :] < place[:, None], tf.equal(languages[:, None], languages[None, :]))
+    rank = tf.range(tf.size(order))
+    before = tf.logical_and(rank[None, :] < rank[:, None], tf.equal(languages[:, None], languages[None, :]))
     kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
     empty = tf.fill([slots], "")
     return tuple(

@@ -67,10 +67,10 @@ def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
 
 
 def _named(name: str, value) -> Source:
-    known = dict(directory=str, weight=(int, float), format=str)
+    expected = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
     given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
-    fits = given.keys() == known.keys() and all(isinstance(given[key], kind) for key, kind in known.items())
+    fits = given.keys() == expected.keys() and all(isinstance(given[key], value_type) for key, value_type in expected.items())
     if not fits or not 0 < given["weight"] < math.inf:
         raise UserError(
             f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
@@ -102,8 +102,8 @@ def mixed(
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [
-        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": one.unbatch()})
-        for number, one in enumerate(usable)
+        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": batches.unbatch()})
+        for number, batches in enumerate(usable)
     ]
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
     return drawn.map(lambda drawn: {**drawn["item"], "source": drawn["source"]})
@@ -113,6 +113,6 @@ def _shares(weights: Sequence[float], total: int) -> np.ndarray:
     """Returns whole numbers that sum to `total` in proportion to weights, at least 1 each: largest remainders."""
     exact = np.asarray(weights) / np.sum(weights) * total
     counts = np.maximum(np.floor(exact), 1).astype(int)
-    for place in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
-        counts[place] += 1
+    for index in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
+        counts[index] += 1
     return counts

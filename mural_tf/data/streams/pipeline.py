@@ -96,14 +96,14 @@ def stream_of(
     unusable: np.ndarray | None = None,
 ) -> Stream:
     """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
-    kind, data = stream_class(name), ConfigDict(config.data)
+    stream, data = stream_class(name), ConfigDict(config.data)
     if source is not None:
         data.directory, data.format = source.directory, source.format
     seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
-    own = ConfigDict({name: config.method.get(name, default) for name, default in kind.fields.items()})
+    own = ConfigDict({name: config.method.get(name, default) for name, default in stream.fields.items()})
     unusable = np.zeros(0, np.int64) if unusable is None else unusable
     cached = config.text_tower.cached
-    return kind(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
+    return stream(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -120,9 +120,9 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
     """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
-        kind = stream_of(stream, config, texts, source)
-        key, languages = kind.language_key, [name.encode() for name in kind.languages]
-        for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+        reader = stream_of(stream, config, texts, source)
+        key, languages = reader.language_key, [name.encode() for name in reader.languages]
+        for block in one_pass(files, reader.parse, tuple(dict.fromkeys((*names, key, "problem")))):
             wanted = block["problem"] == b""
             if languages:
                 wanted &= np.isin(block[key], languages)
@@ -151,8 +151,8 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
 
     def finish(items):
         epoch, offset = tf.unstack(items["position"][0])
-        of_batch = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
-        return {**stream.finish(items, of_batch), **_progress(name, items, len(sources))}
+        batch_seed = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
+        return {**stream.finish(items, batch_seed), **_progress(name, items, len(sources))}
 
     return batches, finish
 
@@ -167,16 +167,16 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     if sources == 1:
         places, tallies = place_of_last(items)[None], items["tally"][-1:]
     else:
-        of_sources = []
+        by_source = []
         for number in range(sources):
             rows = tf.where(tf.equal(items["source"], number))[:, 0]
             last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
-            of_sources.append(tf.cond(
+            by_source.append(tf.cond(
                 tf.size(rows) > 0,
                 lambda last=last: (place_of_last(last), last["tally"][-1]),
                 lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
             ))  # fmt: skip
-        places, tallies = (tf.stack(values) for values in zip(*of_sources))
+        places, tallies = (tf.stack(values) for values in zip(*by_source))
     return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
 
 

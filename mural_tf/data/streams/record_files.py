@@ -91,7 +91,7 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
     blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
-    def place(position_and_count, block):
+    def locate(position_and_count, block):
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
         after = tf.concat([[position], ends], axis=0)
@@ -126,7 +126,7 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
         )
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
-    placed = blocks.scan(first, place)
+    placed = blocks.scan(first, locate)
     return placed.flat_map(elements)
 
 
@@ -145,10 +145,10 @@ def _read_rest(
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
-        places = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
+        labels = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
 
         def element(serialized, problem):
-            return {"serialized": serialized, "problem": problem, **places}
+            return {"serialized": serialized, "problem": problem, **labels}
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
         names = tf.repeat(name, tf.cast(is_record, tf.int32))
@@ -184,10 +184,10 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
     def look(begin, window, _):
         lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
-        places = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
-        is_there = tf.size(places) > 0
-        after = tf.where(is_there, begin + tf.reduce_sum(places), tf.minimum(begin + window, size))
-        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, places)), tf.constant(-1, tf.int64))
+        offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
+        is_there = tf.size(offsets) > 0
+        after = tf.where(is_there, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
+        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
@@ -218,8 +218,8 @@ def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor)
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
     """Returns the length stored at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
-    places = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
-    headers = tf.gather(data, places[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
+    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
+    headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
     parts = tf.gather(_CRC_TABLES, tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256))  # [N, 8]
     crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))

@@ -149,10 +149,10 @@ def made_text_states(
 
     Arguments are as of `text_states`; `tower` is called only where states of any tower lie.
     """
-    place = _place(config, workdir) / FOLDER
-    if not (isinstance(place, pathlib.Path) and place.is_dir() and any(place.glob("texts-*"))):
+    root = _place(config, workdir) / FOLDER
+    if not (isinstance(root, pathlib.Path) and root.is_dir() and any(root.glob("texts-*"))):
         return None
-    folder = place / f"texts-{_digest_of_texts(config, tower())}"
+    folder = root / f"texts-{_digest_of_texts(config, tower())}"
     if not folder.is_dir():
         return None
     return Targets(folder, width, "float16", folder.name.removeprefix("texts-"), STATES).table(as_stored=True)
@@ -175,8 +175,8 @@ def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, w
 
 def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
     """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
-    place = as_path(config.data.directory) if config.data.directory else workdir
-    return place if isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK) else workdir
+    folder = as_path(config.data.directory) if config.data.directory else workdir
+    return folder if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK) else workdir
 
 
 def _texts_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

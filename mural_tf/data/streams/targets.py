@@ -43,17 +43,17 @@ class TargetTable:
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
         """Returns bool [B], which of int64 [B] are keys here."""
-        places = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
-        return self._keys[places] == keys if len(self._keys) else np.zeros(len(keys), bool)
+        nearest = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
+        return self._keys[nearest] == keys if len(self._keys) else np.zeros(len(keys), bool)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
             raise ValueError("There are no targets.")
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        if not np.array_equal(self._keys[places], keys):
+        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        if not np.array_equal(self._keys[nearest], keys):
             raise ValueError("The data changed after training began.")
-        vectors = self._vectors[self._rows[places]].astype(np.float32)
+        vectors = self._vectors[self._rows[nearest]].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
             forget(self._vectors)
         if self._as_stored:
@@ -71,8 +71,8 @@ class TargetTable:
             begin + np.flatnonzero(~np.any(self._vectors[begin : begin + BLOCK], axis=1))
             for begin in range(0, len(self._keys), BLOCK)
         ]
-        places = np.concatenate([np.zeros(0, np.int64), *zeros])
-        return self._keys[np.isin(self._rows, places)]
+        empty = np.concatenate([np.zeros(0, np.int64), *zeros])
+        return self._keys[np.isin(self._rows, empty)]
 
     def take(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
@@ -143,16 +143,16 @@ class Targets:
         self._trim()
         if self.said["count"]:
             print(f"{self.said['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
-        known, waiting = np.sort(self._keys()), {}
-        for keys, of_keys in texts:
-            places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
-            new = np.flatnonzero(known[places] != keys) if len(known) else range(len(keys))
+        sorted_keys, waiting = np.sort(self._keys()), {}
+        for keys, keyed_texts in texts:
+            nearest = np.minimum(np.searchsorted(sorted_keys, keys), max(len(sorted_keys) - 1, 0))
+            new = np.flatnonzero(sorted_keys[nearest] != keys) if len(sorted_keys) else range(len(keys))
             for row in new:
-                waiting.setdefault(int(keys[row]), of_keys[row])
+                waiting.setdefault(int(keys[row]), keyed_texts[row])
             if len(waiting) >= (block or BLOCK):
-                known, waiting = self._add(known, waiting, embed, is_full=True), {}
+                sorted_keys, waiting = self._add(sorted_keys, waiting, embed, is_full=True), {}
         if waiting:
-            self._add(known, waiting, embed, is_full=False)
+            self._add(sorted_keys, waiting, embed, is_full=False)
 
     def _trim(self) -> None:
         """Removes what a killed run wrote of a block that it did not finish."""
@@ -160,7 +160,7 @@ class Targets:
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.said["count"] * size)
 
-    def _add(self, known: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
+    def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
         texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
@@ -175,7 +175,7 @@ class Targets:
         self._say()
         if is_full:
             print(f"{self.said['count']:,} are embedded …", flush=True)
-        return np.sort(np.concatenate([known, keys]), kind="stable")
+        return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
         with open(self.folder / name, "ab") as file:

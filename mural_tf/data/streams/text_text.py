@@ -93,12 +93,12 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     item = parse_image_text(serialized)
     several = tf.size(item["caption"]) > 1
     count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
-    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
+    captions = {name: item[name][:count] for name in ("caption", "language", "problem")}
     pair = {"group_id": item["image_id"][:count]}
     for side, shift in (("a", 0), ("b", -1)):
-        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
-        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
-    return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
+        pair[f"text_{side}"] = tf.roll(captions["caption"], shift, axis=0)
+        pair[f"language_{side}"] = tf.roll(captions["language"], shift, axis=0)
+    return {**pair, "problem": either_problem(captions["problem"], tf.roll(captions["problem"], -1, axis=0))}
 
 
 def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
@@ -211,11 +211,11 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
     if not counts:
         raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
     most = max(counts.values())
-    known = sorted(language for language, count in counts.items() if 2 * count >= most)
+    frequent = sorted(language for language, count in counts.items() if 2 * count >= most)
     if pivot == MEAN:
-        return tuple(known)
-    of_pairs = pairs() if len(known) > 1 else {}
-    return (min(known, key=lambda language: (-of_pairs.get(language, 0), -counts[language])),)
+        return tuple(frequent)
+    pair_counts = pairs() if len(frequent) > 1 else {}
+    return (min(frequent, key=lambda language: (-pair_counts.get(language, 0), -counts[language])),)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again

@@ -199,11 +199,11 @@ def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.
     """Reports a header that `tarfile` passed over: what begins behind a member is neither `next_one` nor zeros."""
     if position == next_one:
         return
-    place = file.tell()
+    position_before = file.tell()
     file.seek(position)
     if any(file.read(tarfile.BLOCKSIZE)):
         on_problem("tar header that is damaged: its member is lost", f"{shard}, byte {position}")
-    file.seek(place)
+    file.seek(position_before)
 
 
 def _problem_with(member: tarfile.TarInfo) -> str:
@@ -262,15 +262,15 @@ def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for number, row in read_rows(shard, None, on_problem):
-        place, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
+        location, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
         caption = row.get("caption") or row.get("txt") or ""
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
-            on_problem("image that was not downloaded", f"{place} ({row.get('status')})")
+            on_problem("image that was not downloaded", f"{location} ({row.get('status')})")
         elif not isinstance(image, bytes):
-            on_problem("image that is not bytes", place)
+            on_problem("image that is not bytes", location)
         elif not is_text(key):
-            on_problem(NOT_TEXT, place)
+            on_problem(NOT_TEXT, location)
         else:
             yield Sample(key, image if images else None, caption, row)
 
@@ -280,22 +280,22 @@ def _image_column(names: Sequence[str]) -> str | None:
 
 
 def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
-    place = f"{shard}, {key}"
+    location = f"{shard}, {key}"
     if "where" not in members or "image" not in members:
-        on_problem("sample without an image", place)
+        on_problem("sample without an image", location)
         return
     try:
         metadata = parse_object(members["json"]) if "json" in members else {}
         caption = decode(members["txt"]) if "txt" in members else metadata.get("caption") or ""
     except UnicodeDecodeError:
-        on_problem("text that is not UTF-8", place)
+        on_problem("text that is not UTF-8", location)
     except ValueError:
-        on_problem("metadata that are not a JSON object", place)
+        on_problem("metadata that are not a JSON object", location)
     else:
         if is_text(key):
             yield Sample(key, members["image"], caption, metadata, members["where"])
         else:
-            on_problem(NOT_TEXT, place)
+            on_problem(NOT_TEXT, location)
 
 
 @dataclasses.dataclass
@@ -338,23 +338,23 @@ class Img2dataset(ShardSource):
         return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
-        place = f"{shard}, {sample.key}"
+        location = f"{shard}, {sample.key}"
         if not is_text(sample.metadata.get("url") or ""):
-            tally.skip("address that is not text", place)
+            tally.skip("address that is not text", location)
             return None
         code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
         language = known_language(code)
         if not language:
-            tally.skip("unknown language", f"{place}: {code!r}")
+            tally.skip("unknown language", f"{location}: {code!r}")
             return None
         if not is_text(sample.caption):
-            tally.skip("caption that is not text", place)
+            tally.skip("caption that is not text", location)
             return None
         caption = clean(sample.caption)
         if not caption:
-            tally.skip("empty caption", place)
+            tally.skip("empty caption", location)
             return None
-        return Text(caption, language, "", place)
+        return Text(caption, language, "", location)
 
 
 # Images by file name or address, for sources whose captions name them.

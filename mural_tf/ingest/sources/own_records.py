@@ -54,18 +54,18 @@ class OwnRecords(ShardSource):
         """Yields what a shard holds."""
         tally = reading.tally
         split = item.name.split("-")[0]
-        for record, place in _parsed(item, tally):
+        for record, location in _parsed(item, tally):
             if isinstance(record, ImageTextRecord):
-                texts = _texts(record, place, tally)
+                texts = _texts(record, location, tally)
                 if texts:
                     yield Captioned(record.image_id, record.image, texts, split)
                 elif not record.captions:
-                    tally.skip("image without captions", place)
+                    tally.skip("image without captions", location)
             elif not record.text_a.strip() or not record.text_b.strip():
-                tally.skip("empty text", place)
+                tally.skip("empty text", location)
             else:
                 yield Pair(
-                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, place, split
+                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, location, split
                 )
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
@@ -80,17 +80,17 @@ class OwnRecords(ShardSource):
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
-        place = f"{path}, record {number}"
+        location = f"{path}, record {number}"
         try:
-            yield parse_record(serialized, str(path), number), place
+            yield parse_record(serialized, str(path), number), location
         except UnusableRecord as error:
-            tally.skip(error.kind, place)
+            tally.skip(error.kind, location)
 
 
-def _texts(record, place: str, tally: Tally) -> list[Text]:
+def _texts(record, location: str, tally: Tally) -> list[Text]:
     """Returns the captions that can be used; the others are counted."""
     triples = zip(record.captions, record.languages, record.caption_groups)
-    texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
+    texts = [Text(caption, language, group, location) for caption, language, group in triples if caption.strip()]
     if len(texts) < len(record.captions):
-        tally.skip("empty caption", place, len(record.captions) - len(texts))
+        tally.skip("empty caption", location, len(record.captions) - len(texts))
     return texts
