@@ -27,9 +27,9 @@ from mural_tf import __version__, hugging_face
 from mural_tf.config import base_config
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
-from mural_tf.progress import telling
+from mural_tf.progress import announcing
 from mural_tf.quiet import quiet_imports
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"
@@ -172,7 +172,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with telling(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        with announcing(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
             return main(argv)
 
     with _mistakes_in_one_line():
@@ -425,7 +425,7 @@ def _one_line(error: Exception) -> str | None:
     while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
         error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
     if isinstance(error, UserError):
-        return " ".join(shown(error).split())
+        return " ".join(display_name(error).split())
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."

@@ -309,7 +309,7 @@ def read_array(path: str | pathlib.Path) -> np.ndarray:
     return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
 
 
-def forget(array: np.ndarray) -> None:
+def release_pages(array: np.ndarray) -> None:
     """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
     mapped = getattr(array, "base", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):

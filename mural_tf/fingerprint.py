@@ -55,7 +55,7 @@ class Fingerprint:
         return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
-def take(embedder) -> Fingerprint:
+def take_fingerprint(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and

@@ -48,7 +48,7 @@ _shown: dict[str, str] = {}  # folder of this machine that replaces a store's ->
 _named: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
 
-def shown(text: object) -> str:
+def display_name(text: object) -> str:
     """Returns a path, or a text with paths, as the user knows them: of a store or the Hub, where a folder copies it."""
     return _replaced(str(text), {**_shown, **_named})
 

@@ -17,7 +17,7 @@ from mural_tf import cli
 from mural_tf.cli import handle, here, place, there
 from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -711,7 +711,7 @@ def xla_check(config, batch, vocabulary_size, compile):
     """
     from mural_tf.training.tpu_check import check
 
-    tell("Building the model and tracing its step …")
+    announce("Building the model and tracing its step …")
     check(config, vocabulary_size or config.vocabulary.size, batch, compile)
 
 

@@ -99,7 +99,7 @@ class SkippedRecords:
         self._before = self.total
         self.by_part = {part: CountsByKind() for part in self._places}
 
-    def take(self, part: str, tallies: np.ndarray) -> None:
+    def add_tallies(self, part: str, tallies: np.ndarray) -> None:
         """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
         self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
         for tally in tallies.tolist():
@@ -120,7 +120,7 @@ class SkippedRecords:
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
         """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
-        self.take(part, tally[None])
+        self.add_tallies(part, tally[None])
         counts, read = self.by_part[part], self.read[part]
         if counts.total == read:
             raise UserError(

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path, forget
+from mural_tf.files import as_path, release_pages
 from mural_tf.hashes import bytes_hash
 
 ENDING, METADATA = ".parquet", b"mural_tf"
@@ -193,5 +193,5 @@ class TextVectors:
         nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
         is_known = np.flatnonzero(self._keys[nearest] == wanted)
         vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
-        forget(self._vectors)
+        release_pages(self._vectors)
         return vectors

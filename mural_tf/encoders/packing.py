@@ -111,7 +111,7 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     `backward` undoes it: the gradient is a gather too, several times faster than the scatter of `tf.gather`'s own.
     """
 
-    def take(arrays, indices):
+    def gather_vectors(arrays, indices):
         zero = tf.zeros([1, size], arrays[0].dtype)
         vectors = tf.concat([*(tf.reshape(array, [-1, size]) for array in arrays), zero], axis=0)
         return [tf.gather(vectors, chosen) for chosen in indices]
@@ -119,9 +119,9 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     @tf.custom_gradient
     def exchange(*inputs):
         def gradient(*upstream):
-            return [tf.reshape(g, tf.shape(x)) for g, x in zip(take(upstream, backward), inputs)]
+            return [tf.reshape(g, tf.shape(x)) for g, x in zip(gather_vectors(upstream, backward), inputs)]
 
-        return take(inputs, forward), gradient
+        return gather_vectors(inputs, forward), gradient
 
     return exchange(*inputs)
 

@@ -56,8 +56,8 @@ from mural_tf.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
-from mural_tf.progress import tell
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.progress import announce
+from mural_tf.remote_folders import display_name, local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -185,13 +185,13 @@ def _write(
         (IMAGE_ENCODER, signatures.image_encoder(model, config)),
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
-        tell(f"Saving {name} …")
+        announce(f"Saving {name} …")
         folder = directory / name / version
         save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
-    tell("Saving the modules for TF-Hub …")
+    announce("Saving the modules for TF-Hub …")
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
@@ -248,7 +248,7 @@ def export_workdir(
     workdir = local_copy(workdir)
     if (workdir / TEXT_ENCODER).is_dir():
         raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
-    tell(f"Loading {shown(workdir)} …")
+    announce(f"Loading {display_name(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
     return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version, license)

@@ -69,7 +69,7 @@ class Captioned(NamedTuple):
     split: str = "train"
 
 
-class Nothing:
+class NoDecisions:
     """What is known of a unit before its records are made, where nothing was asked for; `decide.Decided` knows."""
 
     frequent_texts = frequent_images = np.empty(0, np.uint64)
@@ -94,7 +94,7 @@ class Reading:
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
-    decided: Any = dataclasses.field(default_factory=Nothing)
+    decided: Any = dataclasses.field(default_factory=NoDecisions)
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ def completer(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Ca
     if not tables:
         return None
     ids = {part: name for name, part in CONTENT_IDS.items() if part in tables and name != "text_group_id"}
-    return lambda batch: {**batch, **{part: tables[part].take(batch[name]) for part, name in ids.items()}}
+    return lambda batch: {**batch, **{part: tables[part].look_up(batch[name]) for part, name in ids.items()}}
 
 
 def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, TargetTable]:

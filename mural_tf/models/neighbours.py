@@ -64,7 +64,7 @@ class NeighboursHead(keras.layers.Layer):
         own = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
         return tf.math.l2_normalize(own - self.mean, axis=-1)
 
-    def take(self, states: np.ndarray, vectors: np.ndarray) -> None:
+    def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
         """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))
         self.mean.assign(self._own_in_blocks(states).mean(axis=0))
@@ -199,7 +199,7 @@ class Neighbours(KnownTexts):
         super().learn(config, tokenizer, workdir)
 
     def learn_from(self, states, vectors):
-        self.image_text_head.take(states, vectors)
+        self.image_text_head.set_known(states, vectors)
 
     def choose(self, value, head):
         head.temperature.assign(value)

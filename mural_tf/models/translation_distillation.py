@@ -140,7 +140,7 @@ class TranslationDistillation(LearnedTemperature):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
         texts = {name: Embedding(name, "image_text") for name in TEXTS}
         if self._is_cached:
-            return {**texts, **{name: Embedding(name, made_by="take") for name in TARGETS}}
+            return {**texts, **{name: Embedding(name, made_by="cached_targets") for name in TARGETS}}
         return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
 
     @property
@@ -192,7 +192,7 @@ class TranslationDistillation(LearnedTemperature):
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 
-    def take(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
+    def cached_targets(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
         """Targets that the batch holds."""
         return vectors
 
@@ -211,7 +211,7 @@ class TranslationDistillation(LearnedTemperature):
         tables, keys = self.target_tables(config, tokenizer, workdir)
         states = state_tables(self, config, tokenizer, workdir)
         tables, keys = {**tables, **states}, {**keys, **{name: f"{name}_id" for name in states}}
-        return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
+        return lambda batch: {**batch, **{name: table.look_up(batch[keys[name]]) for name, table in tables.items()}}
 
     def target_tables(self, config, tokenizer, workdir) -> tuple[dict[str, TargetTable], dict[str, str]]:
         """Returns, by the names of targets in use, their tables and the entries of a batch that are their keys."""

@@ -186,7 +186,7 @@ def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
 # The weights.
 
 
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`."""
     weights, with_texts = clip.open_weights(folder), not set(TEXT).isdisjoint(parts)
     if _is_open_clip(weights):

@@ -215,7 +215,7 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         config.embedding_size = output_width(tower)
 
 
-def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
+def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]

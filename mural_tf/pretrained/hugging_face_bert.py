@@ -189,7 +189,9 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     configure_tower(config.text_tower, values, path, roberta)
 
 
-def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None) -> None:
+def load_weights(
+    folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None
+) -> None:
     """Fills a text tower that was built for `configure`'s settings; without `pooler`, not that layer."""
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
@@ -231,7 +233,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure_labse`'s settings."""
-    load(folder, encoder, tower)
+    load_weights(folder, encoder, tower)
     dense = pathlib.Path(folder) / DENSE
     if dense.is_dir():
         assign(

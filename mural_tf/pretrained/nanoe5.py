@@ -171,7 +171,7 @@ def configure(path: str | os.PathLike, config: ConfigDict) -> None:
     config.embedding_size = tower.hidden_size
 
 
-def load(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower of a model built as `configure` says, and with the identity the text heads among `parts`."""
     fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
     for name in model.head_names:

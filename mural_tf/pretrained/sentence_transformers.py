@@ -244,10 +244,10 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
 
 
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings."""
     modules = read_modules(folder)
-    hugging_face_bert.load(modules.tower, model.text_encoder, config.text_tower, pooler=False)
+    hugging_face_bert.load_weights(modules.tower, model.text_encoder, config.text_tower, pooler=False)
     if modules.pooler is not None:
         _fill(model.text_encoder.get_layer(POOLER), modules.pooler)
     for name in model.head_names:

@@ -303,7 +303,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
     return lines
 
 
-def load(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
     path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.pretrained.importers import configure_towers
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import FREE, HERE, UTILISATION, Forecast, forecast
 from mural_tf.training.workdir import threads
@@ -31,7 +31,7 @@ def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) ->
     config, pieces = configure_towers(complete(config))
     if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
-    tell("Building the model …")
+    announce("Building the model …")
     with tempfile.TemporaryDirectory() as folder:
         if pieces:  # of the weights that the text tower starts with
             config.vocabulary.file = str(pathlib.Path(folder, "vocabulary.txt"))

@@ -25,7 +25,7 @@ from mural_tf.files import as_path
 from mural_tf.hugging_face import suggestion
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import lasting_name, local_copy, local_model, shown
+from mural_tf.remote_folders import display_name, lasting_name, local_copy, local_model
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
@@ -259,8 +259,9 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
     for name, part in parts.items():
         for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
             variable.assign(value)
-    print(f"Starts from the images' side of {shown(folder)} and the text tower of {shown(student)}.", flush=True)
-    return Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
+    name = display_name(folder)
+    print(f"Starts from the images' side of {name} and the text tower of {display_name(student)}.", flush=True)
+    return Embedder.from_model(pictures, tokenizer, pictures.configuration, name)
 
 
 def _trained_model(folder: pathlib.Path) -> tuple:
@@ -278,7 +279,7 @@ def _trained_model(folder: pathlib.Path) -> tuple:
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
     path = restore_for_inference(model, folder, partly=other_method)
-    print(f"Starts from the weights of {shown(path)}.")
+    print(f"Starts from the weights of {display_name(path)}.")
 
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
@@ -286,4 +287,4 @@ def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     from mural_tf.export.hub_modules import restore_from_export
 
     restore_from_export(model, folder)
-    print(f"Starts from the weights of the export {shown(folder)}.")
+    print(f"Starts from the weights of the export {display_name(folder)}.")

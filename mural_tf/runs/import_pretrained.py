@@ -22,7 +22,7 @@ from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.golden_check import compare, read_golden
 from mural_tf.pretrained.importers import (
-    SOURCES,
+    IMPORTERS,
     TEXT,
     building,
     configure,
@@ -32,7 +32,7 @@ from mural_tf.pretrained.importers import (
 )
 from mural_tf.pretrained.origin import origin_of
 from mural_tf.pretrained.sentence_transformers import MODULES
-from mural_tf.remote_folders import local_copy, local_folder, local_model, shown
+from mural_tf.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights
@@ -62,7 +62,7 @@ def import_into_workdir(
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: a key of `importers.SOURCES`, or "workdir": another workdir, to change its method.
+      source: a key of `importers.IMPORTERS`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: what the weights do not say; the default is `base_config()`.
@@ -78,8 +78,8 @@ def import_into_workdir(
       UserError: files that are missing, damaged or do not fit; vectors that differ from the golden vectors; or a
         workdir that is in use.
     """
-    if source not in (*SOURCES, WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
+    if source not in (*IMPORTERS, WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*IMPORTERS, WORKDIR))}.")
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
@@ -115,7 +115,8 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
     taken = f"{weights} and {text}" if text else weights
-    print(f"Imported {taken} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
+    size = f"{config.model} with {trainable_parameters(model):,} parameters"
+    print(f"Imported {taken} into {display_name(workdir)}: {size}.")
     if fresh:
         print(
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
@@ -125,7 +126,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
 
 def _check_empty(workdir: pathlib.Path) -> None:
     if has_checkpoint(workdir):
-        raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
+        raise UserError(f"{display_name(workdir)} holds a trained model already; name another --workdir.")
 
 
 def _build(
@@ -185,7 +186,7 @@ def _build(
     with building(brought, texts_alone=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
-        SOURCES[kind].load(folder, model, config, parts)
+        IMPORTERS[kind].load_weights(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
@@ -203,7 +204,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     kind = kind_of(local_model(source))
     if not kind:
         return source
-    if part not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
+    if part not in IMPORTERS[kind].parts or IMPORTERS[kind].vocabulary is None:
         raise UserError(
             f"The {role} {source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
@@ -217,17 +218,17 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
 def _parts(source: str, text, onto) -> tuple[str, ...]:
     """Returns the parts that are taken of the weights; under a workdir's texts CLIP's, English alone, are left out."""
     leaves_texts = text or (onto and source == "clip")
-    return tuple(part for part in SOURCES[source].parts if not (leaves_texts and part in TEXT))
+    return tuple(part for part in IMPORTERS[source].parts if not (leaves_texts and part in TEXT))
 
 
 def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
     """Returns what fills the model: the source, its place, and the parts that are taken of it."""
-    parts = SOURCES[source].parts
+    parts = IMPORTERS[source].parts
     if not text:
         return [(source, weights, _parts(source, text, onto))]
     folder = local_model(text)
     kind = kind_of(folder)
-    if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
+    if "image_encoder" not in parts or not kind or not set(IMPORTERS[kind].parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."

@@ -37,7 +37,7 @@ from mural_tf.hashes import bytes_hash
 from mural_tf.lite import pieces
 from mural_tf.lite.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROBES, REPORT, TEXT_ENCODER, LiteModel
 from mural_tf.loading import lite_embedder
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import local_copy
 from mural_tf.training.trained_model import load_trained
 
@@ -104,7 +104,7 @@ def export_lite(
     settings, content = tokenizer.for_lite()
     card = export / "model_card.json"
     trained_in = json_field(read_json(card), "training_data.languages", list[str], card, []) if card.is_file() else []
-    tell("Converting to LiteRT …")
+    announce("Converting to LiteRT …")
     in_float = {TEXT_ENCODER: convert_text_encoder(model, tokenizer.max_length)}
     if has_images(config.image_tower):
         in_float[IMAGE_ENCODER] = convert_image_encoder(model)
@@ -152,7 +152,7 @@ class _Trial:
         if name == IMAGE_ENCODER and len(candidates) > 1 and not self._is_faster(name):
             candidates = [choice for choice in candidates if choice.kind != "int8"]
         for choice in candidates:
-            tell(f"Trying {name.removesuffix('.tflite')} in {choice} …")
+            announce(f"Trying {name.removesuffix('.tflite')} in {choice} …")
             row, embedder = self._try(name, choice)
             self._tried[name].append(row)
             if choice is candidates[-1] or max(row["lost"].values(), default=0.0) <= MOST_LOST:
@@ -193,7 +193,7 @@ class _Trial:
         try:
             metrics = measure_retrieval(both, self._config.data.directory, self._config.evaluation.split).metrics
         except UserError as error:
-            tell(f"Recall is not measured: {error}")
+            announce(f"Recall is not measured: {error}")
             return {}
         self._texts = list(self._original.texts) or self._texts
         rows = (key.split("/") for key in metrics)

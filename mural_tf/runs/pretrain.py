@@ -17,7 +17,7 @@ from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set
 from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
-from mural_tf.remote_folders import fetch, local_folder, share, shown
+from mural_tf.remote_folders import display_name, fetch, local_folder, share
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -104,7 +104,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     writes = is_chief(strategy)
     _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
-        print(f"{shown(workdir)} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
+        print(f"{display_name(workdir)} is finished: {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True
     # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
@@ -127,7 +127,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
-        print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
+        print(f"Training {size} for {config.train.steps:,} steps in {display_name(workdir)}.", flush=True)
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)

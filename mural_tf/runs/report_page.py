@@ -25,7 +25,7 @@ from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.files import as_path, read_json, write_whole
 from mural_tf.metrics.top_k import top_k
 from mural_tf.pages import is_finite, line_chart
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import flat, read_metrics
 
@@ -60,7 +60,7 @@ def write_report_page(
     page = pages.render(
         "report.html",
         title=f"{config.model}, {config.train.steps:,} steps",
-        place=shown(workdir),
+        place=display_name(workdir),
         recall=None if evaluation is None else _summary(rows, evaluation),
         charts={
             "Loss over the steps": line_chart(_losses(rows), "loss over steps"),

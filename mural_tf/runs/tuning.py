@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import base_config, has_images
 from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
-from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.mixture import DataSource
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
@@ -127,7 +127,7 @@ def batch_for(captions: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _counts_of(source: Source, kind: str) -> dict[str, int]:
+def _counts_of(source: DataSource, kind: str) -> dict[str, int]:
     """Texts of records by language: as `dataset.json` says, or else of the first records, scaled by bytes."""
     files = source.files(kind)
     pairs, own = kind == records.TEXT_PAIRS, source.format == "mural"

@@ -34,7 +34,7 @@ from mural_tf.export.versions import MODEL_CARD, newest_description, newest_vers
 from mural_tf.files import as_path, exclusive_lock, read_json, whole_folder
 from mural_tf.loading import load
 from mural_tf.metrics import ranking
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.remote_folders import display_name, local_copy
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
@@ -182,7 +182,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
         with whole_folder(output, MODEL_CARD) as partial:
             _write(partial, folders, Ways(weights), recalls)
     chosen = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
-    print(f"Languages whose texts take the own tower: {chosen}. Written: {shown(output)}", flush=True)
+    print(f"Languages whose texts take the own tower: {chosen}. Written: {display_name(output)}", flush=True)
     return recalls
 
 

@@ -163,7 +163,7 @@ class TrainingLog(_Callback):
         tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
         by_part = [source_tallies for tally in tallies for source_tallies in np.swapaxes(tally.numpy(), 0, 1)]
         for part, part_tallies in zip(self.skipped.by_part, by_part):
-            self.skipped.take(part, part_tallies)
+            self.skipped.add_tallies(part, part_tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""

@@ -18,7 +18,7 @@ from mural_tf.data.images import prepare_image
 from mural_tf.errors import UserError
 from mural_tf.pretrained import golden
 from mural_tf.pretrained.golden_check import _as_hugging_face, _rows, compare, read_golden
-from mural_tf.pretrained.importers import SOURCES, import_weights
+from mural_tf.pretrained.importers import IMPORTERS, import_weights
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -68,7 +68,7 @@ def values(imported):
 
 
 def compared(values, imported, kind="align"):
-    return compare(values, *imported, SOURCES[kind].parts)
+    return compare(values, *imported, IMPORTERS[kind].parts)
 
 
 def spoiled(values, name, change):

@@ -258,7 +258,7 @@ def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
 
 def test_an_id_without_a_target_ends_the_run():
     table = targets.TargetTable(np.array([5, 2]), np.eye(2, dtype=np.float32))
-    np.testing.assert_array_equal(table.take(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(table.look_up(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
     for unknown in (3, 9):
         with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):
             tf.function(table.take)(tf.constant([unknown], tf.int64))

@@ -23,7 +23,7 @@ FORMATS = ("mural", "img2dataset")
 DRAWS = 10_000  # in which every source has its share to the nearest one
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """A data folder with the proportion in which its items are drawn; the only one has the name ""."""
 
     name: str
@@ -36,13 +36,13 @@ class Source(NamedTuple):
         return records.list_files(self.directory, kind, "train")
 
 
-def training_sources(data: ConfigDict) -> list[Source]:
+def training_sources(data: ConfigDict) -> list[DataSource]:
     """Returns the sources that the configuration's `data` branch names; raises `UserError` for what cannot be there."""
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
     if not data.sources:
-        sources = [Source("", data.directory, 1.0, data.format)]
+        sources = [DataSource("", data.directory, 1.0, data.format)]
     else:
         sources = [_named(name, value) for name, value in sorted(data.sources.items())]
     for source in sources:
@@ -52,7 +52,7 @@ def training_sources(data: ConfigDict) -> list[Source]:
     return sources
 
 
-def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
+def sources_of(data: ConfigDict, kind: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources with training records of a kind, each with its files as tallies number them.
 
     Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
@@ -66,7 +66,7 @@ def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
     return [(source, files) for source, files in with_files if files]
 
 
-def _named(name: str, value) -> Source:
+def _named(name: str, value) -> DataSource:
     expected = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
     given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
@@ -76,7 +76,7 @@ def _named(name: str, value) -> Source:
             f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
             f"format ({' or '.join(FORMATS)})."
         )
-    return Source(name, given["directory"], float(given["weight"]), given["format"])
+    return DataSource(name, given["directory"], float(given["weight"]), given["format"])
 
 
 def mixed(

@@ -32,7 +32,7 @@ from mural_tf.data.streams.epochs import (
     start_of,
     usable_items,
 )
-from mural_tf.data.streams.mixture import Source, mixed, sources_of
+from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 from mural_tf.errors import UserError
 
@@ -90,7 +90,7 @@ def stream_of(
     name: str,
     config: ConfigDict,
     texts: Texts,
-    source: Source | None = None,
+    source: DataSource | None = None,
     seed: int | None = None,
     pipelines: int = 1,
     unusable: np.ndarray | None = None,
@@ -111,7 +111,7 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train[stream_class(stream).batch_field]
 
 
-def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
+def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
     return sources_of(data, stream_class(stream).kind(data))
 
@@ -157,7 +157,7 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
     return batches, finish
 
 
-def part_name(stream: str, source: Source) -> str:
+def part_name(stream: str, source: DataSource) -> str:
     """Returns how a source's part of a stream is called in messages and logs."""
     return f"{stream}/{source.name}" if source.name else stream
 

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, forget, read_json, write_whole
+from mural_tf.files import exclusive_lock, release_pages, read_json, write_whole
 
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
@@ -55,7 +55,7 @@ class TargetTable:
             raise ValueError("The data changed after training began.")
         vectors = self._vectors[self._rows[nearest]].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
-            forget(self._vectors)
+            release_pages(self._vectors)
         if self._as_stored:
             return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -74,7 +74,7 @@ class TargetTable:
         empty = np.concatenate([np.zeros(0, np.int64), *zeros])
         return self._keys[np.isin(self._rows, empty)]
 
-    def take(self, keys: tf.Tensor) -> tf.Tensor:
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
         vectors = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
         return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
@@ -202,7 +202,7 @@ class Targets:
         for begin in range(0, len(ids), BLOCK):
             mine = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
             sums = np.add.reduceat(vectors[rows[mine]].astype(np.float32), first[begin : begin + BLOCK] - mine.start)
-            forget(vectors)
+            release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)
 
