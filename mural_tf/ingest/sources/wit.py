@@ -47,8 +47,8 @@ class Wit(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
       languages: joined by "+"; default all.
-      sizes: pairs in dev, and as many in test; of these sizes the largest that dev and test together
-        need at most a third of a language's pairs for.
+      sizes: pairs in dev, and as many in test; a language gets the largest size at which both together are at
+        most half of its pairs.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
