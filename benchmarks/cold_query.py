@@ -35,7 +35,7 @@ PORT = 18501
 
 def make_index(folder: pathlib.Path, export: str, count: int) -> None:
     """Makes an index that the export's model may search, of synthetic vectors."""
-    model = fingerprint.take(load(export))
+    model = fingerprint.take_fingerprint(load(export))
     vectors = make_vectors(count, model.probes.shape[1])
     captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
     items = (Item(f"{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
@@ -85,9 +85,7 @@ def main(_) -> None:
     with tempfile.TemporaryDirectory(dir=FLAG["folder"].value or None) as folder:
         index, exports = pathlib.Path(folder) / "index", {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            pool.submit(
-                make_index, index, exports["LiteRT"], FLAG["count"].value
-            ).result()  # whose memory is not ours
+            pool.submit(make_index, index, exports["LiteRT"], FLAG["count"].value).result()  # whose memory is not ours
         pathlib.Path(exports["TensorFlow"]).mkdir()
         for path in pathlib.Path(export).resolve().iterdir():  # without lite/, which would be taken
             if path.name != "lite":

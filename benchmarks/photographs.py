@@ -70,11 +70,11 @@ def main(_) -> None:
     images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
     rows = []
     for language in LANGUAGES:
-        known = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
-        texts = embedder.encode_text([stamps[row][2][language] for row in known], progress=False)
-        cosines = texts @ images[known].T
+        captioned = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
+        texts = embedder.encode_text([stamps[row][2][language] for row in captioned], progress=False)
+        cosines = texts @ images[captioned].T
         ranks = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)
-        rows.append(("R@10", language, len(known), round(100 * float((ranks < 10).mean()), 1), ""))
+        rows.append(("R@10", language, len(captioned), round(100 * float((ranks < 10).mean()), 1), ""))
     mean = round(float(np.mean([row[3] for row in rows])), 1)
     rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
     items = (Item(name, captions=(("en", captions["en"]),)) for name, _, captions in stamps)

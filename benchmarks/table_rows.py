@@ -191,7 +191,7 @@ LONG_RUNS = (
     )),
 )  # fmt: skip
 
-# [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.
+# [MURAL] §3.3: captions, or the queries, translated by means of the text pairs.
 TRANSLATE_TRAIN = Stage("emoji_align", text_pairs=0, data="translated")
 TRANSLATED_CAPTIONS = (
     Method("Translate-train", (TRANSLATE_TRAIN,)),
@@ -199,7 +199,7 @@ TRANSLATED_CAPTIONS = (
     Method("Translate-test", (Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,)),), asked_in_english=True),
 )
 
-# Choices that a paper makes or leaves open, beside the default of each.
+# Choices that a paper makes or leaves open, next to the default of each choice.
 CHOICES = (
     mural("MURAL, an optimiser for each task", ("optimizer.mode", "per_task")),
     *(mural(f"MURAL, LAMB at {rate}", ("optimizer.name", "lamb"), ("optimizer.learning_rate", rate),
@@ -289,7 +289,7 @@ ETCL_STEPS = tuple(
     for language, name in dict(de="German", fr="French", cs="Czech", zh="Chinese", ja="Japanese").items()
 )  # fmt: skip
 
-# [MURAL] §3.1: fine-tuning on captions alone, or with the co-captions of A.1 beside them, in the style of the test.
+# [MURAL] §3.1: fine-tuning on captions alone, or together with the co-captions of A.1, in the style of the test.
 TUNED = Stage("finetune", steps=118 / STEPS, captions=64, text_pairs=0, data="unseen_style", overrides=(
     ("data.image_text_languages", ("de", "km")), ("train.interpolate", False)
 ))  # fmt: skip
@@ -401,8 +401,9 @@ def step_count(stage: Stage, scale: float) -> int:
 
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
-    of_three = METHODS + TRAINED_TOWERS + STAGED + LONG_RUNS + TRANSLATED_CAPTIONS + BRIDGE + BRIDGE_REAL + ETCL_READ
-    return 3 if method in of_three else 1
+    with_three_seeds = (*METHODS, *TRAINED_TOWERS, *STAGED, *LONG_RUNS, *TRANSLATED_CAPTIONS, *BRIDGE, *BRIDGE_REAL,
+                        *ETCL_READ)  # fmt: skip
+    return 3 if method in with_three_seeds else 1
 
 
 def slug(name: str) -> str:
@@ -419,7 +420,7 @@ def load(stage: Stage):
 
 
 def trains_text_head(stage: Stage) -> bool:
-    """Tells whether a stage compares texts with each other by a head of their own."""
+    """Whether a stage compares texts with each other by a head of their own."""
     config = load(stage)
     config.update_from_flattened_dict(dict(stage.overrides))
     return config.loss.text_text_weight > 0 and not config.shared_head

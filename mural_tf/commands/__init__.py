@@ -17,7 +17,7 @@ from mural_tf import cli
 from mural_tf.cli import handle, here, place, there
 from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -25,7 +25,7 @@ PROGRAM = "python -m mural_tf"
 MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", model_name)
 SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
-CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
+CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 LITE_KINDS = ["auto", "int8", "float16", "float32"]
 
@@ -137,10 +137,10 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
-    texts beside them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it
-    works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
-    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped, and
-    follows a table that changed. See docs/your_own_data.md.
+    texts next to them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before
+    it works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains
+    as configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped,
+    and follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
@@ -173,7 +173,7 @@ def _define_protocol():
     output=("", "Folder for the numbers. Default: the model's workdir.", place),
     checkpoint=CHECKPOINT,
     batch_size=(128, "Images, or texts, encoded at a time.", 1),
-    compare=(False, "Print the papers' numbers beside ours, with the differences."),
+    compare=(False, "Print the papers' numbers next to ours, with the differences."),
     list=(False, "List the benchmarks and end."),
     protocol=_define_protocol,
     trust=cli.define_trust,
@@ -208,12 +208,12 @@ def evaluate(compare, list, trust, **flag):
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
-    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, and what they lose."),
+    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
     lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", there),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
     trust=cli.define_trust,
 )
@@ -282,7 +282,7 @@ def embed(sources, model, output, restart, trust, **settings):
     output=(None, "Folder of the index.", place),
     kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
-    prune=(False, "Take out what the sources hold no more."),
+    prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
     calibrate=(
         "",
@@ -420,7 +420,7 @@ def analyse_languages(model, head, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    other=("", "Second model, shown beside the first.", model_name),
+    other=("", "Second model, shown next to the first.", model_name),
     data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
@@ -431,7 +431,7 @@ def analyse_languages(model, head, trust, **flag):
     trust=cli.define_trust,
 )
 def analyse_errors(model, other, trust, **flag):
-    """Makes a page of queries and what one or two models found for them.
+    """Makes a page of queries with the results of one or two models.
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
@@ -445,10 +445,10 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", there),
+    data_dir=(None, "Folder of TFRecords that the model was trained on.", there),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
-    pivot=("", "Language to compare with. Default: the one with most training captions."),
+    pivot=("", "Language to compare with. Default: the language with most training captions."),
     trust=cli.define_trust,
 )
 def analyse_doctor(trust, **flag):
@@ -506,9 +506,9 @@ def import_weights(kinds, model, trust, **flag):
 def _define_filters():
     from mural_tf.ingest.source import FILTERS, Filters
 
-    what = "Filter, see --filters and docs/data.md; 0 is none."
+    what = "Filter, see --filters and docs/data.md; 0: off."
     cli.define(**{field.name: (field.default, what) for field in dataclasses.fields(Filters)})
-    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single ones.")
+    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single filters.")
 
 
 @cli.command(
@@ -567,7 +567,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
 @cli.command(
     positional=True,
     output=("", "The vocabulary file.", place),
-    size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+    size=(250_000, "Word pieces, reserved pieces included; at most.", 8),
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
@@ -580,7 +580,7 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-    The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
+    Sources are listed by `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
     workers in bounded memory, by language. See docs/data.md.
     """
     if not sources or not flag["output"]:
@@ -635,7 +635,7 @@ def translate(**flag):
     keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
-    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here),
+    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", here),
 )
 def emoji(output, cache, **flag):
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
@@ -682,7 +682,7 @@ def xla_check(config, batch, vocabulary_size, compile):
     """
     from mural_tf.training.tpu_check import check
 
-    tell("Building the model and tracing its step …")
+    announce("Building the model and tracing its step …")
     check(config, vocabulary_size or config.vocabulary.size, batch, compile)
 
 
@@ -713,7 +713,7 @@ COMMANDS = {
 
 
 def run(*words: str) -> None:
-    """Runs the command `words` with the flags of the command line, or the one that the command line names itself."""
+    """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
     try:
         cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
     except SystemExit as end:

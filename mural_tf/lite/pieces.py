@@ -38,8 +38,8 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
     """
     kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
     if settings.get("kind") not in kinds:
-        known = ", ".join(kinds)
-        raise UserError(f"{folder / 'lite.json'}: texts as {settings.get('kind')!r}, expected one of {known}.")
+        expected = ", ".join(kinds)
+        raise UserError(f"{folder / 'lite.json'}: texts as {settings.get('kind')!r}, expected one of {expected}.")
     path = folder / (VOCABULARY if settings["kind"] in IN_LINES else MODEL)
     try:
         content = path.read_bytes()
@@ -93,13 +93,13 @@ class WordPieces(Pieces):
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         entries = _entries(content)
-        self._ids = {entry: place for place, entry in enumerate(entries)}
+        self._ids = {entry: number for number, entry in enumerate(entries)}
         self._unknown, self._longest = int(settings["unknown"]), max(map(len, entries))
         self._max_characters = int(settings["max_characters"])
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, as many as its first bytes and characters give."""
+        """Returns a text's own ids, of its first bytes and characters."""
         return [number for word in self._first_words(text) if word for number in self.divide_word(word)]
 
     def _first_words(self, text: bytes) -> list[str]:
@@ -147,7 +147,7 @@ class SentencePieces(Pieces):
         return super().rows(texts)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, as many as its first bytes give."""
+        """Returns a text's own ids, of its first bytes."""
         text = text[: self._longest_bytes]
         if self._steps:
             cleaned = text.decode("utf-8", "replace")
@@ -179,7 +179,7 @@ class Words(Pieces):
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         entries = _entries(content)
-        self._ids, self._languages = {entry: place for place, entry in enumerate(entries)}, settings["languages"]
+        self._ids, self._languages = {entry: number for number, entry in enumerate(entries)}, settings["languages"]
         self._starts = settings["starts"]
         ends = [*self._starts[1:], len(entries)]
         self._rarest = math.log(10.0 * max(end - start for start, end in zip(self._starts, ends)))
@@ -191,8 +191,8 @@ class Words(Pieces):
     def _row(self, text: str) -> Row:
         tag = re.match(r"<([A-Za-z0-9-]+)> ", text)
         words = [word for word in self.words(text[tag.end() :] if tag else text) if word]
-        known = tag is not None and tag[1] in self._languages
-        language = self._languages.index(tag[1]) if known else self._likeliest(words)
+        names_language = tag is not None and tag[1] in self._languages
+        language = self._languages.index(tag[1]) if names_language else self._likeliest(words)
         name, unknown = self._languages[language], 1 + language
         ids = [self._ids.get(f"{name}\t{word}", unknown) for word in words] or [unknown]
         return ids[: self.max_length], language
@@ -200,8 +200,8 @@ class Words(Pieces):
     def _likeliest(self, words: Sequence[str]) -> int:
         scores = []
         for language, start in zip(self._languages, self._starts):
-            places = (self._ids.get(f"{language}\t{word}", -1) for word in words)
-            scores.append(sum(-math.log(place - start + 2.0) if place >= start else -self._rarest for place in places))
+            lines = (self._ids.get(f"{language}\t{word}", -1) for word in words)
+            scores.append(sum(-math.log(line - start + 2.0) if line >= start else -self._rarest for line in lines))
         return scores.index(max(scores))
 
 
@@ -245,7 +245,7 @@ class _Spaces(dict):
 
 
 class _Spaced(dict):
-    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, stand alone."""
+    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, become words."""
 
     def __init__(self, whole: bool):
         super().__init__()

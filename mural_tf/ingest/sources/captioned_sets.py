@@ -1,7 +1,7 @@
 """Human-captioned image sets: MS-COCO, STAIR, YJ Captions, COCO-CN, Multi30K, Karpathy and Li's split files.
 
-Captions of one image become one record, whatever file and language they are in: that is what methods need that learn
-from several captions of an image. `caption_group` is shared by captions that translate each other and by no others.
+Captions of one image become one record, in all their files and languages: methods that learn from several captions of
+an image need that. `caption_group` is shared by captions that translate each other and by no others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CaptionedSet(CaptionedImages):
     NAME: ClassVar[str] = ""
 
     def captions(self, reading: Reading) -> Iterable[tuple[Caption, str, str]]:
-        """Yields (caption, group, split) in any order; an empty group stands for a meaning of its own."""
+        """Yields (caption, group, split) in any order; an empty group is a meaning of its own."""
         raise NotImplementedError
 
     def units(self, unit_bytes: int) -> list[Unit]:
@@ -53,7 +53,7 @@ class CaptionedSet(CaptionedImages):
 
     @functools.cached_property
     def _all(self) -> tuple[list[ImageItem], Tally]:
-        """The items of all units, and what was wrong; kept, for reading takes longer than a unit's records."""
+        """The items of all units, and the tally of problems; kept, for reading takes longer than a unit's records."""
         reading = Reading()
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
@@ -101,13 +101,13 @@ class Coco(CaptionedSet):
 
 def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
     """Returns (language, file) of texts like "ja@stair.json"; raises `UserError` for anything else."""
-    found = []
+    files = []
     for text in also:
         language, at, pattern = text.partition("@")
         if not at:
             raise UserError(f"also={text!r}: expected LANGUAGE@FILE, for example also=ja@stair.json.")
-        found += [(language, path) for path in find_files(pattern)]
-    return found
+        files += [(language, path) for path in find_files(pattern)]
+    return files
 
 
 @dataclasses.dataclass
@@ -119,7 +119,7 @@ class Karpathy(CaptionedSet):
       splits: joined by "+", of train, restval, val and test. restval goes to the records' train, val to dev. MURAL
         and ETCL count 82K training images of COCO: train without restval.
       also: further files in COCO's schema on the same images (COCO only), as LANGUAGE@FILE joined by "+".
-      captions_per_image: keep the first ones only; 0 keeps all. The COCO 5K protocol has 5.
+      captions_per_image: keep only the first captions; 0 keeps all. The COCO 5K protocol has 5.
     """
 
     KIND: ClassVar[str] = "karpathy"
@@ -186,7 +186,7 @@ class Multi30k(CaptionedSet):
       images: folder of Flickr30K's images.
       splits: joined by "+": train, val (the records' dev), test_2016_flickr, ….
       languages: joined by "+".
-      tasks: 1 is one caption a language, translations of each other, which share their group; 2 is five captions in
+      tasks: 1 is one caption per language, translations of each other, which share their group; 2 is five captions in
         English and in German, each with a group of its own. Task 1's English captions are among task 2's, and stay in
         the group of task 1.
     """
