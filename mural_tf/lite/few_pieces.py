@@ -96,13 +96,13 @@ def _fields(message: bytes, place: int, end: int) -> Iterator[tuple[int, int, in
     while place < end:
         begin = place
         tag, place = _varint(message, place)
-        kind = tag & 7
-        if kind == 2:
+        wire_type = tag & 7
+        if wire_type == 2:
             size, place = _varint(message, place)
-        elif kind == 0:
+        elif wire_type == 0:
             size = _varint(message, place)[1] - place
         else:
-            size = {1: 8, 5: 4}[kind]
+            size = {1: 8, 5: 4}[wire_type]
         yield tag >> 3, begin, place, place + size
         place += size
 
