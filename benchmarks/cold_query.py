@@ -38,7 +38,7 @@ def make_index(folder: pathlib.Path, export: str, count: int) -> None:
     model = fingerprint.take_fingerprint(load(export))
     vectors = make_vectors(count, model.probes.shape[1])
     captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
-    items = (Item(f"{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
+    items = (Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
     sync(folder, None, zip(items, vectors), model=model, dtype="float16")
 
 

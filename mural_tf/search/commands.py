@@ -170,15 +170,18 @@ def quickest(model: str):
 class LateModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
-    def __init__(self, made: Index, model: str = ""):
-        self._load = functools.cache(lambda: model_of(made, model))
+    def __init__(self, made: Index, model: str = "", by_pictures: bool = True):
+        self._load = functools.cache(lambda: model_of(made, model, by_pictures))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
 
-def model_of(made: Index, model: str = ""):
-    """Loads `model`, by default the one that made the index; raises `UserError` if it is not there or another one."""
+def model_of(made: Index, model: str = "", by_pictures: bool = True):
+    """Loads `model`, by default the model that made the index; see `Index.check_model`.
+
+    Raises `UserError` if it is not there or another model.
+    """
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
         raise UserError(
@@ -186,7 +189,7 @@ def model_of(made: Index, model: str = ""):
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
     embedder = load(quickest(model))
-    made.check_model(embedder)
+    made.check_model(embedder, by_pictures)
     return embedder
 
 
@@ -252,7 +255,8 @@ def query(
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)
     opened = load_index(index_folder)
-    return _answer(opened, LateModel(opened, model), queries, html, json, asked)
+    embedder = LateModel(opened, model, by_pictures=any(query.image for query in queries))
+    return _answer(opened, embedder, queries, html, json, asked)
 
 
 def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, asked: dict) -> list[Result]:

@@ -227,7 +227,7 @@ class Index:
         if not path or not model_place(path).is_dir():
             raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
         found = load(quickest(path))
-        self.check_model(found)
+        self.check_model(found, by_pictures=False)
         return found
 
     @property
@@ -251,11 +251,16 @@ class Index:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
         return read_image(self.describe(row))
 
-    def check_model(self, embedder: Embedder) -> None:
-        """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
-        of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
-        texts = len(TEXTS) if of_pictures else 0  # any text tower may ask these
-        self.model.check(take_fingerprint(embedder), "The index", texts)
+    def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
+        """Raises `UserError` if the vectors of `embedder` cannot be compared with the vectors of the index.
+
+        `by_pictures`: whether pictures may be the questions, too. If not, a model whose texts are the same passes, and
+        its image encoder need not be loaded.
+        """
+        if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
+            of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
+            texts = len(TEXTS) if of_pictures else 0  # any text tower may ask these
+            self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(
@@ -362,7 +367,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     return index
 
 
-CHECKED = 2**16  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
+CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**12  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
