@@ -4,7 +4,6 @@ import pathlib
 import re
 
 import pytest
-
 from toy_data import ONE_LAYER
 
 from mural_tf.backend import keras
