@@ -8,7 +8,7 @@ languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and lan
 
 SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, for any rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
-canonical correlations of what is left.
+canonical correlations of the reduced vectors.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def map_languages(
     points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    of_matrix = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
-    _write_csv(folder / "similarity.csv", [["language", *chosen], *of_matrix])
-    of_points = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
-    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *of_points])
+    similarities = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
+    _write_csv(folder / "similarity.csv", [["language", *chosen], *similarities])
+    coordinates = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
+    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *coordinates])
     drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
     for line in [*notes, *describe_neighbours(matrix, chosen)]:
         print(line)
@@ -88,7 +88,7 @@ def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
 
 
 def describe_neighbours(matrix: np.ndarray, languages: Sequence[str], count: int = 3) -> list[str]:
-    """Returns a line for each language: the ones most similar to it."""
+    """Returns a line for each language: the languages most similar to it."""
     lines = []
     for language, row in zip(languages, matrix - 2 * np.eye(len(matrix))):
         nearest = np.argsort(-row, kind="stable")[:count]
@@ -129,8 +129,8 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
     It is the mean canonical correlation: of the singular values of two orthonormal bases' product.
-    All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
-    gaps would look similar.
+    All matrices must embed the same sentences: correlations found in fewer sentences are larger, so that languages with
+    the same gaps would look similar.
     """
     if len({len(rows) for rows in embeddings}) > 1:
         raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
@@ -194,9 +194,9 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
         color, marker = pyplot.get_cmap("tab20")(number % 20), "os^DvP"[number // 20 % 6]
         axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
     axes.autoscale_view()
-    places = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
+    in_points = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(places, np.array([(extent.width + 2, LABEL) for extent in extents]))
+    offsets = label_offsets(in_points, np.array([(extent.width + 2, LABEL) for extent in extents]))
     line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
     for point, offset, language in zip(points, offsets, languages):
         arrow = line if np.hypot(*offset) > FAR else None
@@ -214,8 +214,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
 def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
 
-    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as what is
-    returned, [L, 2].
+    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
+    result, [L, 2].
     """
     distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first

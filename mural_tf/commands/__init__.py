@@ -17,7 +17,7 @@ from mural_tf import cli
 from mural_tf.cli import handle, here, place, there
 from mural_tf.cli import model as model_name
 from mural_tf.errors import UserError
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -25,7 +25,7 @@ PROGRAM = "python -m mural_tf"
 MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", model_name)
 SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
-CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
+CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 
 
@@ -109,7 +109,6 @@ def _catalogue_config():
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
     fields=_define_fields,
-    max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
     translations=(
@@ -128,10 +127,10 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
-    texts beside them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it
-    works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
-    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped, and
-    follows a table that changed. See docs/your_own_data.md.
+    texts next to them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before
+    it works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains
+    as configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped,
+    and follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
@@ -164,7 +163,7 @@ def _define_protocol():
     output=("", "Folder for the numbers. Default: the model's workdir.", place),
     checkpoint=CHECKPOINT,
     batch_size=(128, "Images, or texts, encoded at a time.", 1),
-    compare=(False, "Print the papers' numbers beside ours, with the differences."),
+    compare=(False, "Print the papers' numbers next to ours, with the differences."),
     list=(False, "List the benchmarks and end."),
     protocol=_define_protocol,
 )
@@ -198,11 +197,11 @@ def evaluate(compare, list, **flag):
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
-    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, and what they lose."),
+    lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept beside it.", there),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
 )
 def export(model, output, lite, own_texts, data_dir, **options):
@@ -245,16 +244,14 @@ def export(model, output, lite, own_texts, data_dir, **options):
     kind=("images", "What of the inputs to embed.", ["images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-    batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
 )
 def embed(sources, model, output, restart, **settings):
     """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
 
     python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
-    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+    python -m mural_tf search index FOLDER --output=INDEX
 
     Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
     """
@@ -267,106 +264,85 @@ def embed(sources, model, output, restart, **settings):
 
 @cli.command(
     positional=True,
-    model=("", "Workdir, export or hf://ORG/NAME. Default with --embeddings: the model that made them.", model_name),
+    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index, or the vectors.", model_name),
     output=(None, "Folder of the index.", place),
     kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
-    dtype=("", "Type of the stored vectors. Default: float32.", ["", "float32", "float16"]),
-    batch_size=(64, "Images encoded at a time.", 1),
-    prune=(False, "Take out what the sources hold no more."),
-    embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
+    prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
-    queries=("", "TSV of language, sentence and right answers, to learn from how sure answers are.", place),
     calibrate=(
         "",
         "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
         place,
     ),
 )
-def search_index(sources, fields, queries, **flag):
+def search_index(sources, **flag):
     """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
-    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+    python -m mural_tf search index VECTORS --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. When the sources have changed:
+    VECTORS is what the command embed has made. When the sources have changed:
 
     python -m mural_tf search index --prune --output=INDEX
 
     docs/search.md has the rest.
     """
-    if sources and not flag["embeddings"]:
-        cli.need(model=flag["model"])
     from mural_tf.search import commands
 
-    commands.index(names=sources, queries_file=queries, fields=fields, **flag)
+    commands.index(sources, **flag)
 
 
 @cli.command(
     positional=True,
-    index=("", "Folder of the index.", place),
+    index=(None, "Folder of the index.", place),
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
-    images=("", "Search this folder, glob or data set, without an index.", place),
-    split=("", "Only this split of a folder of TFRecords."),
     image=((), "An image to search with; may be repeated.", there),
     queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
-    language=("", "BCP 47 code of the sentences, for fonts on the page."),
     rank=("", "By pictures, texts (captions), words or, by default, all."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
-    offset=(0, "Leave out so many of the best.", 0),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),
     json=("", "Write the results for programs; - prints them.", place),
 )
-def search_query(sentences, index, model, images, language, **flag):
+def search_query(sentences, index, model, image, queries, filter, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
 
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
-
-    Without keeping an index, in a folder or a split of TFRecords:
-
-    python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
-    cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
-    from mural_tf.search.queries import Query, read_queries
+    from mural_tf.search.queries import Query
+    from mural_tf.search.query_files import read_queries
 
-    asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
-    asked += read_queries(flag["queries"]) if flag["queries"] else []
-    same = ("top", "html", "json", "rank", "sort", "offset")
-    common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
-    if images:
-        commands.search_once(model, images, asked, split=flag["split"], **common)
-    else:
-        commands.query(index, asked, model=model, **common)
+    asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
+    asked += read_queries(queries) if queries else []
+    commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
 
 
 @cli.command(
     positional=True,
     index=(None, "Folder of the index.", place),
     filter=((), FILTER),
-    gone=(False, "Only images that are not there any more."),
     dry_run=(False, "Remove nothing, only say how many it would be."),
 )
-def search_delete(names, index, filter, gone, dry_run):
+def search_delete(names, index, filter, dry_run):
     """Takes images, or texts, out of an index, without making it again.
 
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
-    python -m mural_tf search delete --gone --index=INDEX
 
     A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
     """
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
 
-    commands.remove(index, names, parse_filters(filter), gone, dry_run)
+    commands.remove(index, names, parse_filters(filter), dry_run)
 
 
 @cli.command(
@@ -390,21 +366,16 @@ def search_export(index, output, to):
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     title=("", "Title of the search page."),
-    max_batch=(64, "Rows in one run of an encoder; a picture counts one more per million pixels.", 1),
-    max_request_mb=(32, "Size of a request's body.", 1),
-    timeout_s=(60.0, "How long a request may take; its body has half of that to arrive.", (0.1, 3600.0)),
 )
-def serve(export, index, host, port, title, max_batch, max_request_mb, timeout_s):
+def serve(export, **flag):
     """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
     from mural_tf.search.server.app import serve
-    from mural_tf.search.server.limits import Limits
 
-    limits = Limits(max_batch, max_request_mb * 2**20, timeout_s)
-    serve(export, index=index, host=host, port=port, title=title, limits=limits)
+    serve(export, **flag)
 
 
 @cli.command(
@@ -427,7 +398,7 @@ def analyse_languages(model, **flag):
 
 @cli.command(
     model=MODEL,
-    other=("", "Second model, shown beside the first.", model_name),
+    other=("", "Second model, shown next to the first.", model_name),
     data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
@@ -435,7 +406,7 @@ def analyse_languages(model, **flag):
     output=(None, "HTML file.", place),
 )
 def analyse_errors(model, other, **flag):
-    """Makes a page of queries and what one or two models found for them.
+    """Makes a page of queries with the results of one or two models.
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
@@ -449,10 +420,10 @@ def analyse_errors(model, other, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", there),
+    data_dir=(None, "Folder of TFRecords that the model was trained on.", there),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
-    pivot=("", "Language to compare with. Default: the one with most training captions."),
+    pivot=("", "Language to compare with. Default: the language with most training captions."),
 )
 def analyse_doctor(**flag):
     """Says which languages a model knows badly, why, and what would help.
@@ -508,9 +479,9 @@ def import_weights(kinds, model, **flag):
 def _define_filters():
     from mural_tf.ingest.source import FILTERS, Filters
 
-    what = "Filter, see --filters and docs/data.md; 0 is none."
+    what = "Filter, see --filters and docs/data.md; 0: off."
     cli.define(**{field.name: (field.default, what) for field in dataclasses.fields(Filters)})
-    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single ones.")
+    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single filters.")
 
 
 @cli.command(
@@ -568,7 +539,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
 @cli.command(
     positional=True,
     output=("", "The vocabulary file.", place),
-    size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+    size=(250_000, "Word pieces, reserved pieces included; at most.", 8),
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
@@ -579,7 +550,7 @@ def vocabulary(sources, workers, **flag):
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-    The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
+    Sources are listed by `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
     workers in bounded memory, by language. See docs/data.md.
     """
     if not sources or not flag["output"]:
@@ -631,7 +602,7 @@ def translate(**flag):
     languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
-    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here),
+    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", here),
 )
 def emoji(output, cache, **flag):
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
@@ -659,7 +630,7 @@ def xla_check(config, compile):
     """
     from mural_tf.training.tpu_check import check
 
-    tell("Building the model and tracing its step …")
+    announce("Building the model and tracing its step …")
     check(config, config.vocabulary.size, 2, compile)
 
 
@@ -689,7 +660,7 @@ COMMANDS = {
 
 
 def run(*words: str) -> None:
-    """Runs the command `words` with the flags of the command line, or the one that the command line names itself."""
+    """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
     try:
         cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
     except SystemExit as end:

@@ -211,8 +211,11 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
 
     config, lines = load_config(description / "config.json"), []
     if config.data.source in DRAWINGS:
-        size = config.image_tower.image_size
-        lines.append(f"Note: this model knows drawings of {size} pixels; for photographs --from={PHOTOGRAPHS}.")
+        tower = config.image_tower
+        knows = f"knows drawings of {tower.image_size} pixels"
+        if tower.weights:
+            knows = f"learned captions of drawings alone, on the picture tower {tower.weights}"
+        lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
     if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
         return lines
     from mural_tf.text import build_tokenizer
@@ -298,10 +301,10 @@ def _captioned(index) -> list[int]:
 
 def _is_index_of(place: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
-    from mural_tf.fingerprint import TOLERANCE, take
+    from mural_tf.fingerprint import TOLERANCE, take_fingerprint
     from mural_tf.search.index import model_of
 
-    model, known = take(embedder), model_of(place)
+    model, known = take_fingerprint(embedder), model_of(place)
     if known is None or model.distance(known) <= TOLERANCE:
         return known is not None
     print(f"{place} is of another model than {model.describe()}: it is made anew.")

@@ -35,8 +35,8 @@ from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.data.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_json, storage_errors, whole, write_whole
-from mural_tf.fingerprint import Fingerprint, take
-from mural_tf.progress import tell, tqdm
+from mural_tf.fingerprint import Fingerprint, take_fingerprint
+from mural_tf.progress import announce, tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_model
 from mural_tf.search import changes, collect
@@ -57,6 +57,7 @@ class Embedded(Tally):
     """What became of the items of a shard, or of all."""
 
     THINGS: ClassVar[str] = "images and texts"
+    FLAG: ClassVar[str] = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def embed(
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
             if engine.workers:
-                tell(f"Loading {model} in every worker …")
+                announce(f"Loading {model} in every worker …")
             _run(engine, collect.absolute(model), groups, folder, settings, progress)
             _finish(folder, output, identity, len(groups), settings)
     return output
@@ -211,7 +212,7 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
         except RuntimeError:  # in a process that computed before
             pass
     embedder = load(model, trust=trust)
-    return embedder, take(embedder)
+    return embedder, take_fingerprint(embedder)
 
 
 def make_shard(
@@ -339,8 +340,9 @@ def export(index: Index, path: str | os.PathLike) -> None:
 
 
 def is_embeddings(folder: str | os.PathLike) -> bool:
-    """Tells whether a folder holds vectors as Parquet."""
-    return bool(vector_files(folder))
+    """Whether a folder holds vectors as Parquet; img2dataset's Parquet files hold none. Raises `UserError`: damaged."""
+    files = vector_files(folder)
+    return bool(files) and bool(about_of(files[0]))
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:

@@ -199,15 +199,15 @@ def test_a_terminal_may_know_ascii_alone(monkeypatch):
 
 
 def test_commands_say_what_they_wait_for_and_the_library_does_not(capsys):
-    progress.tell("Loading …")
-    assert run_here({"say": cli.command()(lambda: progress.tell("Loading …"))}, "say") == 0
-    progress.tell("Loading …")
+    progress.announce("Loading …")
+    assert run_here({"say": cli.command()(lambda: progress.announce("Loading …"))}, "say") == 0
+    progress.announce("Loading …")
     assert capsys.readouterr() == ("", "Loading …\n")
 
 
 def test_bars_in_log_files_are_lines(capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0.0)
-    with progress.telling():
+    with progress.announcing():
         for _ in progress.tqdm(range(3), desc="Reading"):
             pass
     lines = capsys.readouterr().err

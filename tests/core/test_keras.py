@@ -226,7 +226,7 @@ def test_mistakes_are_one_line(tmp_path):
         model({})
     for arguments, message in (
         ({"optimizer": "adm"}, "optimizer='adm'.*expected a name of Keras'"),
-        ({"optimizer": "adam", "loss": "mse"}, "the losses of Mural and what it logs are its own"),
+        ({"optimizer": "adam", "loss": "mse"}, "the losses of Mural and its logs are its own"),
     ):
         with pytest.raises(UserError, match=message):
             model.compile(**arguments)

@@ -1,7 +1,7 @@
 """Human-captioned image sets: MS-COCO, STAIR, YJ Captions, COCO-CN, Multi30K, Karpathy and Li's split files.
 
-Captions of one image become one record, whatever file and language they are in: that is what methods need that learn
-from several captions of an image. `caption_group` is shared by captions that translate each other and by no others.
+Captions of one image become one record, in all their files and languages: methods that learn from several captions of
+an image need that. `caption_group` is shared by captions that translate each other and by no others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CaptionedSet(CaptionedImages):
     NAME: ClassVar[str] = ""
 
     def captions(self, reading: Reading) -> Iterable[tuple[Caption, str, str]]:
-        """Yields (caption, group, split) in any order; an empty group stands for a meaning of its own."""
+        """Yields (caption, group, split) in any order; an empty group is a meaning of its own."""
         raise NotImplementedError
 
     def units(self, unit_bytes: int) -> list[Unit]:
@@ -53,7 +53,7 @@ class CaptionedSet(CaptionedImages):
 
     @functools.cached_property
     def _all(self) -> tuple[list[ImageItem], Tally]:
-        """The items of all units, and what was wrong; kept, for reading takes longer than a unit's records."""
+        """The items of all units, and the tally of problems; kept, for reading takes longer than a unit's records."""
         reading = Reading()
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
@@ -101,13 +101,13 @@ class Coco(CaptionedSet):
 
 def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
     """Returns (language, file) of texts like "ja@stair.json"; raises `UserError` for anything else."""
-    found = []
+    files = []
     for text in also:
         language, at, pattern = text.partition("@")
         if not at:
             raise UserError(f"also={text!r}: expected LANGUAGE@FILE, for example also=ja@stair.json.")
-        found += [(language, path) for path in find_files(pattern)]
-    return found
+        files += [(language, path) for path in find_files(pattern)]
+    return files
 
 
 @dataclasses.dataclass

@@ -1,8 +1,8 @@
 """WIT, as MURAL uses it ([MURAL] A.3): reference descriptions, each language divided into train, dev and test.
 
-MURAL's own division was never published. Here, a salted hash of the image's address decides. The order of images is
-that of their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
-set those with the highest, so that languages that share images mostly agree on where these go.
+MURAL's own division was never published. Here, a salted hash of the image's address decides. Images are ordered
+by their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
+set the images with the highest, so that languages that share images mostly agree on where these go.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def read_wit(
 ) -> Iterator[Caption]:
     """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
-    Rows without one are left out in silence: most have none. File and id are the image's address.
+    Rows without a caption are left out without a count: most rows have no caption. File and id are the image's address.
 
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
@@ -199,9 +199,9 @@ class HeldOut:
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
         """Returns what `as_json` wrote."""
-        found = json.loads(text)
-        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in found["splits"].items()}
-        return cls(found["everywhere"], splits)
+        values = json.loads(text)
+        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in values["splits"].items()}
+        return cls(values["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
         """Returns train, dev or test; "" if the image is held out in another language only."""
@@ -249,11 +249,11 @@ def _size(pairs: int, sizes: Sequence[int]) -> int:
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int, from_top: bool) -> np.ndarray:
     """Takes images in order while their pairs fit into `size`; one with too many pairs is passed over."""
     order = range(len(images) - 1, -1, -1) if from_top else range(len(images))
-    found, total = [], 0
+    chosen, total = [], 0
     for index in order:
         if total == size:
             break
         if total + counts[index] <= size:
-            found.append(images[index])
+            chosen.append(images[index])
             total += counts[index]
-    return np.array(sorted(found), np.uint64)
+    return np.array(sorted(chosen), np.uint64)
