@@ -31,7 +31,7 @@ def imported(kind, folder):
     """The model, its configuration, its vocabulary, and the vectors of `TEXTS`."""
     config = starting_config(kind)
     if kind in ("bert", "labse"):
-        config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32))
+        config.image_tower.update(dict(name="none", projection=80))
         config.embedding_size = 80
     config.text_tower.max_length = 16
     model, config, pieces = import_weights(kind, folder, config)
