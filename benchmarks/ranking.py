@@ -11,6 +11,7 @@ ones. A cell is R@1 / R@10 in percent.
 
 from __future__ import annotations
 
+import collections
 import csv
 import pathlib
 import sqlite3
@@ -81,9 +82,13 @@ def shop(embedder, folder: str) -> tuple[Index, Questions]:
     """Returns the index of the stamps, each with one title, and the questions."""
     from benchmarks.photographs import read_stamps
 
-    stamps = read_stamps(pathlib.Path(folder))
-    items = [Item(name, captions=(title_of(row, texts),)) for row, (name, _, texts) in enumerate(stamps)]
+    stamps, times = read_stamps(pathlib.Path(folder)), collections.Counter()
+    items = []
+    for row, (name, _, texts) in enumerate(stamps):  # stamps in several folders may have one name
+        times[name] += 1
+        items.append(Item(name if times[name] == 1 else f"{name}#{times[name]}", captions=(title_of(row, texts),)))
     index = index_in_memory(embedder, ((item, picture) for item, (_, picture, _) in zip(items, stamps)))
+    assert len(index) == len(stamps), "a question's right answer is its stamp's row"
     return index, shop_questions([texts for *_, texts in stamps])
 
 

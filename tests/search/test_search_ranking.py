@@ -11,6 +11,7 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import commands, ranking, strangers, words
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take
@@ -201,15 +202,31 @@ def ranked(whole=(), **lists):
     return ranking.Ranked(np.zeros(0, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
 
 
-def test_scores_are_weighted_shares():
-    weights = {"pictures": 1.0, "texts": 0.5, "words": 0.25}
-    found = ranked(pictures={1: 0.5, 4: 0.4}, texts={4: 0.3}, words={2: 1.0, 3: 0.5})
-    # 1: e/(1+e) = 0.731; 4: 1/(1+e) + 0.5 = 0.769; 2: 0.25; 3: 0.25 / 8
+def test_scores_are_weighted_values():
+    """Cosines count from the least of their list, in deviations, which are 0.1 here; words by their share."""
+    weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
+    found = ranked(pictures={1: 0.5, 4: 0.45, 2: 0.2, 3: 0.2}, texts={4: 0.3, 1: 0.1, 3: 0.1}, words={2: 1.0, 3: 0.5})
+    # 1: 3 + 0; 4: 2.5 + 0.5 * 2; 2: 0 + 2; 3: 0 + 0 + 1
     assert found.fused(weights).rows.tolist() == [4, 1, 2, 3]
     assert dataclasses.replace(found, whole=frozenset({3})).fused(weights).rows.tolist() == [3, 4, 1, 2]
     alone = [{**dict.fromkeys(ranking.WAYS, 0.0), way: 1.0} for way in ranking.WAYS]
     assert found.ranks_of(4, [weights, *alone]).tolist() == [1, 2, 1, np.inf]
+    assert found.ranks_of(3, [weights, *alone]).tolist() == [4, 4, 4, 2]  # of equal ones the first row
     assert found.ranks_of(9, [weights]).tolist() == [np.inf]
+
+
+def test_what_one_way_finds_has_a_value_in_all(index):
+    """With lists of one each; what the others would say of it is looked up, hidden languages and all."""
+    of_all, hidden = TwoHeads().encode_text(["red"]), ("ja",)  # by its picture 3, by its captions 0
+    letters = Letters().encode_text(["red shoe"])
+    (short,) = ranking.rank_all(index, ["red shoe"], of_all, letters, count=1, hidden=hidden)
+    (whole,) = ranking.rank_all(index, ["red shoe"], of_all, letters, hidden=hidden)
+    rows = set(short.rows.tolist())
+    assert len(rows) >= 2 and rows == set().union(*short.lists.values())
+    for way in ("pictures", "texts"):
+        known = {row: value for row, (_, value) in whole.lists[way].items() if row in rows}
+        assert {row: pytest.approx(value, abs=1e-5) for row, (_, value) in short.lists[way].items()} == known
+        assert [rank for rank, _ in short.lists[way].values()] == list(range(1, len(known) + 1))
 
 
 def test_ranks_begin_at_one(index):
@@ -225,7 +242,7 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
         *(Item(str(n), captions=(("sw", f"kitu {n}"),)) for n in range(40)),
     ]
     vectors = unit(np.random.default_rng(0).standard_normal((41, 8)))
-    made = Index(items, vectors, take(ColorEmbedder()))
+    made = Index(items, vectors, Fingerprint(vectors[:9]))
     made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
     (one,) = ranking.rank_all(made, ["sun"], vectors[[7]], vectors[[7]])
     assert list(one.lists["words"]) == [0] and one.lists["words"][0][1] > 0.4 and one.rows[0] == 7
