@@ -5,8 +5,8 @@
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Weights are the fixed
-ones. A cell is R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Pictures weigh what the
+index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mural_tf.search import ranking
 from mural_tf.search.collect import find
 from mural_tf.search.index import Index, index_in_memory
 from mural_tf.search.items import IMAGES, Item
+from mural_tf.search.strangers import weigh_pictures
 from mural_tf.search.words import quoted
 
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
@@ -148,6 +149,8 @@ def main(_) -> None:
         index, questions = shop(embedder, FLAG["stamps"].value)
     else:
         index, questions = emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
+    index.weights = weigh_pictures(index, embedder)
+    print(index.weights)
     lines = [HEAD, *measure(index, embedder, questions, hide=not is_shop)]
     with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)

@@ -59,7 +59,7 @@ class Index:
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
       counts: what the change that has just been made did, or None.
-      confidence: a `Confidence`, or None: nothing is known about how sure answers are.
+      confidence: a `Confidence` or a `NoiseLevel`, or None: nothing is known about how sure answers are.
       product: the field whose value the pictures of one product share, "" if there is none.
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
@@ -84,7 +84,7 @@ class Index:
         self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
-        self.confidence: confidence.Confidence | None = None
+        self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None

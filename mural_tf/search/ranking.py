@@ -46,8 +46,8 @@ SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 4.0}
-MIXES = [dict(zip(WAYS, (a, 2.4, b))) for a, b in itertools.product((0.8, 0.5, 1.2, 0.2), (4.0, 2.0, 8.0))]
+DEFAULT_WEIGHTS = {PICTURES: 0.4, TEXTS: 2.4, WORDS: 8.0}
+MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 2.0))]
 USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
 
@@ -86,12 +86,12 @@ class Captions:
         return means, places
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
-        return top_k.as_float32(self.vectors[_spread(numbers, 2 * SAMPLE)]).mean(axis=0)
+        return top_k.as_float32(self.vectors[spread(numbers, 2 * SAMPLE)]).mean(axis=0)
 
     @functools.cached_property
     def unit(self) -> float:
         """How much the values of captions for each other differ."""
-        chosen = _spread(np.arange(len(self.vectors)), SAMPLE)
+        chosen = spread(np.arange(len(self.vectors)), SAMPLE)
         vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
         return _unit(vectors, vectors - means[places[chosen]])
 
@@ -192,7 +192,9 @@ class Ranked:
         values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
             own = np.array([value for _, value in entries.values()], np.float64)
-            if way != WORDS and len(own):
+            if way == WORDS:
+                own = own**2  # a part of a word of another language ("sun" in sungura) tells little
+            elif len(own):
                 own = (own - own.min()) / self.units[way]
             values[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = own
         return rows, values
@@ -311,7 +313,7 @@ def units_of(index) -> dict[str, float]:
     """
     known = getattr(index, "_units", None)
     if known is None or known[0] is not index.captions:
-        vectors = top_k.as_float32(index.embeddings[_spread(np.arange(len(index)), SAMPLE)])
+        vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
         vectors = vectors[np.any(vectors, axis=1)]
         of_pictures = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
         of_texts = index.captions.unit if index.captions is not None else _unit(vectors)
@@ -320,7 +322,7 @@ def units_of(index) -> dict[str, float]:
     return known[1]
 
 
-def _spread(numbers: np.ndarray, count: int) -> np.ndarray:
+def spread(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns at most `count` of the numbers, evenly spread."""
     return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), count), dtype=np.int64)]
 

@@ -203,10 +203,10 @@ def ranked(whole=(), **lists):
 
 
 def test_scores_are_weighted_values():
-    """Cosines count from the least of their list, in deviations, which are 0.1 here; words by their share."""
+    """Cosines count from the least of their list, in units of 0.1; words by their share's square."""
     weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
     found = ranked(pictures={1: 0.5, 4: 0.45, 2: 0.2, 3: 0.2}, texts={4: 0.3, 1: 0.1, 3: 0.1}, words={2: 1.0, 3: 0.5})
-    # 1: 3 + 0; 4: 2.5 + 0.5 * 2; 2: 0 + 2; 3: 0 + 0 + 1
+    # 1: 3 + 0; 4: 2.5 + 0.5 * 2; 2: 0 + 2; 3: 0 + 0 + 0.5
     assert found.fused(weights).rows.tolist() == [4, 1, 2, 3]
     assert dataclasses.replace(found, whole=frozenset({3})).fused(weights).rows.tolist() == [3, 4, 1, 2]
     alone = [{**dict.fromkeys(ranking.WAYS, 0.0), way: 1.0} for way in ranking.WAYS]
@@ -287,11 +287,21 @@ def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monke
         return strangers.Stranger("", language, number, 0, ranked(**of))
 
     monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
+    usual = dict.fromkeys(ranking.WAYS, 1.0)
     entries = [asked(number, language) for number in range(200) for language in ("de", "en")]
-    weights, shares = strangers.choose_weights(entries)
+    weights, shares = strangers.choose_weights(entries, usual)
     assert shares["all"] >= max(shares[way] for way in ranking.WAYS)
     assert kept == "a mix" or (weights[kept] > 0 and shares[kept] == shares["all"])
-    assert strangers.choose_weights(entries[:150]) is None and strangers.choose_weights(entries[::2]) is None
+    for few in (entries[:150], entries[::2]):
+        assert strangers.choose_weights(few, usual) is None
+
+
+def test_pictures_weigh_what_captions_find_of_them():
+    """By the likelihood of a softmax: of 0.5 and 0 at a scale of s it is 1 / (1 + e^(-s/2)), and 3 of 4 are right."""
+    values, right = np.array([[0.5, 0.0]] * 4), np.array([0, 0, 0, 1])
+    assert abs(strangers.likeliest_scale(values, right) - 2 * np.log(3)) < 0.1
+    assert strangers.likeliest_scale(values, right[:3]) == strangers.SCALES[-1]
+    assert strangers.likeliest_scale(values, 1 - right) == strangers.SCALES[0]
 
 
 def test_strangers_do_not_see_what_holds_the_answer():
