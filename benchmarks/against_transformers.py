@@ -1,4 +1,4 @@
-"""One training step of our ALIGN beside Hugging Face transformers' `AlignModel` in PyTorch, on the same processor.
+"""One training step of our ALIGN and of Hugging Face transformers' `AlignModel` in PyTorch, on the same processor.
 
     python -m benchmarks.against_transformers --pytorch=/path/to/venv/bin/python
 
@@ -53,7 +53,7 @@ def cases_of(batch: int) -> dict[str, dict[str, list[list[int]]]]:
     cut = {name: [lengths[i : i + batch] for i in range(0, len(lengths), batch)]
            for name, lengths in (("ours", many), ("PyTorch", sorted(many)))}  # fmt: skip
     same = {"full": full, "captions": captions, "captions_64": captions}
-    return {"captions_sorted": cut, **{case: {"ours": [one], "PyTorch": [one]} for case, one in same.items()}}
+    return {"captions_sorted": cut, **{case: {"ours": [each], "PyTorch": [each]} for case, each in same.items()}}
 
 
 def useful_operations(lengths: list[int], pixels: int) -> float:
@@ -104,7 +104,7 @@ class Ours:
             return self._tf.nest.map_structure(self._tf.constant, batch)
 
         made = [batch(lengths) for lengths in batches]
-        return lambda: [float(self._step(one)["loss"]) for one in made]
+        return lambda: [float(self._step(made_batch)["loss"]) for made_batch in made]
 
     def product(self, dtype: str):
         """Returns a function that computes a matrix product of `SIZE`."""
@@ -146,7 +146,7 @@ class PyTorch:
             return loss.item()
 
         made = [batch(lengths) for lengths in batches]
-        return lambda: [step(one) for one in made]
+        return lambda: [step(made_batch) for made_batch in made]
 
     def product(self, dtype: str):
         """As of `Ours`."""
@@ -188,7 +188,7 @@ class Side:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message stands above.")
+        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message is above.")
 
     def close(self):
         self.process.stdin.close()

@@ -1,4 +1,4 @@
-"""Encoding with imported towers beside PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
+"""Encoding with imported towers and with PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
 
     python -m benchmarks.checkpoints --pytorch=/path/to/venv/bin/python
 
@@ -42,9 +42,9 @@ def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
         many = sorted(many) if case == "captions_sorted" and side == "PyTorch" else many
         lengths = [many[i : i + BATCH] for i in range(0, len(many), BATCH)]
     draw, batches = np.random.default_rng(0), []
-    for of_batch in lengths:
-        width = 77 if (case, side) == ("captions_77", "PyTorch") else max(of_batch)
-        mask = (np.arange(width) < np.array(of_batch)[:, None]).astype(np.int32)
+    for batch_lengths in lengths:
+        width = 77 if (case, side) == ("captions_77", "PyTorch") else max(batch_lengths)
+        mask = (np.arange(width) < np.array(batch_lengths)[:, None]).astype(np.int32)
         batches.append((np.where(mask, draw.integers(4, ROWS, mask.shape), 1).astype(np.int32), mask))
     return batches
 
@@ -115,7 +115,7 @@ class PyTorch:
 
         def run():
             with torch.inference_mode():
-                return [one() for one in encode]
+                return [encode_batch() for encode_batch in encode]
 
         return run
 
@@ -162,7 +162,7 @@ def main() -> None:
     for case in arguments.cases:
         rounds = [{key: side.ask(case=case) for key, side in sides.items()} for _ in range(arguments.rounds)]
         count = BATCH * (8 if case == "captions_sorted" else 1)
-        elapsed = {key: [one[key]["elapsed"] for one in rounds] for key in sides}
+        elapsed = {key: [round_[key]["elapsed"] for round_ in rounds] for key in sides}
         ratios = [[b / a for a, b in zip(elapsed["ours", s], elapsed["PyTorch", t])] for s, t in both]
         speeds = [f"{count / statistics.median(values):.1f}" for values in elapsed.values()]
         table.writerow([case, *speeds, *map(spread, ratios)])

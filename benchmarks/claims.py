@@ -65,50 +65,50 @@ def classes_of_emoji(tarball: pathlib.Path) -> dict[str, int]:
     """Returns emoji key → number of its class, of the emoji that have one."""
     entries = parse_json(read_members(tarball, lambda path: path == "emoji.json")["emoji.json"], tarball, "emoji.json")
     kinds = {key_of_code_points(x["unified"]): f"{x['category']}/{x['subcategory']}" for x in entries}
-    found = {key: [i for i, of in enumerate(CLASSES.values()) if kind.startswith(of)] for key, kind in kinds.items()}
-    return {key: numbers[0] for key, numbers in found.items() if numbers}
+    classes = {key: [i for i, of in enumerate(CLASSES.values()) if name.startswith(of)] for key, name in kinds.items()}
+    return {key: numbers[0] for key, numbers in classes.items() if numbers}
 
 
 def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
     """Returns language → names of the classes, of the languages whose labels are not English's."""
     paths = {f"main/{language}/characterLabels.json": language for language in CORE}
-    found = {}
+    names_of = {}
     for path, content in read_members(tarball, lambda path: path in paths).items():
-        of_locale = parse_json(content, tarball, path)["main"][paths[path]]["characterLabels"]
-        found[paths[path]] = [of_locale[name] for name in CLASSES]
-    return {language: names for language, names in found.items() if language == "en" or names != found["en"]}
+        locale_labels = parse_json(content, tarball, path)["main"][paths[path]]["characterLabels"]
+        names_of[paths[path]] = [locale_labels[name] for name in CLASSES]
+    return {language: names for language, names in names_of.items() if language == "en" or names != names_of["en"]}
 
 
 def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[str, list[str]]) -> dict[str, str]:
     from mural_tf.data import records
 
-    found = records.read_records(data_dir, records.IMAGE_TEXT, "test")
-    test = {record.image_id.split("/")[1]: record.image for record in found}
+    test_records = records.read_records(data_dir, records.IMAGE_TEXT, "test")
+    test = {record.image_id.split("/")[1]: record.image for record in test_records}
     keys = [key for key in test if key in emoji]
     images = embedder.encode_image([test[key] for key in keys], progress=False)
     own = np.array([emoji[key] for key in keys])
     accuracy = {}
-    for language, of_language in names.items():
-        prototypes = class_embeddings(encode_captions(embedder, of_language, language), 1)
+    for language, class_names in names.items():
+        prototypes = class_embeddings(encode_captions(embedder, class_names, language), 1)
         ranks = ranking.ranks(images, prototypes, own)
         accuracy[language] = [ranking.recall_at(ranks, k) for k in (1, 5)]
     row = {"drawings": f"{len(keys)}", "classes": f"{len(CLASSES)}"}
     row["largest class"] = f"{100 * np.bincount(own).max() / len(own):.1f}"
-    for place, k in enumerate((1, 5)):
+    for index, k in enumerate((1, 5)):
         row[f"chance@{k}"] = f"{100 * k / len(CLASSES):.1f}"
         for group, members in GROUPS.items():
-            known = [accuracy[language][place] for language in members if language in accuracy]
-            row[f"accuracy@{k}, {group} ({len(known)} named)"] = f"{np.mean(known):.1f}"
+            accuracies = [accuracy[language][index] for language in members if language in accuracy]
+            row[f"accuracy@{k}, {group} ({len(accuracies)} named)"] = f"{np.mean(accuracies):.1f}"
     return row
 
 
 def translation_matrix(embeddings: list[np.ndarray]) -> np.ndarray:
     """Returns float64 [L, L]: Recall@1 in percent from language a (row) to b, of [N, D] each; the diagonal is 100."""
     own = np.arange(len(embeddings[0]))
-    found = np.full((len(embeddings),) * 2, 100.0)
+    recalls = np.full((len(embeddings),) * 2, 100.0)
     for a, b in np.argwhere(~np.eye(len(embeddings), dtype=bool)):
-        found[a, b] = ranking.recall_at(ranking.ranks(embeddings[a], embeddings[b], own), 1)
-    return found
+        recalls[a, b] = ranking.recall_at(ranking.ranks(embeddings[a], embeddings[b], own), 1)
+    return recalls
 
 
 def translation(embedder, data_dir: str) -> dict[str, str]:

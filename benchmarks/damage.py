@@ -26,10 +26,10 @@ def cut_off(draw: random.Random, data: bytearray) -> None:
 
 def changed_stretch(draw: random.Random, data: bytearray) -> None:
     """A stretch, sometimes the first, is missing, there twice, empty, or something else; or something precedes it."""
-    place = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
-    stretch = bytes(data[place : place + draw.choice([1, 2, 12, 64, 512, 5000])])
+    begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
+    stretch = bytes(data[begin : begin + draw.choice([1, 2, 12, 64, 512, 5000])])
     other = draw.randbytes(len(stretch))
-    data[place : place + len(stretch)] = draw.choice([b"", 2 * stretch, bytes(len(stretch)), other, other + stretch])
+    data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, bytes(len(stretch)), other, other + stretch])
 
 
 def swapped_lines(draw: random.Random, data: bytearray) -> None:
@@ -42,22 +42,22 @@ def swapped_lines(draw: random.Random, data: bytearray) -> None:
 
 def huge_number(draw: random.Random, data: bytearray) -> None:
     """A number, if there is one, has become an impossible one."""
-    if found := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
-        chosen = draw.choice(found)
+    if numbers := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
+        chosen = draw.choice(numbers)
         data[chosen.start() : chosen.end()] = draw.choice(NUMBERS)
 
 
 def not_text(draw: random.Random, data: bytearray) -> None:
     """A line holds what is not UTF-8, or separators and control characters that editors put there."""
-    place = draw.randrange(len(data) + 1)
-    data[place:place] = draw.choice([b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b'"'])
+    begin = draw.randrange(len(data) + 1)
+    data[begin:begin] = draw.choice([b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b'"'])
 
 
 def other_value(draw: random.Random, data: bytearray) -> None:
     """The JSON, or one line of JSON Lines, is right, but some value in it is missing, another, or deep."""
     lines = bytes(data).splitlines(keepends=True)
-    place = draw.randrange(len(lines))
-    for chosen in (slice(None), slice(place, place + 1)):
+    number = draw.randrange(len(lines))
+    for chosen in (slice(None), slice(number, number + 1)):
         with contextlib.suppress(ValueError):
             root = {"": json.loads(b"".join(lines[chosen]))}
             break

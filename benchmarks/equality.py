@@ -6,9 +6,9 @@
 The project is deterministic, so a rewrite that should change nothing can be held to equality. For every method and
 variant, on one fixed batch: the initial weights; embeddings, losses and logs; gradients and BatchNorm's moments in one
 pass and in four chunks; logs and all variables after one training step; names, shapes and types in the checkpoint. For
-three of them also the signatures of an export and what they give. `--methods=mural,mule_lp` chooses.
+three of them also the signatures of an export and their results. `--methods=mural,mule_lp` chooses.
 
-Models and batches are those of the tests (`tests/contract.py`), with weights drawn here by name, so that the order in
+Models and batches are the tests' (`tests/contract.py`), with weights drawn here by name, so that the order in
 which a model is built does not matter. One thread computes. Numbers still depend on the processor and on TensorFlow's
 version: compare where you wrote. A rewrite may move fields on purpose: then change their names in the variants below.
 """
@@ -69,7 +69,7 @@ LP = {
     **under("text_tower", frozen_words=True),
 }
 VIT = under("image_tower", name="vit", image_size=32, patch_size=16, layers=1, hidden_size=16, heads=2)
-VARIANTS = {  # beside every method as `contract` makes it
+VARIANTS = {  # further variants of methods, next to each method as `contract` makes it
     "mural_deep": ("mural", DEEP),
     "mural_per_task": ("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
     "mural_image_text": ("mural", PICTURES | under("loss", text_text_weight=0.0) | under("image_tower", frozen=True)),
@@ -92,16 +92,16 @@ def computed(model, batch: dict) -> dict[str, np.ndarray]:
     draw_weights(model)
     embeddings = model.encode(batch, training=False)
     total, logs = global_losses(model, embeddings, batch, model.optimizers)
-    for kind, found in (("embedding", embeddings), ("total", total), ("log", logs)):
-        values.update(prefixed(f"evaluated/{kind}", found))
+    for name_of_result, result in (("embedding", embeddings), ("total", total), ("log", logs)):
+        values.update(prefixed(f"evaluated/{name_of_result}", result))
     names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
-        found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
-        values.update(prefixed(f"chunks_{chunks}/log", found.logs))
-        for optimizer, gradients in found.by_optimizer.items():
+        result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
+        values.update(prefixed(f"chunks_{chunks}/log", result.logs))
+        for optimizer, gradients in result.by_optimizer.items():
             reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
             values.update(prefixed(f"chunks_{chunks}/gradient/{optimizer}", reached))
-        for layer, moments in found.moments.items():
+        for layer, moments in result.moments.items():
             values.update(prefixed(f"chunks_{chunks}/moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
     values.update(prefixed("step/log", model.train_step(batch)))
     values.update(prefixed("step/variable", named(own_variables(model))))
@@ -111,7 +111,7 @@ def computed(model, batch: dict) -> dict[str, np.ndarray]:
 
 
 def own_variables(model) -> list[tf.Variable]:
-    """The model's variables without those that sum up its logs, which have no names of their own."""
+    """The model's variables without the sums of its logs, which have no names of their own."""
     sums = {variable.ref() for metric in model.metrics for variable in metric.variables}
     return [variable for variable in model.variables if variable.ref() not in sums]
 
@@ -143,7 +143,7 @@ def checkpoint_keys(model) -> dict[str, np.ndarray]:
 
 
 def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
-    """An export's signatures, and what they give; one picture is damaged, one text is empty, one too long."""
+    """An export's signatures and their results; one picture is damaged, one text is empty, one too long."""
     tokenizer, values = contract.tokenizer(config), {}
     texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
     features = config.image_tower.name == "features"
@@ -169,11 +169,11 @@ def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
 
 def named(variables) -> dict[str, tf.Variable]:
     """Variables by their names; a name that occurs again has its count behind it."""
-    counts, found = collections.Counter(), {}
+    counts, by_name = collections.Counter(), {}
     for variable in variables:
         counts[variable.name] += 1
-        found[variable.name + f"#{counts[variable.name]}" * (counts[variable.name] > 1)] = variable
-    return found
+        by_name[variable.name + f"#{counts[variable.name]}" * (counts[variable.name] > 1)] = variable
+    return by_name
 
 
 def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -197,16 +197,16 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
             continue
-        one, other = before[name], after[name]
-        if "U" in (one.dtype.kind, other.dtype.kind):  # says what something is
-            if str(one) != str(other):
-                yield f"{name}: {one} became {other}"
-        elif (one.dtype, one.shape) != (other.dtype, other.shape):
-            yield f"{name}: {one.dtype} {list(one.shape)} became {other.dtype} {list(other.shape)}"
-        elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-            apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        first, second = before[name], after[name]
+        if "U" in (first.dtype.kind, second.dtype.kind):  # says what something is
+            if str(first) != str(second):
+                yield f"{name}: {first} became {second}"
+        elif (first.dtype, first.shape) != (second.dtype, second.shape):
+            yield f"{name}: {first.dtype} {list(first.shape)} became {second.dtype} {list(second.shape)}"
+        elif not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
+            apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
             count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(one).max():.3g})"
+            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(first).max():.3g})"
 
 
 def main() -> None:
@@ -218,17 +218,17 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    entries = found = 0
+    entries = unequal = 0
     for name, content in contents([method for method in arguments.methods.split(",") if method]):
         path, entries = arguments.folder / f"{name.replace(':', '.')}.npz", entries + len(content)
         if arguments.command == "write":
             np.savez(path, **content)
             continue
         for line in differences(dict(np.load(path)) if path.exists() else {}, content):
-            found += 1
+            unequal += 1
             print(f"{name} {line}", flush=True)
-    print(f"{entries:,} entries" + (f", {found or 'no'} differences" if arguments.command == "compare" else " kept"))
-    sys.exit(1 if found or not entries else 0)
+    print(f"{entries:,} entries" + (f", {unequal or 'no'} differences" if arguments.command == "compare" else " kept"))
+    sys.exit(1 if unequal or not entries else 0)
 
 
 if __name__ == "__main__":

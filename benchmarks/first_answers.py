@@ -48,8 +48,8 @@ def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str
     answers = []
     for _, question, right in QUESTIONS:
         cosines = images @ embedder.encode_text(question)  # [N]
-        place = emoji.index(right)
-        answers.append((1 + int((cosines > cosines[place]).sum()), emoji[int(np.argmax(cosines))]))
+        index = emoji.index(right)
+        answers.append((1 + int((cosines > cosines[index]).sum()), emoji[int(np.argmax(cosines))]))
     return answers
 
 
@@ -74,7 +74,7 @@ def main(_) -> None:
         ways["the one ranking"] = ranks_in(INDEX.value, embedder)
     names = ("language", "question", "right answer")
     names += tuple(f"{column}, {way}" for way in ways for column in ("its rank", "first answer"))
-    rows = [(*question, *itertools.chain(*of_all)) for question, *of_all in zip(QUESTIONS, *ways.values())]
+    rows = [(*question, *itertools.chain(*results)) for question, *results in zip(QUESTIONS, *ways.values())]
     for row in (names, *rows):
         print("  ".join(map(str, row)))
     for way, answers in ways.items():

@@ -53,7 +53,7 @@ class Kind(NamedTuple):
     one and the damaged file's name, and returns how many things were used, and how many skipped and counted."""
 
     make: Callable[[pathlib.Path], None]  # fills a new folder
-    files: Sequence[str]  # patterns of those that are damaged
+    files: Sequence[str]  # patterns of the files to damage
     ways: Sequence[Callable]  # how
     read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
@@ -69,8 +69,8 @@ def make_records(folder: pathlib.Path) -> None:
 def frames(path: pathlib.Path) -> list[bytes]:
     """The records of a good file, with their lengths and checksums."""
     data = path.read_bytes()
-    found = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
-    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in found]
+    frames_of = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
+    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in frames_of]
 
 
 def _never(kind: str, place: str, count: int) -> None:
@@ -105,9 +105,9 @@ def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple
     """Evaluation takes all of a split or nothing of it; an index lists what it leaves out."""
     data, originals = (folder / name).read_bytes(), frames(good / name)
     whole = sum(frame in data for frame in originals)
-    found = list(collect.find("images", [str(folder)], "dev"))
-    unreadable = [entry for entry in found if isinstance(entry, collect.Unreadable)]
-    items = len(found) - len(unreadable)
+    entries = list(collect.find("images", [str(folder)], "dev"))
+    unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
+    items = len(entries) - len(unreadable)
     lost = sum(int(entry.reason.split(" x ")[0]) for entry in unreadable if " x " in entry.reason)
     assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
     assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"
@@ -133,7 +133,7 @@ SOURCES = {  # the damaged file → the source that it is part of
 
 
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Nothing is missing from what a source gives unless something was counted."""
+    """No record is missing from a source's output unless a loss was counted."""
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
     dataset_folder.describe(output)
@@ -233,7 +233,7 @@ KINDS = {
 def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
     """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
 
-    Returns one of `OUTCOMES`, and what was damaged and how or what it said. Ends the process after `SECONDS`.
+    Returns one of `OUTCOMES`, and the damage or the message. Ends the process after `SECONDS`.
     """
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")
     good, copy = root / kind.make.__name__, root / f"{name}-{seed}"

@@ -6,9 +6,9 @@
 From the vectors of the multilingual Universal Sentence Encoder, which learned 16 languages (Yang et al., 2020), into
 the space of multilingual-e5-small (Wang et al., 2024), by the ridge regression of `mural_tf/models/linear.py`. It is
 learned on the English texts of the emoji benchmark but for the names of its test split. For each language the test's
-names in it look for the English ones among all of them: the mean of R@1, 5 and 10 in percent, through the map, and by
-e5 itself, whose vectors are taken less their mean over the English texts. The strength is the one that finds most of
-dev's English names, a map learned without them.
+names in it look for the English names among all English names: the mean of R@1, 5 and 10 in percent, through the map,
+and by e5 itself, whose vectors are taken less their mean over the English texts. The strength is the value that finds
+most of dev's English names, a map learned without them.
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]
 
     names: dict[str, dict[str, dict[str, str]]] = {}  # split → image → language → name
     for split in ("train", "dev", "test"):
-        of_split = names.setdefault(split, {})
+        split_names = names.setdefault(split, {})
         for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
-            of_split[record.image_id] = dict(zip(record.languages, record.captions))
-    english = {name["en"] for of_split in names.values() for name in of_split.values()}
+            split_names[record.image_id] = dict(zip(record.languages, record.captions))
+    english = {name["en"] for split_names in names.values() for name in split_names.values()}
     for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
         sides = {pair.language_a: pair.text_a, pair.language_b: pair.text_b}
         english.update(text for language, text in sides.items() if language == "en")
     asked = list({name["en"]: name for name in names["test"].values()}.values())  # a name counts once
-    known = sorted(english - {name["en"] for name in asked})
-    dev = sorted({name["en"] for name in names["dev"].values()} & set(known))
-    return known, dev, asked
+    texts = sorted(english - {name["en"] for name in asked})
+    dev = sorted({name["en"] for name in names["dev"].values()} & set(texts))
+    return texts, dev, asked
 
 
 def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
     """Returns a line for each language, {column: cell}."""
     from mural_tf.models.linear import RIDGES
 
-    known, dev, asked = texts_of(data_dir)
-    states, vectors = student(known), teacher(known)
+    texts, dev, asked = texts_of(data_dir)
+    states, vectors = student(texts), teacher(texts)
     mean = vectors.mean(axis=0)
     vectors = vectors - mean
-    is_dev = np.isin(known, dev)
-    of_dev = {}
+    is_dev = np.isin(texts, dev)
+    on_dev = {}
     for strength in RIDGES:
         carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
-        of_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
-    strength = max(of_dev, key=of_dev.get)
+        on_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    strength = max(on_dev, key=on_dev.get)
     carry = learned_map(states, vectors, strength)
-    print(f"{len(known):,} English texts, {len(asked):,} names; on dev by ridge: {of_dev}. Taken: {strength:g}.")
+    print(f"{len(texts):,} English texts, {len(asked):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
 
     english = teacher([name["en"] for name in asked]) - mean
     recalls = {}
@@ -85,9 +85,9 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
         names = [asked[row][language] for row in own]
         sides = carry(student(names)), teacher(names) - mean
         recalls[language] = [recall(queries, english, own) for queries in sides]
-    groups = {"mean of the seven but English": LEARNED[1:], "mean of those that USE did not learn": STRANGE}
+    groups = {"mean of the seven but English": LEARNED[1:], "mean of the languages that USE did not learn": STRANGE}
     recalls |= {title: np.mean([recalls[name] for name in names], axis=0) for title, names in groups.items()}
-    return [line(title, *found) for title, found in recalls.items()]
+    return [line(title, *sides_of) for title, sides_of in recalls.items()]
 
 
 def line(title: str, through_the_map: float, by_itself: float) -> dict:

@@ -2,9 +2,9 @@
 
 python -m benchmarks.lite_inputs EXPORT [--texts=FILE] [--pictures=FOLDER] [--count=100000]
 
-EXPORT has a `lite/`. Texts are lines of a file, or those of an emoji data folder's TFRecords in every language; to them
-come lines with control characters, invalid UTF-8 and doubled spaces. Prints how many lines have other ids, with an
-example of each kind of difference, and the difference of pixels in 255ths.
+EXPORT has a `lite/`. Texts are lines of a file, or the captions of an emoji data folder's TFRecords in every language;
+to them come lines with control characters, invalid UTF-8 and doubled spaces. Prints how many lines have other ids, with
+an example of each kind of difference, and the difference of pixels in 255ths.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ODD += [character.encode() for character in "\xa0\u200b\u200d\u2028\ufeffİΣ"]
 def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
     """Texts with one of `ODD` put somewhere, between bytes of a character as well."""
     draw = random.Random(0)
-    found = []
+    changed = []
     for text in draw.choices(texts, k=count):
-        place = draw.randrange(len(text) + 1)
-        found.append(text[:place] + draw.choice(ODD) + text[place:])
-    return found
+        begin = draw.randrange(len(text) + 1)
+        changed.append(text[:begin] + draw.choice(ODD) + text[begin:])
+    return changed
 
 
 def kind_of(text: bytes) -> str:
@@ -72,16 +72,16 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
             if ids != expected[: mask.sum()].tolist():
                 different[kind_of(text)].append((text, ids, expected[: mask.sum()].tolist()))
     count = sum(map(len, different.values()))
-    speed = " and ".join(f"{1e6 * one / len(texts):.1f}" for one in seconds)
+    speed = " and ".join(f"{1e6 * total / len(texts):.1f}" for total in seconds)
     print(f"{len(texts):,} texts, {count} with other ids; processor microseconds per text, graph and here: {speed}")
-    for kind, examples in different.items():
-        print(f"  {kind}: {len(examples)}, such as {examples[0]}")
+    for difference, examples in different.items():
+        print(f"  {difference}: {len(examples)}, such as {examples[0]}")
 
 
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
     """Prints the largest and the mean difference of pixels, by format."""
     tower = load_config(export / "config.json").image_tower
-    found = collections.defaultdict(list)
+    differences = collections.defaultdict(list)
     for path in sorted(path for path in folder.rglob("*") if path.is_file())[:most]:
         try:
             data = for_the_encoder(path.read_bytes())
@@ -89,10 +89,10 @@ def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> N
         except (BadImage, tf.errors.OpError):
             continue
         difference = np.abs(ours.astype(int) - graphs)
-        found["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
-    for kind, rows in found.items():
+        differences["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
+    for name, rows in differences.items():
         largest, mean = np.array(rows).T
-        print(f"{len(rows)} pictures as {kind}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
+        print(f"{len(rows)} pictures as {name}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
               f"largest mean of one {mean.max():.3f}")  # fmt: skip
 
 

@@ -1,13 +1,13 @@
-"""Attacks on a server that this starts: damaged requests, then bodies that want memory beside a good client.
+"""Attacks on a server that this starts: damaged requests, then bodies that want memory next to a good client.
 
     python -m benchmarks.rest_attack --export=exported [--count=2000] [--seed=0] [--seconds=30]
 
 1. Requests that the server could have answered, damaged (bytes, JSON, base64, images, headers, lengths, compression),
    or left by their client; each follows from its seed. An answer comes within 30 seconds and is either right (vectors
    of length 1) or an error with 4xx or 503, in JSON unless it is not HTTP.
-2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, beside a
-   client that keeps asking for a text or a small picture: its answers are right, and memory is at most 1.5 times that
-   of before + 256 MiB.
+2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, next to
+   a client that keeps asking for a text or a small picture: its answers are right, and memory is at most 1.5 times the
+   memory before + 256 MiB.
 
 At the end the server is well, ends on SIGTERM, and has no stack trace in its log.
 """
@@ -64,46 +64,46 @@ def of_images(images: list[bytes]) -> bytes:
     return post(IMAGE, json.dumps({"instances": rows}).encode())
 
 
-def encoded(mode: str, size: tuple[int, int], kind: str, colour: int = 0) -> bytes:
+def encoded(mode: str, size: tuple[int, int], file_type: str, colour: int = 0) -> bytes:
     """Returns the file of an image of one colour."""
-    Image.new(mode, size, colour).save(buffer := io.BytesIO(), kind)
+    Image.new(mode, size, colour).save(buffer := io.BytesIO(), file_type)
     return buffer.getvalue()
 
 
 def picture(draw: random.Random) -> dict:
     """A small image of any format that the server takes, whole or damaged, as JSON has it."""
-    mode, kind = draw.choice(KINDS)
-    data = encoded(mode, (draw.randint(1, 60), draw.randint(1, 60)), kind, draw.randrange(2))
+    mode, file_type = draw.choice(KINDS)
+    data = encoded(mode, (draw.randint(1, 60), draw.randint(1, 60)), file_type, draw.randrange(2))
     data = data if draw.random() < 0.5 else damaged(draw, data, BINARY)[0]
     return {"b64": base64.b64encode(data).decode()}
 
 
 def value(draw: random.Random, depth: int = 3):
-    """Any JSON value, odd ones above all."""
-    kind = draw.randrange(7 if depth else 4)
-    if kind < 4:
+    """Any JSON value, odd values above all."""
+    choice = draw.randrange(7 if depth else 4)
+    if choice < 4:
         return (draw.choice(ODD), draw.choice(["a red heart", 7, 0.5]), picture(draw),
-                {"b64": draw.choice(["", "?", "AAAA", "AAA", "é", 3, None])})[kind]  # fmt: skip
-    if kind == 4:
+                {"b64": draw.choice(["", "?", "AAAA", "AAA", "é", 3, None])})[choice]  # fmt: skip
+    if choice == 4:
         return [value(draw, depth - 1)] * draw.choice([1, 2, 3, 100])
     values = [value(draw, depth - 1) for _ in range(draw.randint(0, 4))]
-    return values if kind == 5 else dict(zip(draw.sample(NAMES, len(values)), values))
+    return values if choice == 5 else dict(zip(draw.sample(NAMES, len(values)), values))
 
 
 def request(draw: random.Random) -> tuple[bytes, bool]:
     """Returns the bytes of a request, and whether the client leaves before the answer."""
     right = draw.choice([["a red heart", ""], [picture(draw)]])
-    found = {draw.choice(["instances", "inputs"]): right if draw.random() < 0.25 else value(draw)}
+    fields = {draw.choice(["instances", "inputs"]): right if draw.random() < 0.25 else value(draw)}
     if draw.random() < 0.4:
-        found["signature_name"] = draw.choice(SIGNATURES)
+        fields["signature_name"] = draw.choice(SIGNATURES)
     if draw.random() < 0.3:
-        found["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
-    content, headers = json.dumps(found).encode(), {"Host": "localhost", "Content-Type": "application/json"}
+        fields["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
+    content, headers = json.dumps(fields).encode(), {"Host": "localhost", "Content-Type": "application/json"}
     if draw.random() < 0.3:
         content, _ = damaged(draw, content, BINARY)
     if draw.random() < 0.1:
-        kind, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
-        headers["Content-Encoding"] = kind
+        code, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
+        headers["Content-Encoding"] = code
         content = pack(draw.choice([content, b" " * 2 * 10**6, b""]))
     length, leaves = len(content), draw.random() < 0.05
     if draw.random() < 0.05:
@@ -117,7 +117,7 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
     head = f"{method} {path} HTTP/1.1\r\n"
     raw = (head + "".join(f"{name}: {text}\r\n" for name, text in headers.items()) + "\r\n").encode()
     if draw.random() < 0.05:
-        raw, leaves = damaged(draw, raw, BINARY)[0], True  # whatever it claims now, it is complete: nothing may come
+        raw, leaves = damaged(draw, raw, BINARY)[0], True  # it is complete by its own claim, so an answer need not come
     return raw + content, leaves
 
 
@@ -143,7 +143,7 @@ def verdict(status: int, content: bytes, raw: bytes) -> str:
         return ""  # no body; a page other than predictions
     try:
         answer = json.loads(content)
-    except ValueError:  # what is no HTTP, or packed in unknown ways, aiohttp itself answers, in plain text
+    except ValueError:  # aiohttp itself answers broken HTTP and unknown encodings, in plain text
         return "" if status == 400 else f"{status} without JSON: {content[:100]!r}"
     if status == 200:
         lengths = np.linalg.norm(np.array(answer.get("predictions", answer.get("outputs")), float), axis=-1)
@@ -154,7 +154,7 @@ def verdict(status: int, content: bytes, raw: bytes) -> str:
 
 
 def fuzz(port: int, seeds) -> tuple[collections.Counter, list[str]]:
-    """Sends the request of each seed; returns {status: count} and what went wrong."""
+    """Sends the request of each seed; returns {status: count} and the problems."""
     counts, wrong = collections.Counter(), []
     for seed in seeds:
         raw, leaves = request(random.Random(seed))
@@ -186,7 +186,7 @@ def large_bodies() -> list[bytes]:
 def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[dict, np.ndarray, list[str], float]:
     """Returns {status of an attack: count}, seconds of each good request, what went wrong, the most memory."""
     counts, times, wrong, most, end = collections.Counter(), [], [], 0.0, time.perf_counter() + seconds
-    ordinary = [GOOD, *(of_images([encoded("RGB", (64, 64), kind)]) for kind in ("PNG", "WEBP"))]
+    ordinary = [GOOD, *(of_images([encoded("RGB", (64, 64), file_type)]) for file_type in ("PNG", "WEBP"))]
 
     def again(raw: bytes) -> None:
         while time.perf_counter() < end:
@@ -237,13 +237,13 @@ def main() -> None:
     parser.add_argument("--export", required=True)
     parser.add_argument("--count", type=int, default=2000, help="of damaged requests")
     parser.add_argument("--seed", type=int, default=0, help="of the first request; the next has the next")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and beside the attack")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and during the attack")
     arguments = parser.parse_args()
     with served(arguments.export) as (port, process):
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)
-        for name, bodies in {"alone": [], "beside the attack": large_bodies()}.items():
+        for name, bodies in {"alone": [], "during the attack": large_bodies()}.items():
             counts, times, problems, most = attack(port, process.pid, arguments.seconds, bodies)
             p50, p99 = 1000 * np.percentile(times, [50, 99])
             print(f"{name}: {len(times)} texts and pictures, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong")

@@ -1,16 +1,16 @@
 """Writes the measurements of docs/results/*.csv into the pages that show them.
 
     python -m benchmarks.results           # writes the tables anew
-    python -m benchmarks.results --check   # names the pages whose tables are not those of the files; exit code 1
+    python -m benchmarks.results --check   # names the pages whose tables differ from the files; exit code 1
 
 A page names its table by a comment on a line of its own, and the table follows up to the next empty line:
 
     <!-- table: methods rows=ALIGN|MURAL columns=0,1,2,4 -->
 
-is of docs/results/methods.csv, whose first line names the columns. Without `rows`, the first cells of those that are
-shown, and `columns`, counted from 0, all of it is shown. Of a file with a line for each seed, as `benchmarks.table`
-writes it, the means ± standard deviations are shown, with a digit less; seed and commit are no columns then. A column
-`held_out_names:4` is column 4 of that file, of the lines with the same first cell.
+is of docs/results/methods.csv, whose first line names the columns. `rows` lists the first cells of the rows to
+show, and `columns` the columns, counted from 0; without them everything is shown. For a file with a line per seed, as
+`benchmarks.table` writes it, the means ± standard deviations are shown, with a digit less, without the columns seed and
+commit. A column `held_out_names:4` is column 4 of that file, of the lines with the same first cell.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
     by_name: dict[str, list[list[str]]] = {}
     for name, _, _, *cells in lines:
         by_name.setdefault(name, []).append(cells)
-    return [[name, *map(_mean, zip(*of_seeds))] for name, of_seeds in by_name.items()]
+    return [[name, *map(_mean, zip(*seeds))] for name, seeds in by_name.items()]
 
 
 def _mean(cells: tuple[str, ...]) -> str:
@@ -85,7 +85,7 @@ def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
 
 def rendered(text: str) -> str:
     """Returns a page with the tables that its comments name."""
-    return TABLE.sub(lambda found: found[1] + table(RESULTS / f"{found[2]}.csv", found[3], found[4]), text)
+    return TABLE.sub(lambda match: match[1] + table(RESULTS / f"{match[2]}.csv", match[3], match[4]), text)
 
 
 def main() -> int:

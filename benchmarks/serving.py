@@ -1,4 +1,4 @@
-"""The exported encoders beside Hugging Face in PyTorch.
+"""The exported encoders and Hugging Face's in PyTorch.
 
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
@@ -41,9 +41,9 @@ def write_inputs(folder: pathlib.Path) -> None:
     from mural_tf.text.vocabulary_file import save_vocabulary
 
     prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
-    found = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
-    found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
-    texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: BATCH * 4]
+    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
+    sentences = [part for part in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
+    texts = [sentences[i] for i in np.random.default_rng(0).permutation(len(sentences))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     save_vocabulary(build_vocabulary(texts, 8000, lower_case=True), folder / "vocabulary.txt")
     (folder / "images").mkdir()
@@ -124,7 +124,7 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
     encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
     texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}
-    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single ones}
+    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single items}
         request = json.loads(line)
         items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
         for i in range(0, (request["singles"] or len(items)) * size, size):
@@ -150,10 +150,10 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         setting = min(elapsed, key=elapsed.get)
         rounds = [{side: ask(side, case, setting) for side in sides} for _ in range(arguments.rounds)]
         for side in sides:
-            rate = statistics.median(one[side]["items"] / sum(one[side]["times"]) for one in rounds)
+            rate = statistics.median(round_[side]["items"] / sum(round_[side]["times"]) for round_ in rounds)
             p50, p99 = np.percentile(ask(side, case, setting, SINGLES + 10)["times"][10:], [50, 99]) * 1000
             print(f"{case}: {side} {rate:.1f} items/s; one request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
-        ratios = [sum(one["pytorch"]["times"]) / sum(one["ours"]["times"]) for one in rounds]
+        ratios = [sum(round_["pytorch"]["times"]) / sum(round_["ours"]["times"]) for round_ in rounds]
         print(f"{case}: PyTorch {setting} / ours: {spread(ratios)}")
     for side in sides.values():
         side.close()

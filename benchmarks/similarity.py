@@ -3,11 +3,12 @@
     pip install lang2vec langcodes
     python -m benchmarks.similarity docs/results/similarity.csv ALIGN=maps/align/similarity.csv MURAL=maps/mural/...
 
-Of each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the same
-family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
-fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar one is of the
-same family, where the family has another member here, beside what a random neighbour gives; and of the pairs that the
-paper's text names as near the rank of each one among all others' similarities to the other: the second's, the first's.
+Prints for each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the
+same family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
+fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar language
+belongs to the same family, where the family has another member here, and the same share for a random neighbour; and of
+the pairs that the paper's text names as near the rank of each one among all others' similarities to the other: the
+second's, the first's.
 
 A language counts once, by its plain tag; constructed languages, creoles, and those without a place are left out.
 Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 points' distances locate a language.
@@ -41,44 +42,44 @@ def places(languages: list[str]) -> np.ndarray:
     import lang2vec.lang2vec as uriel
     from langcodes import Language
 
-    known = uriel.available_uriel_languages()
-    of_tag = {tag: (MACRO.get(tag), Language.get(tag).to_alpha3()) for tag in languages}
-    codes = [next((code for code in of_tag[tag] if code in known), None) for tag in languages]
+    available = uriel.available_uriel_languages()
+    codes_of = {tag: (MACRO.get(tag), Language.get(tag).to_alpha3()) for tag in languages}
+    codes = [next((code for code in codes_of[tag] if code in available), None) for tag in languages]
     features = uriel.get_features([code for code in codes if code], "geo", header=True)
     degrees = np.radians([[float(x) for x in name.split("_")[1:]] for name in features.pop("CODE")])
     points = np.stack([np.cos(degrees[:, 0]) * np.cos(degrees[:, 1]), np.cos(degrees[:, 0]) * np.sin(degrees[:, 1]),
                        np.sin(degrees[:, 0])], axis=1)  # fmt: skip
-    found = np.full((len(languages), 3), np.nan)
-    for place, code in enumerate(codes):
+    positions = np.full((len(languages), 3), np.nan)
+    for row, code in enumerate(codes):
         if code and "--" not in features[code]:
             vector = np.linalg.lstsq(points, np.cos(np.pi * np.array(features[code], float)), rcond=None)[0]
-            found[place] = vector / np.linalg.norm(vector)
-    return found
+            positions[row] = vector / np.linalg.norm(vector)
+    return positions
 
 
-def mantel(one: np.ndarray, other: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
+def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
     """Returns the correlation of two symmetric matrices [L, L] above their diagonals, and its one-sided p.
 
-    p is for as large a correlation when the languages of `one` are shuffled. With `fixed`, a third such matrix, it is
+    p is for as large a correlation when the languages of `left` are shuffled. With `fixed`, a third such matrix, it is
     the partial correlation (Smouse et al., 1986).
     """
-    upper = np.triu_indices(len(one), 1)
+    upper = np.triu_indices(len(left), 1)
 
     def correlation(matrix: np.ndarray) -> float:
-        table = np.corrcoef([x[upper] for x in (matrix, other, fixed) if x is not None])
+        table = np.corrcoef([x[upper] for x in (matrix, right, fixed) if x is not None])
         if fixed is None:
             return float(table[0, 1])
         direct, one_fixed, other_fixed = table[np.triu_indices(3, 1)]
         return float((direct - one_fixed * other_fixed) / np.sqrt((1 - one_fixed**2) * (1 - other_fixed**2)))
 
-    measured, generator = correlation(one), np.random.default_rng(seed)
-    orders = (generator.permutation(len(one)) for _ in range(PERMUTATIONS))
-    larger = sum(correlation(one[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
+    measured, generator = correlation(left), np.random.default_rng(seed)
+    orders = (generator.permutation(len(left)) for _ in range(PERMUTATIONS))
+    larger = sum(correlation(left[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
     return measured, (larger + 1) / (PERMUTATIONS + 1)
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns, in percent, the share of languages whose most similar one is of their family, and a random one's."""
+    """Returns, in percent, the share of languages whose most similar language is of their family, and by chance."""
     same = np.array(families)[:, None] == np.array(families)
     np.fill_diagonal(same, False)
     counted = same.any(axis=1)
@@ -118,9 +119,9 @@ def measure(path: str) -> dict[str, str]:
         value, p = mantel(matrix, *others)
         row.update({name: f"{value:.3f}", f"p, {name}": f"{p:.4f}"})
     row["nearest of the same family, %"], row["by chance, %"] = (f"{x:.1f}" for x in purity(matrix, families))
-    for one, other in (pair.split("-") for pair in NAMED):
-        both = (tags.index(one), tags.index(other)) if {one, other} <= set(tags) else None
-        row[f"rank, {one}–{other}"] = f"{rank(matrix, *both)} and {rank(matrix, *both[::-1])}" if both else ""
+    for first, second in (pair.split("-") for pair in NAMED):
+        both = (tags.index(first), tags.index(second)) if {first, second} <= set(tags) else None
+        row[f"rank, {first}–{second}"] = f"{rank(matrix, *both)} and {rank(matrix, *both[::-1])}" if both else ""
     return row
 
 

@@ -20,7 +20,7 @@ image-caption pair in the languages of HELD_OUT; text pairs in them it may see, 
 rows of --rows=stage go beyond the budget, by a stage of translations. --held_out_names trains and measures on the build
 with held-out names, which has a column more.
 
-A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
+A run is a folder below --output, with its output in a .log next to it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
 finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
 has it (`benchmarks.results`), or of another name of --rows; and methods_languages.csv, mean recall by language.
@@ -91,13 +91,13 @@ class Run:
 
 
 def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
-    """Returns the runs of a method's stages, the last one last. Those that begin alike share their folders."""
+    """Returns the runs of a method's stages, the last one last. Stages that begin alike share their folders."""
     runs, names, source = [], [], None
     for stage in stages:
-        others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models}
+        others = {field: runs_of(model_stages, seed, scale, folder) for field, model_stages in stage.models}
         runs.extend(itertools.chain.from_iterable(others.values()))
         names.append(stage_folder(stage, scale))
-        models = {field: of_model[-1].workdir for field, of_model in others.items()}
+        models = {field: model_stages[-1].workdir for field, model_stages in others.items()}
         runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source, models))
         source = runs[-1].workdir
     return runs
@@ -114,7 +114,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `finish` for every run, `jobs` at a time, all first stages before the second ones, and `after` after each.
+    """Calls `finish` for every run, `jobs` at a time, all first stages before the second stages, and `after` after
+    each.
 
     Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
     """
@@ -149,8 +150,8 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
 
 def translate(run: Run, data: str) -> None:
     """Measures translation where it is not measured yet."""
-    if not (found := translation_file(run.workdir)).exists():
-        call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(found)], log_of(run))
+    if not (file := translation_file(run.workdir)).exists():
+        call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
 def ask_in_english(run: Run, data: str) -> None:
@@ -216,15 +217,15 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
 
     def write(folder: pathlib.Path) -> dict:
         for split, source, count in (("train", "dev", 250), ("test", "test", None)):
-            found = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
-            write_records(folder, IMAGE_TEXT, split, found, shards=1)
+            drawings = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
+            write_records(folder, IMAGE_TEXT, split, drawings, shards=1)
         return {}
 
     build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
 
 
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
-    """Writes the benchmark with what a trained ALIGN says of its pictures, in their place."""
+    """Writes the benchmark with a trained ALIGN's features in place of its pictures."""
     from mural_tf.ingest.features import cache_features
 
     align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]
@@ -266,7 +267,7 @@ def collect(
 
 
 def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
-    """Returns one seed's numbers, {column: number or None}, from what the runs of its stages left in their workdirs.
+    """Returns one seed's numbers, {column: number or None}, from the workdirs of its stages.
 
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
@@ -277,8 +278,8 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
 
     def mean(languages, value):
-        known = [value(language) for language in languages]
-        return statistics.mean(known) if None not in known else None
+        values = [value(language) for language in languages]
+        return statistics.mean(values) if None not in values else None
 
     metrics = summary["metrics"]
     if method.asked_in_english:
@@ -293,14 +294,14 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["languages"] = {language: recall(language) for language in CORE}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
     text_head = table_rows.trains_text_head(method.stages[-1])
-    of_text_head = translation.get("text_text", {}) if text_head else {}
-    for column, known in {"translation": translation["default"], "text_head_translation": of_text_head}.items():
-        asked = {language: value for language, value in known.items() if language in method.languages}
+    by_text_head = translation.get("text_text", {}) if text_head else {}
+    for column, values in {"translation": translation["default"], "text_head_translation": by_text_head}.items():
+        asked = {language: value for language, value in values.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
-    of_held_out = translation.get("default_held_out", {})
-    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], of_held_out.get)  # without English
-    row["held_out_translation_under"] = mean(UNDER_RESOURCED, of_held_out.get)
+    held_out_translation = translation.get("default_held_out", {})
+    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], held_out_translation.get)  # without English
+    row["held_out_translation_under"] = mean(UNDER_RESOURCED, held_out_translation.get)
     mixed_pool = translation.get("mixed_pool", {})
     row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
     row["styles"] = translation.get("styles")
@@ -311,8 +312,8 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
         return row
     by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
-    known = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
-    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if known else None
+    is_complete = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
+    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if is_complete else None
     return row
 
 
@@ -321,9 +322,9 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows except the first, which traces functions; None if there is one row only.
+    """The median over the log's rows except the first, which traces functions; `None` if there is one row only.
 
-    Of processor time, which other programs on the machine change little.
+    It counts processor time, which other programs on the machine change little.
     """
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     column = "train/processor_seconds_per_step"
@@ -336,8 +337,8 @@ def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[
     lines = []
     for method, rows in results.items():
         for seed, row in enumerate(rows):
-            known = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
-            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in known.items()}
+            values = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
+            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in values.items()}
             seen = dict(zip(("image-caption pairs", "text pairs"), pairs[method]))
             lines.append({"method": method, "seed": seed, "commit": row["commit"], **cells, **seen})
     write_rows(path, lines)
@@ -356,11 +357,11 @@ def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
 def chosen_methods() -> tuple[Method, ...]:
     """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
     chosen = ROWS[GROUP.value]
-    known = {slug(method.name): method for method in chosen}
-    unknown = [name for name in NAMES.value if name not in known]
+    by_slug = {slug(method.name): method for method in chosen}
+    unknown = [name for name in NAMES.value if name not in by_slug]
     if unknown:
-        raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
-    chosen = tuple(known[name] for name in NAMES.value) or chosen
+        raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(by_slug)}.")
+    chosen = tuple(by_slug[name] for name in NAMES.value) or chosen
     for method in chosen:
         for stage in method.stages:
             table_rows.load(stage)
@@ -391,9 +392,9 @@ def main(_) -> None:
         for method in chosen
         if seed < seeds[method.name]
     ]
-    runs = {run.workdir: run for _, of_method in by_method for run in of_method}
-    last = {of_method[-1].workdir for _, of_method in by_method}
-    asked_in_english = {of_method[-1].workdir for method, of_method in by_method if method.asked_in_english}
+    runs = {run.workdir: run for _, method_runs in by_method for run in method_runs}
+    last = {method_runs[-1].workdir for _, method_runs in by_method}
+    asked_in_english = {method_runs[-1].workdir for method, method_runs in by_method if method.asked_in_english}
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
@@ -404,14 +405,14 @@ def main(_) -> None:
             package = as_path(PACKAGE + student.name)
             import_into_workdir(kind_of(package), package, student)
     made = {(run.stage.data, folder_of(run, run.stage.data)) for run in runs.values() if run.stage.data}
-    for kind, made_folder in sorted(made):
-        if kind == "translated":
+    for data_name, made_folder in sorted(made):
+        if data_name == "translated":
             build_translated(data, data, made_folder)
-        elif kind == "unseen_style":
+        elif data_name == "unseen_style":
             build_unseen_style(data, made_folder)
-        elif kind == "features":
+        elif data_name == "features":
             build_features(data, made_folder, scale)
-        elif kind == "features_translated":
+        elif data_name == "features_translated":
             build_translated(str(made_folder.with_name("features")), data, made_folder)
         else:
             build_emoji(made_folder, config.data.download_directory, one_language=True)

@@ -44,8 +44,8 @@ def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray
     for begin in range(0, len(order), batch):
         rows = order[begin : begin + batch]
         padded = np.full([len(rows), len(ids[rows[-1]])], tokenizer.pad_token_id, np.int64)
-        for place, row in enumerate(rows):
-            padded[place, : len(ids[row])] = ids[row]
+        for position, row in enumerate(rows):
+            padded[position, : len(ids[row])] = ids[row]
         block = embed(
             padded, (np.arange(padded.shape[1]) < np.array([[len(ids[row])] for row in rows])).astype(np.int64)
         )
@@ -157,7 +157,7 @@ def work(options) -> None:
     """Answers each line of standard input, {"count", "batch", "vectors"}, with the seconds that its texts took."""
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes beside
+    os.dup2(2, 1)  # libraries may print: that goes to standard error
     embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
     embed(texts[:BATCH], BATCH), embed(texts[:1], 1)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--folder", required=True, help="of the checkpoint")
     parser.add_argument("--lite", default="", help="the lite/ of an export of it")
     parser.add_argument("--texts", required=True, help="a file with a text per line")
-    parser.add_argument("--output", required=True, help="a folder for what is made")
+    parser.add_argument("--output", required=True, help="a folder for the files that are made")
     parser.add_argument("--pytorch", default=sys.executable, help="the python with torch and the other engines")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--rounds", type=int, default=5)

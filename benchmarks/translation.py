@@ -1,12 +1,12 @@
-"""What a trained model does on the emoji benchmark beside image-text retrieval in one language.
+"""What a trained model does on the emoji benchmark besides image-text retrieval in one language.
 
     python -m benchmarks.translation WORKDIR data/emoji_core translation.json
 
-Translation, per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and
+Translation, per head of the text tower ("default": the head that embeds everywhere else; MURAL's "text_text") and
 language but English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their
-English ones, one caption an image, pool: the images captioned in both; "default_held_out": with held-out names alone as
-queries. "mixed_pool": what images find among the names in all languages ([MURAL] A.5). "styles": the mean recall
-between the test's drawings and the same emoji in the first training style ([MURAL] Table 5).
+English captions, one caption per image, pool: the images captioned in both; "default_held_out": with held-out names
+alone as queries. "mixed_pool": the names that images find among the names in all languages ([MURAL] A.5). "styles": the
+mean recall between the test's drawings and the same emoji in the first training style ([MURAL] Table 5).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def translation_recall(embedder, data_dir: str, split: str, asked: Collection[st
         for text, language in zip(record.captions, record.languages):
             captions.setdefault(language, {}).setdefault(record.image_id, text)
     pivots = captions.pop(PIVOT, {})
-    places = {image: place for place, image in enumerate(pivots)}
+    position_of = {image: position for position, image in enumerate(pivots)}
 
     results, pivot_embeddings = {}, None
     for language, texts in sorted(captions.items()):
-        shared = [image for image in texts if image in places]
-        own = np.array([place for place, image in enumerate(shared) if asked is None or image in asked], int)
+        shared = [image for image in texts if image in position_of]
+        own = np.array([position for position, image in enumerate(shared) if asked is None or image in asked], int)
         if not own.size:
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
         sides = [
             encode_captions(embedder, [texts[image] for image in shared], language),
-            pivot_embeddings[[places[image] for image in shared]],
+            pivot_embeddings[[position_of[image] for image in shared]],
         ]
         both = [ranking.ranks(queries[own], pool, own) for queries, pool in (sides, sides[::-1])]
         summary = ranking.summarize(*both)
@@ -73,7 +73,7 @@ def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
 
 
 def recall_between_styles(embedder, data_dir: str) -> float:
-    """Returns the mean recall, in percent, between the test's drawings and those of the first training style."""
+    """Returns the mean recall, in percent, between the test's drawings and the drawings of the first training style."""
     import numpy as np
 
     from mural_tf.data import records
@@ -81,13 +81,13 @@ def recall_between_styles(embedder, data_dir: str) -> float:
     from mural_tf.metrics import ranking
 
     drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
-    for split, found in drawings.items():
+    for split, by_key in drawings.items():
         for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
             style, key = record.image_id.split("/")
             if split == "test" or style == TRAINING_STYLES[0].name:
-                found[key] = record.image
+                by_key[key] = record.image
     shared = sorted(drawings["train"].keys() & drawings["test"].keys())
-    sides = [embedder.encode_image([found[key] for key in shared], progress=False) for found in drawings.values()]
+    sides = [embedder.encode_image([by_key[key] for key in shared], progress=False) for by_key in drawings.values()]
     own = np.arange(len(shared))
     return float(ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*sides[::-1], own))["mean_recall"])
 
@@ -106,7 +106,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
         for (text, language), (other, other_language) in (sides, sides[::-1]):
             if language == PIVOT != other_language:
                 pairs.setdefault(other_language, []).append((other, text))
-    dictionaries = {language: learn_dictionary(found) for language, found in pairs.items()}
+    dictionaries = {language: learn_dictionary(texts) for language, texts in pairs.items()}
 
     def translated(text: str, language: str) -> str:
         dictionary = dictionaries[language]

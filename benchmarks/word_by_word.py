@@ -3,16 +3,17 @@
     pip install nltk
     python -m benchmarks.word_by_word data/mine data/mine_words sw,am      # or of every language with pairs
 
-It helped nobody yet: `docs/results/word_by_word.csv`. `configs/translated.py:words=FOLDER` trains on such texts.
+It has not helped so far: `docs/results/word_by_word.csv`. `configs/translated.py:words=FOLDER` trains on such texts.
 
 A translation pair teaches a text tower its phrase, and hardly the words: of names whose words were all translated in
-other names it finds few. Here every text of the pivot language is written in another one, word for word, however odd
-its grammar, so that words are met in thousands of phrases. Duan et al., "Bilingual Dictionary Based Neural Machine
+other names it finds few. Here every text of the pivot language is written in another language, word for word, however
+odd its grammar, so that words are met in thousands of phrases. Duan et al., "Bilingual Dictionary Based Neural Machine
 Translation without Using Parallel Sentences" (2020), and Wang et al., "Expanding Pretrained Models to Thousands More
 Languages via Lexicon-based Adaptation" (2022), train on such texts with given dictionaries. Here IBM Model 1
 (Brown et al., 1993), by NLTK, finds one in the pairs.
 
-The pairs that are written keep the group of the text that they translate; `data.sources` mixes them with the real ones.
+The pairs that are written keep the group of the text that they translate; `data.sources` mixes them with the real
+pairs.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ def words_of(text: str) -> list[str]:
 
 
 def _stripped(word: str) -> str:
-    places = [place for place, letter in enumerate(word) if unicodedata.category(letter)[0] not in "PS"]
-    return word[places[0] : places[-1] + 1] if places else ""
+    letters = [index for index, letter in enumerate(word) if unicodedata.category(letter)[0] not in "PS"]
+    return word[letters[0] : letters[-1] + 1] if letters else ""
 
 
 def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     """Returns which words of the second sides the words of the first become: {word: (words, weights)}, likeliest first.
 
     A weight is p(f | e) · p(e | f) by IBM Model 1 in both directions: high where each is the other's translation in
-    most pairs, and low for what stands beside everything. Words without an entry of `LEAST` are not in it.
+    most pairs, and low for words that accompany every word. Words without an entry of `LEAST` are not in it.
 
     Raises `UserError` where NLTK is not installed.
     """
@@ -69,33 +70,33 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     entries = collections.defaultdict(list)
     for word, row in forward.items():
         for pivot_word, probability in row.items():
-            if pivot_word is not None:  # which stands for "from no word"
+            if pivot_word is not None:  # None means "from no word"
                 weight = round(probability * backward[pivot_word][word], 6)  # the same on every run
                 if weight >= LEAST:
                     entries[pivot_word].append((-weight, word))
-    found = {word: sorted(candidates) for word, candidates in entries.items()}
-    return {word: ([w for _, w in ranked], [-weight for weight, _ in ranked]) for word, ranked in found.items()}
+    ranked_words = {word: sorted(candidates) for word, candidates in entries.items()}
+    return {word: ([w for _, w in ranked], [-weight for weight, _ in ranked]) for word, ranked in ranked_words.items()}
 
 
 def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: str) -> list[str]:
     """Returns up to `copies` different translations of a text, none where the dictionary lacks half of its words.
 
     Words that it lacks are left out. Each word becomes one of its entry, by weight, in the text's order or, for one
-    copy of two, in the reverse: languages differ in what stands first.
+    copy of two, in the reverse: languages differ in the order of words.
     """
     words = words_of(text)
-    known = [dictionary[word] for word in words if word in dictionary]
-    if not known or len(known) < KNOWN * len(words):
+    entries = [dictionary[word] for word in words if word in dictionary]
+    if not entries or len(entries) < KNOWN * len(words):
         return []
-    draw, found = random.Random(seed), {}
+    draw, translations = random.Random(seed), {}
     for _ in range(copies):
-        chosen = [draw.choices(*entry)[0] for entry in known]
-        found[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
-    return list(found)
+        chosen = [draw.choices(*entry)[0] for entry in entries]
+        translations[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
+    return list(translations)
 
 
 class Sample:
-    """Keeps at most `size` of the different items that it is given: those of least hash, the same ones in any order."""
+    """Keeps at most `size` of the different items that it is given: the items of least hash, in any order."""
 
     def __init__(self, size: int):
         self._size = size
@@ -106,9 +107,9 @@ class Sample:
     def add(self, item: tuple[str, ...]) -> None:
         if item in self._kept:
             return
-        place = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
-        self._kept[item] = place
-        heapq.heappush(self._largest, (-place, item))
+        hashed = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
+        self._kept[item] = hashed
+        heapq.heappush(self._largest, (-hashed, item))
         if len(self._kept) > self._size:
             del self._kept[heapq.heappop(self._largest)[1]]
             self._is_whole = False
@@ -140,8 +141,8 @@ def build_word_by_word(
       data_dir: a data folder with text pairs, one side of which is in the pivot language.
       output: as in `build_folder`.
       languages: BCP 47, into which texts are translated; empty: all that have pairs with the pivot.
-      pivot: the language whose texts are translated: those of all its pairs, whatever their other side.
-      copies: translations of each text, in each language; equal ones are written once.
+      pivot: the language whose texts are translated: the texts of all its pairs with any language.
+      copies: translations of each text, in each language; equal translations are written once.
       max_pairs: that a language's dictionary is learnt from; more are sampled by hash. It is held in memory.
       max_texts: that are translated; more are sampled by hash.
       seed: of the words that are chosen.
@@ -182,15 +183,15 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
             dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": pairs[language].given()}
             for text, group in taken:
                 seed = f"{settings['seed']} {language} {text}"
-                for found in translate_words(text, dictionary, settings["copies"], seed):
+                for translation in translate_words(text, dictionary, settings["copies"], seed):
                     counts[language] += 1
-                    yield records.TextPair(text, pivot, found, language, group)
+                    yield records.TextPair(text, pivot, translation, language, group)
 
     shards = len(records.list_files(data_dir, records.TEXT_PAIRS, "train"))  # as many pipelines can share them
     total = records.write_records(folder, records.TEXT_PAIRS, "train", translated(), shards)
     if not total:
         raise UserError(
-            f"The pairs of {data_dir} in {_listed(languages)} hold no dictionary: no word stands beside another often "
+            f"The pairs of {data_dir} in {_listed(languages)} hold no dictionary: no two words meet often "
             "enough. Take languages with more pairs."
         )
     return {
@@ -206,14 +207,14 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []
-    for language, known in json_field(description, "dictionaries", dict[str, dict], path).items():
-        words, pairs, found = (json_field(known, name, int, path) for name in ("words", "pairs", "found"))
+    for language, dictionary in json_field(description, "dictionaries", dict[str, dict], path).items():
+        words, pairs, available = (json_field(dictionary, name, int, path) for name in ("words", "pairs", "found"))
         made = json_field(description, f"languages.{language}.text_pairs.train", int, path)
-        of = f"{pairs:,}" if found == pairs else f"{pairs:,} of about {found:,}"
+        of = f"{pairs:,}" if available == pairs else f"{pairs:,} of about {available:,}"
         lines.append(f"{language}: {words:,} words learnt from {of} pairs, {made:,} texts written")
-    taken, found = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
-    if found > taken:
-        lines.append(f"{taken:,} of about {found:,} texts were translated: `max_texts`")
+    taken, available = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
+    if available > taken:
+        lines.append(f"{taken:,} of about {available:,} texts were translated: `max_texts`")
     total = json_field(description, "counts.text_pairs.train", int, path)
     return "\n".join([*lines, f"{total:,} text pairs in {folder}"])
 

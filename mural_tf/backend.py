@@ -2,7 +2,7 @@
 
 This project is written for Keras 2: `TPUStrategy`, `hub.KerasLayer` and the tokenizer inside of a SavedModel need it.
 TensorFlow 2.15 has it as `tf.keras`, which TensorFlow Addons' LAMB is built on; from 2.16 on `tf.keras` is Keras 3, and
-Keras 2 is the package tf_keras. All of this project takes `keras` from here, so that it does not matter which of them
+Keras 2 is the package tf_keras. All of this project takes `keras` from here, so that it does not matter which Keras
 `tf.keras` is, what `TF_USE_LEGACY_KERAS` says, or who imported TensorFlow first; Keras 3 stays what it is for everyone
 else in the process.
 """
@@ -38,7 +38,7 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Stands in for `pkg_resources` where setuptools lacks it, from 82 on: TF-Hub's import compares two versions."""
+    """Replaces `pkg_resources` where setuptools lacks it, from 82 on: TF-Hub's import compares two versions."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return

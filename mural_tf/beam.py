@@ -1,6 +1,6 @@
-"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark): one function over many elements, a map and no more.
+"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark): one function over many elements: a map alone.
 
-Nothing is shuffled but the elements, which are small. Beam is imported where its flags are given.
+Only the elements are shuffled, and they are small. Beam is imported where its flags are given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _flag(flags: str, name: str) -> str:
 
 def _import_beam():
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # Beam warns of clients of Google's that nobody asked for
+    logging.disable(logging.WARNING)  # Beam warns of Google's clients, which are not used here
     try:
         import apache_beam
     except ImportError:
@@ -52,7 +52,7 @@ def _import_beam():
 
 
 def run(flags: str, name: str, function: Callable, elements: Sequence, watch: Callable[[], None]) -> None:
-    """Calls the function with all elements; `watch` meanwhile, and what it raises cancels the job.
+    """Calls the function with all elements; calls `watch` meanwhile; an exception from `watch` cancels the job.
 
     Raises `UserError`: the function raised it, or the engine failed.
     """

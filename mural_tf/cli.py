@@ -2,7 +2,7 @@
 
 `python -m mural_tf COMMAND …` and the scripts at the top of the repository call `run_command` with the table of
 `mural_tf/commands.py`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
-are parsed, and what they run imports it inside the main function only, so that `--help` stays fast.
+are parsed, and the functions that they call import it inside the main function only, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mural_tf import __version__, hugging_face
 from mural_tf.config import base_config
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
-from mural_tf.progress import telling
+from mural_tf.progress import announcing
 from mural_tf.quiet import quiet_imports
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"
@@ -46,7 +46,8 @@ class Command:
 
     Attributes:
       main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
-      positional: whether `main` takes the arguments that are not flags, before all else; otherwise there may be none.
+      positional: whether `main` takes the arguments that are not flags, before all else; otherwise such arguments are
+          refused.
       entries: of `define`.
     """
 
@@ -62,6 +63,7 @@ class Command:
     def define(self) -> Callable[[list[str]], int | None]:
         """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
         holders = define(**self.entries)
+        define_trust()
 
         def run_with(arguments: list[str]) -> int | None:
             values = {name: holder.value for name, holder in holders.items()}
@@ -112,7 +114,7 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
 def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Divides a command line into the command's name and the arguments of the command.
 
-    The name is made of the first arguments that are not flags; flags may stand before it. It is shorter than any name
+    The name is made of the first arguments that are not flags; flags may come before it. It is shorter than any name
     in `commands`, or empty, where the command line ends too early.
 
     Raises:
@@ -120,11 +122,11 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
     """
     name, rest = "", list(arguments)
     while name not in commands:
-        place = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
-        if place is None:
+        index = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
+        if index is None:
             return name, rest
-        longer = f"{name} {rest.pop(place)}".strip()
-        if not any(f"{known} ".startswith(f"{longer} ") for known in commands):
+        longer = f"{name} {rest.pop(index)}".strip()
+        if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
             raise UserError(_unknown(commands, name, longer.split()[-1]))
         name = longer
     return name, rest
@@ -132,16 +134,16 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
     """Says that no command goes on with `word`, and what would do after the words `before` it."""
-    known = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(known)}.")
+    words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}.")
 
 
 def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
     """Returns the list of the commands whose names begin with `name`, one line each."""
-    listed = {known: command for known, command in commands.items() if known.startswith(name)}
+    listed = {full_name: command for full_name, command in commands.items() if full_name.startswith(name)}
     width = max(map(len, listed))
-    lines = [f"  {known:<{width}}  {command.summary}" for known, command in listed.items()]
+    lines = [f"  {full_name:<{width}}  {command.summary}" for full_name, command in listed.items()]
     return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
 
 
@@ -151,9 +153,9 @@ def _describe_flags(module: str) -> str:
 
 
 def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
-    """Parses the flags, calls `main(argv)` and exits with what it returns (None is 0); never returns.
+    """Parses the flags, calls `main(argv)` and exits with its return value (None is 0); never returns.
 
-    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise there may be none.
+    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise such arguments are refused.
 
     A `UserError`, unusable flags, a full disk, a missing permission or any other failed file operation becomes one
     line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
@@ -171,7 +173,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with telling(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        with announcing(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
             return main(argv)
 
     with _mistakes_in_one_line():
@@ -208,10 +210,10 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place`, `here` or
-    `model` for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
+    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `place`, `here`
+    or `model` for names of files and folders. The default's type is the flag's; a list is given as "a,b", the
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
-    entry defines its flag itself: `define_config`, `define_trust`.
+    entry defines its flag itself: `define_config`.
     """
     return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 
@@ -252,7 +254,7 @@ def here(flag: str, value: str | None) -> None:
 
 
 def model(flag: str, value: str | None) -> None:
-    """Raises `UserError` for what is neither a place nor a name on the Hugging Face Hub, or only looks like a name."""
+    """Raises `UserError` for a value that is neither a place nor a name on the Hub, or only looks like a name."""
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
@@ -262,15 +264,15 @@ def model(flag: str, value: str | None) -> None:
 
 
 def handle(flag: str, value: str | None) -> None:
-    """Raises `UserError` for what is neither a model nor the address of a TF-Hub module."""
+    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
     if value != "nothing" and not (value or "").startswith(("https://", "http://")):
         model(flag, value)
 
 
-def define_trust() -> flags.FlagHolder:
-    """Defines `--trust` of a command that loads models; `run` says it to all that the command calls."""
+def define_trust() -> None:
+    """Defines `--trust`, a flag of every command; `run` says it to all that the command calls."""
     what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
-    return flags.DEFINE_bool("trust", False, what)
+    flags.DEFINE_bool("trust", False, what)
 
 
 def define_config(
@@ -281,7 +283,7 @@ def define_config(
     """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
 
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
-    below `config.method`, so that other flags may override them. `default` names the one without `--config`.
+    below `config.method`, so that other flags may override them. `default` is the configuration without `--config`.
     """
     holder = config_flags.DEFINE_config_file("config", None, help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
@@ -329,9 +331,9 @@ class _ConfigParser(flags.ArgumentParser):
 
 def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
-    known = dict(base_config().to_dict())
+    all_fields = dict(base_config().to_dict())
     for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
-        fields, parts = known, name.split(".")[1:]
+        fields, parts = all_fields, name.split(".")[1:]
         while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
             if parts[0] not in fields:
                 near = difflib.get_close_matches(parts[0], fields, n=1)
@@ -361,11 +363,11 @@ def find_config(path: str) -> str:
     if not os.path.exists(file) and installed.exists():
         file = str(installed)
     elif not os.path.exists(file):
-        known = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
-        near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
+        names = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
+        near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
         raise UserError(
             f"--config={path}: there is no such file, and no installed configuration of this name"
-            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(known[:SHOWN])}, …")
+            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …")
         )
     return file + colon + arguments
 
@@ -424,7 +426,7 @@ def _one_line(error: Exception) -> str | None:
     while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
         error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
     if isinstance(error, UserError):
-        return " ".join(shown(error).split())
+        return " ".join(display_name(error).split())
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."

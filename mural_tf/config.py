@@ -54,7 +54,7 @@ _IMAGE_TOWER = dict(
     adapter_noise=0.0,  # added to states in training, in units of their deviation
     precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
     frozen=False,
-    cached=False,  # frozen: what the tower gives of each picture is made once and kept; nothing is augmented then
+    cached=False,  # frozen: the tower's output for each picture is computed once and kept; no augmentation then
 )
 
 _TEXT_TOWER = dict(
@@ -141,12 +141,12 @@ _TRAIN = dict(
     steps=600_000,  # linear decay to 0 ends here [MURAL §3.2]
     image_text_batch=4096,  # pairs, over all replicas [MURAL §3.2]
     text_text_batch=4096,
-    micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
+    micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is the full batch's
     max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
     checkpoint_every=1000,  # steps; 0: only at the end
     keep_checkpoints=3,
     evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
-    evaluate_first=False,  # dev before the first step too: fine-tuning's source as it stands
+    evaluate_first=False,  # dev before the first step too: fine-tuning's unchanged source
     average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
     interpolate=False,  # fine-tuning: the result is the mix of source and tuned weights that dev prefers
     log_every=50,  # steps of a row in metrics.jsonl; 0: rows only where a checkpoint or an evaluation is due
@@ -173,7 +173,7 @@ _DATA = dict(
     # "co_captions_across_languages": two of different languages, drawn again in every epoch, for LP of [MULE]
     text_text_languages=(),  # text pairs whose second language is among these; empty: all
     language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
-    default_language="en",  # of records that name none (img2dataset)
+    default_language="en",  # of records that name no language (img2dataset)
     shuffle_buffer=10_000,  # items shuffled together, up to twice as many in memory; 0: only files are shuffled
     max_skipped_fraction=0.05,  # of an epoch's records; above it the run stops
 )
@@ -227,7 +227,7 @@ def base_config() -> ConfigDict:
     )
 
 
-# What a configuration says of its model, for those who know no towers.
+# Facts on a configuration's model, for callers that know no towers.
 
 
 def has_images(tower: ConfigDict) -> bool:

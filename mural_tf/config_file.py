@@ -31,9 +31,9 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
 
 
 def parse_config(values: dict, where: object) -> ConfigDict:
-    """Returns the tree of what `save_config` writes; raises as `load_config`, and names `where` it stands."""
+    """Returns the configuration that `save_config` wrote; raises as `load_config`, with `where` as the source."""
     config = base_config()
-    config.evaluation.groups = ConfigDict()  # the given ones, in place of the defaults
+    config.evaluation.groups = ConfigDict()  # the given groups, in place of the defaults
     _update(config, values, "", where)
     return config
 

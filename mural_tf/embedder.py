@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
-TOKENS = 4096  # of the texts in one call of the model: what is in memory grows with them
+TOKENS = 4096  # of the texts in one call of the model: memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
@@ -52,11 +52,11 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
             raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
         if not len(values):
             raise ValueError(f"{name} is empty: expected at least one.")
-    places = [next((place for place in PLACES if place in template), "") for template in templates]
-    if "" in places:
-        raise ValueError(f"The template {templates[places.index('')]!r} has no place for the label: write {{}}.")
+    slots = [next((slot for slot in PLACES if slot in template), "") for template in templates]
+    if "" in slots:
+        raise ValueError(f"The template {templates[slots.index('')]!r} has no place for the label: write {{}}.")
     # Not str.format: a label or a template may hold other braces.
-    return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
+    return [template.replace(slot, label) for label in labels for template, slot in zip(templates, slots)]
 
 
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
@@ -102,7 +102,8 @@ class Embedder:
     ) -> None:
         self._prompted = dict(prompted or {})
         self.text_heads = dict(text_heads or {})
-        self.saved_models: dict[str, Any] = {}  # of an export; signatures do not keep the variables alive
+        # Loads what an export holds and is not loaded yet. Kept, because signatures do not keep the variables alive.
+        self.saved_models: Callable[[], dict[str, Any]] = dict
         self._threads = threads or os.cpu_count() or 1
         self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
@@ -240,12 +241,12 @@ class Embedder:
         def looking_up(embed_unknown: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> Any:
             def embed_texts(texts: Sequence[bytes]) -> Embeddings:
                 keys = fingerprint(tf.constant(texts)).numpy()
-                known = table.holds(keys)
+                stored = table.holds(keys)
                 vectors = np.zeros([len(keys), self.embedding_size], np.float32)
-                if known.any():
-                    vectors[known] = project(tf.constant(table.find(keys[known]))).numpy()
-                if not known.all():
-                    vectors[~known] = embed_unknown([text for text, is_known in zip(texts, known) if not is_known])
+                if stored.any():
+                    vectors[stored] = project(tf.constant(table.find(keys[stored]))).numpy()
+                if not stored.all():
+                    vectors[~stored] = embed_unknown([text for text, is_known in zip(texts, stored) if not is_known])
                 return vectors
 
             return embed_texts
@@ -262,7 +263,7 @@ class Embedder:
         """
         if name not in self.text_heads:
             names = ", ".join(self.text_heads) or "none"
-            raise UserError(f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}.")
+            raise UserError(f"{self.path or 'The model'} has no text head {name!r}; besides image_text it has {names}.")
         other = copy.copy(self)
         other._embed_texts, other._head = self.text_heads[name], name
         return other
@@ -306,12 +307,12 @@ class Embedder:
 
         Returns:
           float32 [N, D], L2-normalised, or [D] of a single image; with on_error="skip" a pair: [K, D] of the readable
-          ones and their int64 [K] places in `images`.
+          images and their int64 [K] places in `images`.
 
         Raises:
           UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
             texts alone.
-          TypeError: something that is no image.
+          TypeError: something that is not an image.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> images = embedder.encode_image([red, blue])
@@ -355,7 +356,7 @@ class Embedder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The model's prompts, name -> text; `config.vocabulary.prompt` stands before texts where none is named."""
+        """The model's prompts, name -> text; `config.vocabulary.prompt` precedes texts where no prompt is named."""
         return prompts_of(self.config)
 
     def encode_text(
@@ -376,15 +377,15 @@ class Embedder:
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
             likeliest one.
-          prompt: the name of one of the model's `prompts`, which stands before each text in place of the default
-            one; "" for no prompt at all.
+          prompt: the name of one of the model's `prompts`, which precedes each text in place of the default prompt;
+            "" for no prompt at all.
 
         Returns:
           float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
 
         Raises:
           UserError: embeddings that are not finite, or a prompt that the model does not have.
-          TypeError: something that is no string.
+          TypeError: something that is not a string.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
         >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
@@ -402,10 +403,10 @@ class Embedder:
             raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
         _check_batch_size(batch_size)
         texts = list(texts)  # a generator can be read once
-        for place, text in enumerate(texts):
+        for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(
-                    f"encode_text takes strings: number {place} is {text!r}, of type {type(text).__name__}."
+                    f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}."
                 )
         tag = f"<{language}> " if language and self.takes_languages else ""
         embed_texts = self._embed_texts
@@ -418,16 +419,16 @@ class Embedder:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
                 blocks.append(embed_texts(batch))
                 bar.update(len(batch))
-        places = {text: i for i, text in enumerate(unique)}
-        return self._checked(blocks, "texts")[[places[text] for text in encoded]] if encoded else self._checked([], "")
+        rows = {text: i for i, text in enumerate(unique)}
+        return self._checked(blocks, "texts")[[rows[text] for text in encoded]] if encoded else self._checked([], "")
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
         """The function that embeds texts with a prompt, and what must be put before them."""
-        known, default = self.prompts, self.config.vocabulary.prompt
-        if name and name not in known:
-            names = ", ".join(known) or "none at all (vocabulary.prompts)"
+        prompts, default = self.prompts, self.config.vocabulary.prompt
+        if name and name not in prompts:
+            names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
             raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
-        text = known.get(name, "")
+        text = prompts.get(name, "")
         if text.startswith(default):
             return self._embed_texts, text.removeprefix(default)
         if self._head not in self._prompted:
@@ -479,7 +480,7 @@ class Embedder:
           progress: as in `encode_image`.
 
         Returns:
-          int64 [M, k], places in `images`, the closest first, equal ones in their order; and their cosines,
+          int64 [M, k], places in `images`, the closest first, equally close images in their order; and their cosines,
           float32 [M, k].
 
         Raises what `similarity` raises, and `ValueError` for a `k` below 1.
@@ -492,9 +493,9 @@ class Embedder:
         if k < 1:
             raise ValueError(f"k is {k}: expected at least 1.")
         cosines = self.similarity(images, texts, progress).T  # [M, N]
-        places: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-        closest: Embeddings = np.take_along_axis(cosines, places, axis=1)
-        return places, closest
+        rows: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        closest: Embeddings = np.take_along_axis(cosines, rows, axis=1)
+        return rows, closest
 
     def encode_labels(
         self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
@@ -617,7 +618,7 @@ class Embedder:
     def _given(self, embeddings: Embeddings) -> Embeddings:
         if embeddings.shape[1] != self.embedding_size:
             raise ValueError(
-                f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
+                f"Embeddings are {embeddings.shape[1]} wide, this model's {self.embedding_size}: they are of "
                 "another model."
             )
         if not np.isfinite(embeddings).all():
@@ -667,7 +668,7 @@ def _is_image(value: object) -> TypeIs[Image]:
 def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
     """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
 
-    A text has at most a token for each byte, begin, end, and what stands before it; padding counts as tokens.
+    A text has at most a token for each byte, begin, end, and the prompt; padding counts as tokens.
     """
     begin = 0
     while begin < len(texts):

@@ -1,4 +1,4 @@
-"""The one error for what users can correct, and what messages of errors share."""
+"""The one error for mistakes that users can correct, and the words that messages share."""
 
 from __future__ import annotations
 

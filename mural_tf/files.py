@@ -1,8 +1,8 @@
 """Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
 
-A process that is killed while it writes leaves what was there before, or nothing, and at most something hidden beside
-it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for
-them; a folder has one writer at a time, and the next one removes what the last one left. The same holds for a machine
+A process that is killed while it writes leaves the old file or no file, and at most a hidden file next to it with a
+name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for them; a
+folder has one writer at a time, and the next one removes what the last one left. The same holds for a machine
 that loses its power: what gets its name is on the disk before (`sync`).
 """
 
@@ -37,13 +37,13 @@ if typing.TYPE_CHECKING:
     import numpy as np
 
 PACKAGE = "package://"  # begins the name of an installed Python package
-PARTIAL = ".partial"  # ends the names of what is still being written
+PARTIAL = ".partial"  # ends the names of files that are still being written
 
 
 def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
     """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
 
-    `package://NAME` is the folder of an installed Python package, which may carry weights; nothing of it is run.
+    `package://NAME` is the folder of an installed Python package, which may carry weights; its code is not run.
     `package://NAME/FILE` is a file in it.
     Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a package that is not
     there.
@@ -91,7 +91,7 @@ def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
 
 
 def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
-    """Returns the sorted files and folders that a name stands for, which may hold wildcards: `**`, `*`, `?`, `[…]`."""
+    """Returns the sorted files and folders that match a name, which may hold wildcards: `**`, `*`, `?`, `[…]`."""
     if isinstance(as_path(pattern), RemotePath):
         return remote.find(str(pattern))
     return sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
@@ -135,7 +135,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a temporary name, beside `path` or on this machine, that becomes `path` when the block ends well."""
+    """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
     path = as_path(path)
     if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
         with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +153,7 @@ def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives an empty hidden folder beside `path`, for one process at a time, that is removed when the block ends."""
+    """Gives an empty hidden folder next to `path`, for one process at a time, that is removed when the block ends."""
     path = pathlib.Path(path)
     folder = path.with_name(f".{path.name}{PARTIAL}")
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
@@ -166,10 +166,10 @@ def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.Path]:
-    """Gives a scratch folder that becomes `path`, in place of what is there, when the block ends without an error.
+    """Gives a scratch folder that becomes `path`, in place of the old folder, when the block ends without an error.
 
-    Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, goes first of
-    what was there, and comes last.
+    Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, is removed
+    first, and written last.
     """
     path = as_path(path)
     if isinstance(path, RemotePath):
@@ -216,8 +216,8 @@ def remove_tree(folder: str | pathlib.Path) -> None:
 def write_whole(path: str | pathlib.Path, text: str) -> None:
     """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed.
 
-    Names of files may hold bytes that are no UTF-8, for which Python has lone surrogates: these are written as \\udcff,
-    which can be printed, and which JSON reads back as the same name.
+    Names of files may hold bytes that are not UTF-8, for which Python has lone surrogates: these are written as
+    \\udcff, which can be printed, and which JSON reads back as the same name.
     """
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -257,7 +257,7 @@ def json_field(values: Mapping, name: str, kind: type, path: str | pathlib.Path,
       name: the key; "a.b" is the key b of the object a.
       kind: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float] and so on.
       path: the file, for the message.
-      default: what a key that is not there stands for.
+      default: the value of a missing key.
 
     Raises:
       UserError: the key is missing and has no default, or holds something else; one line that says what.
@@ -273,23 +273,23 @@ def json_field(values: Mapping, name: str, kind: type, path: str | pathlib.Path,
 
 
 def check_json(value, kind: type, name: str, path: str | pathlib.Path):
-    """Returns a value that stood under `name` in a file; raises `UserError` if it is of another kind (`json_field`)."""
+    """Returns the value that a file has under `name`; raises `UserError` if it is of another kind (`json_field`)."""
     if not _is_kind(value, kind):
         raise UserError(f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(kind)}: correct or restore it.")
     return value
 
 
-def _is_kind(value, kind: type) -> bool:
-    outer, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+def _is_kind(value, expected: type) -> bool:
+    outer, inner = typing.get_origin(expected) or expected, typing.get_args(expected)
     if isinstance(value, bool) or not isinstance(value, (int, float) if outer is float else outer):
         return outer is bool and isinstance(value, bool)
     items = value.values() if outer is dict else value
     return not inner or all(_is_kind(item, inner[-1]) for item in items)
 
 
-def _describe(kind: type) -> str:
-    inner = typing.get_args(kind)
-    name = _KINDS[typing.get_origin(kind) or kind][0]
+def _describe(expected: type) -> str:
+    inner = typing.get_args(expected)
+    name = _KINDS[typing.get_origin(expected) or expected][0]
     return f"{name} of {_KINDS[typing.get_origin(inner[-1]) or inner[-1]][1]}" if inner else name
 
 
@@ -309,7 +309,7 @@ def read_array(path: str | pathlib.Path) -> np.ndarray:
     return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
 
 
-def forget(array: np.ndarray) -> None:
+def release_pages(array: np.ndarray) -> None:
     """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
     mapped = getattr(array, "base", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
@@ -321,7 +321,7 @@ def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
     """Holds `path` against other processes; a process that dies lets go.
 
     Waits for the process that has it, or raises `UserError` with the message `busy` if given. Object stores
-    have no locks: there nobody waits, and two processes at once write the same names.
+    have no locks: there no process waits, and two processes at once write the same names.
     """
     if isinstance(path, RemotePath):
         yield

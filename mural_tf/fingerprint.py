@@ -1,4 +1,4 @@
-"""Which model vectors are of, known by what the model does: its vectors of a few fixed texts and pictures."""
+"""Which model made vectors: a model is known by its vectors of a few fixed texts and pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """Which model an index belongs to, known by what the model does: its vectors of a few fixed texts and pictures.
+    """Which model an index belongs to, known by the model's vectors of a few fixed texts and pictures.
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.
@@ -60,7 +60,7 @@ class Fingerprint:
         return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
-def take(embedder) -> Fingerprint:
+def take_fingerprint(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
@@ -70,17 +70,17 @@ def take(embedder) -> Fingerprint:
     """
     probes = encode_probes(embedder)
     path, step = str(getattr(embedder, "path", "")), getattr(embedder, "step", None)
-    found, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
+    fingerprint, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
     if original is None:
-        return found
-    known, bound = Fingerprint(original.probes, path, step), original.bound
-    distance = known.distance(found)
+        return fingerprint
+    original_fingerprint, bound = Fingerprint(original.probes, path, step), original.bound
+    distance = original_fingerprint.distance(fingerprint)
     if not distance <= bound:
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
             f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
         )
-    return known
+    return original_fingerprint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 
 
 def text_hash(text: str) -> int:
-    """Returns 64 bits that stand for a text, the same on every machine."""
-    return bytes_hash(text.encode("utf-8", "surrogatepass"))  # of a file's name, too, which may be no UTF-8
+    """Returns a text's hash of 64 bits, the same on every machine."""
+    return bytes_hash(text.encode("utf-8", "surrogatepass"))  # of a file's name, too, which may be invalid UTF-8
 
 
 def bytes_hash(data: bytes) -> int:
-    """Returns 64 bits that stand for bytes."""
+    """Returns the bytes' hash of 64 bits."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 

@@ -1,7 +1,7 @@
 """Models by their names on the Hugging Face Hub: `hf://ORG/NAME`, `hf://ORG/NAME@REVISION`, `hf://ORG/NAME/FILE`.
 
 huggingface_hub (the extra `hub`) fetches them into its cache, so its environment holds: HF_HOME and HF_HUB_CACHE,
-HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small ones that describe a
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small files that describe a
 model, then the weights that these lead to; pickles never, nor the same weights once more for other runtimes.
 """
 
@@ -58,10 +58,10 @@ def parse(text: str) -> Name:
     """Returns the parts of a name; raises `UserError` for any other form."""
     part = r"[\w-](?:[\w.-]*[\w-])?"
     form = rf"hf://({part}/{part})(?:@(refs/[a-z]+/[^/@]+|[^/@]+))?(?:/([^@]+))?"
-    found = re.fullmatch(form, text, re.ASCII)
-    if not found or ".." in text or "--" in found[1]:
+    match = re.fullmatch(form, text, re.ASCII)
+    if not match or ".." in text or "--" in match[1]:
         raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
-    name = Name(found[1], found[2] or "", (found[3] or "").strip("/"))
+    name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
     if name.file.endswith(PICKLES):
         raise UserError(
             f"{text} is a pickle, which can run any code when it is opened, and is not fetched: docs/checkpoints.md "
@@ -123,8 +123,8 @@ def _weights(folder: pathlib.Path) -> list[str]:
         if any(folder.glob(description)):
             return list(patterns)
     wanted = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
-    for place in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
-        wanted += [f"{place}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
+    for module in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
+        wanted += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
     return wanted
 
 
@@ -186,7 +186,7 @@ def _one_line(text: str, name: Name) -> Iterator[None]:
         if getattr(getattr(error, "response", None), "status_code", 0) == 401:
             raise UserError(_no_model(text, name)) from None
         raise UserError(
-            f"{text} was not fetched whole: {_reason(error)}. The same command again goes on from what is there."
+            f"{text} was not fetched whole: {_reason(error)}. The same command again fetches the rest."
         ) from None
 
 

@@ -16,26 +16,26 @@ from mural_tf.config_file import load_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_description, newest_version
-from mural_tf.progress import tell
-from mural_tf.remote_folders import local_model, shown
+from mural_tf.progress import announce
+from mural_tf.remote_folders import display_name, local_model
 from mural_tf.trust import trusting
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and what marks it
+LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
     """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
 
-    Of a workdir `checkpoint` takes the "result", or the "latest" or dev's "best" weights; see docs/training.md.
+    For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
-    elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
-    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); a folder of
-    Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of single towers
-    must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`
-    names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
+    elsewhere; images are resized as the export's config.json next to it says, without that file straight to the
+    module's size. ALIGN is a folder that Hugging Face's `AlignModel` and its processor save (`kakaobrain/align-base`);
+    a folder of Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of
+    single towers must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or
+    `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
     docs/reliability.md.
@@ -50,9 +50,9 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     try:
         embedder = _load(local_model(path), checkpoint, trust)
     except UserError as error:
-        if shown(error) == str(error):
+        if display_name(error) == str(error):
             raise
-        raise UserError(shown(error)) from None  # by the name that was given, not by the copy's
+        raise UserError(display_name(error)) from None  # by the name that was given, not by the copy's
     embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust)
     return embedder
 
@@ -67,7 +67,7 @@ def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
-    tell(f"Loading {shown(path)} …")
+    announce(f"Loading {display_name(path)} …")
     if (path / LITE).is_file():
         return lite_embedder(path)
     if importlib.util.find_spec("tensorflow") is None:
@@ -81,9 +81,9 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
         return _load_export(path)
     from mural_tf.pretrained.importers import kind_of
 
-    kind = kind_of(path)
-    if kind:
-        return _load_foreign(path, kind)
+    checkpoint_kind = kind_of(path)
+    if checkpoint_kind:
+        return _load_foreign(path, checkpoint_kind)
     if (path / "config.json").is_file():
         with trusting(trust):
             return _load_workdir(path, checkpoint)
@@ -108,7 +108,7 @@ def lite_embedder(folder: pathlib.Path, model: Any = None) -> Embedder:
         model.text_function(),
         model.embedding_size,
         model.config,
-        shown(folder),
+        display_name(folder),
         model.step,
         {head: model.text_function(head) for head in model.heads},
         {head: model.text_function(head, prompt="") for head in heads},
@@ -122,7 +122,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
     from mural_tf.training.trained_model import load_trained
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
-    embedder = Embedder.from_model(model, tokenizer, config, shown(path), step)
+    embedder = Embedder.from_model(model, tokenizer, config, display_name(path), step)
 
     def use_training_states() -> None:
         find_known_texts(model, config, path)
@@ -134,31 +134,38 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    from mural_tf.pretrained.importers import SOURCES, import_weights, starting_config
+    from mural_tf.pretrained.importers import IMPORTERS, import_weights, starting_config
     from mural_tf.pretrained.origin import origin_of
     from mural_tf.text import tokenizer_of
 
-    if not SOURCES[source].method or SOURCES[source].vocabulary is None:
+    if not IMPORTERS[source].method or IMPORTERS[source].vocabulary is None:
         raise UserError(
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import {source} --weights={path} --workdir=…, see docs/checkpoints.md."
         )
     model, config, pieces = import_weights(source, path, starting_config(source))
     config.origin = str(origin_of(source, path))
-    return Embedder.from_model(model, tokenizer_of(config, pieces), config, shown(path))
+    return Embedder.from_model(model, tokenizer_of(config, pieces), config, display_name(path))
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
-    from mural_tf.encoders.saved_models import load_saved_model
+    from mural_tf.encoders.saved_models import check_graph, load_saved_model
 
     encoders = ("image_encoder", "text_encoder")
     number = newest_version(path, encoders)
     config = load_config(description(path, number) / "config.json")
-    image_encoder, text_encoder = (load_saved_model(path / name / str(number)) for name in encoders)
-    image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
+    check_graph(path / "image_encoder" / str(number))
+    text_encoder = load_saved_model(path / "text_encoder" / str(number))
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
+
+    @functools.cache
+    def image_encoder() -> Any:  # only when a picture comes: it takes as long to load as texts take to be answered
+        return load_saved_model(path / "image_encoder" / str(number))
+
+    def embed_images(images: tf.Tensor) -> tf.Tensor:
+        return _signature(image_encoder(), "image_bytes", path / "image_encoder")(image_bytes=images)["embedding"]
 
     def check_image(data: tf.Tensor) -> tf.Tensor:  # the exported graph does not say so: it gives a row of zeros
         prepare_image(data, config.image_tower)
@@ -176,15 +183,15 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     embedder = Embedder.from_tensorflow(
         check_image,
-        lambda images: image_signature(image_bytes=images)["embedding"],
+        embed_images,
         lambda texts: text_signature(text=texts)["embedding"],
         int(text_signature.structured_outputs["embedding"].shape[-1]),
         config,
-        shown(path),
+        display_name(path),
         text_heads=heads,
         prompted=prompted,
     )
-    embedder.saved_models = dict(zip(encoders, (image_encoder, text_encoder)))
+    embedder.saved_models = lambda: {"image_encoder": image_encoder(), "text_encoder": text_encoder}
     return embedder
 
 
@@ -217,7 +224,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         embed_texts,
         int(embed_texts(tf.constant([""])).shape[-1]),
         config,
-        shown(path),
+        display_name(path),
     )
 
 

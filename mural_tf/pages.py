@@ -40,7 +40,7 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], title: str) 
 
     Args:
       series: name -> points (x >= 0, y); NaN and infinity are left out.
-      title: says to those who do not see the chart what it shows; the last values are added.
+      title: describes the chart for readers who do not see it; the last values are added.
     """
     lines = {name: _thinned([point for point in points if is_finite(point[1])]) for name, points in series.items()}
     lines = {name: points for name, points in lines.items() if points}

@@ -34,8 +34,8 @@ class Status(NamedTuple):
 class RemotePath:
     """A file or folder elsewhere. Folders are only the beginnings of names: none has to be made, none is empty.
 
-    Every method raises `UserError` where no client for the scheme is installed, and `OSError` for what fails: also for
-    a bucket that is not there, and for a store that does not answer.
+    Every method raises `UserError` where no client for the scheme is installed, and `OSError` for failures: also for a
+    bucket that does not exist, and for a store that does not answer.
     """
 
     address: str
@@ -124,20 +124,20 @@ class RemotePath:
     def files(self) -> list[RemotePath]:
         """Returns all files below, sorted, without folders."""
         scheme, names = self.address.partition("://")[0], self._ask(lambda store: store.find(self.address))
-        found = [RemotePath(f"{scheme}://{name.lstrip('/')}") for name in sorted(names)]
-        return [path for path in found if str(path).startswith(f"{self.address}/")]  # a file is not below itself
+        paths = [RemotePath(f"{scheme}://{name.lstrip('/')}") for name in sorted(names)]
+        return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields files and folders below that fit a pattern: `*`, `?`, `[…]` within a name, `**/` for any folders."""
         fits, depth = _matcher(pattern), None if "**/" in pattern else pattern.count("/") + 1
-        found: dict[str, None] = {}
+        matches: dict[str, None] = {}
         for path in self.files():
             parts = path.relative_to(self).split("/")
             for end in (depth,) if depth else range(1, len(parts) + 1):
                 below = "/".join(parts[:end])
                 if fits(below):
-                    found[below] = None
-        yield from (self / below for below in found)
+                    matches[below] = None
+        yield from (self / below for below in matches)
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields all files below that fit a pattern."""
@@ -194,7 +194,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def find(pattern: str) -> list[RemotePath]:
-    """Returns the sorted files and folders that a name stands for, which may hold wildcards behind its first folder."""
+    """Returns the sorted files and folders that match a name, which may hold wildcards behind its first folder."""
     wild = re.search(r"[*?\[]", pattern)
     if not wild:
         path = RemotePath(pattern)
@@ -205,7 +205,7 @@ def find(pattern: str) -> list[RemotePath]:
 
 @contextlib.contextmanager
 def failures_of(name: str) -> Iterator[None]:
-    """Raises what a store's client raises as `OSError` with the name and one line of what is wrong."""
+    """Raises the errors of a store's client as `OSError` with the name and one line of explanation."""
     try:
         yield
     except (UserError, MemoryError):
@@ -236,7 +236,7 @@ def check_scheme(name: str) -> None:
 def let_tensorflow_read(name: str) -> None:
     """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
 
-    Raises `UserError` if this TensorFlow has none: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
+    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
     """
     import tensorflow as tf
 

@@ -6,7 +6,7 @@ import unicodedata
 
 
 def printable(name: object) -> str:
-    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8."""
+    """Returns the name of a file or place with \\udcff and the like for bytes that are not UTF-8."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""What a command shows while its user waits: a line before what takes long, and bars.
+"""What a command shows while its user waits: a line before long work, and bars.
 
 Everything goes to stderr; stdout is for results. Who calls the library from Python hears nothing, and sees bars as tqdm
 draws them.
@@ -18,8 +18,8 @@ _commands = 0  # that run in this process
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[None]:
-    """Makes `tell` speak in this block, in all threads."""
+def announcing() -> Iterator[None]:
+    """Makes `announce` speak in this block, in all threads."""
     global _commands
     _commands += 1
     try:
@@ -28,7 +28,7 @@ def telling() -> Iterator[None]:
         _commands -= 1
 
 
-def tell(line: str) -> None:
+def announce(line: str) -> None:
     """Prints a line on stderr where a command runs: what now begins and takes long."""
     if _commands:
         print(line, file=sys.stderr, flush=True)

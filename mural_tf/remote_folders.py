@@ -4,7 +4,7 @@
 also gets models by their names on the Hugging Face Hub (hugging_face.py).
 `local_folder` gives a folder to work in, a workdir or an index. At its start it gets what the store has; from then on a
 thread uploads what changed, every `EVERY` seconds, and once more at the end. A machine that is preempted loses at most
-what was not uploaded yet: the same command on another machine goes on from what is in the store. A mounted bucket
+the files that were not uploaded yet: the same command on another machine goes on from the store. A mounted bucket
 (gcsfuse, rclone) does not promise this: there a checkpoint's index may arrive before its data.
 
 Stores have no locks. `in_use.lock` says who has the folder, and is written again with every look: a run that finds one
@@ -44,11 +44,11 @@ _OF_SQLITE = ("-wal", "-shm", "-journal")  # of a database that is open
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
 _copies: list[tempfile.TemporaryDirectory] = []
-_shown: dict[str, str] = {}  # folder of this machine that stands for one of a store -> the name that the user gave
+_shown: dict[str, str] = {}  # folder of this machine that replaces a store's -> the name that the user gave
 _named: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
 
-def shown(text: object) -> str:
+def display_name(text: object) -> str:
     """Returns a path, or a text with paths, as the user knows them: of a store or the Hub, where a folder copies it."""
     return _replaced(str(text), {**_shown, **_named})
 
@@ -65,7 +65,7 @@ def _replaced(text: str, names: dict[str, str]) -> str:
 
 
 def local_copy(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a file or folder on this machine with what one of a store holds; a local one is returned as it is.
+    """Returns a file or folder on this machine with the content of a store's; a local path is returned as it is.
 
     A model by its name, `hf://ORG/NAME`, lies in the Hub's cache and stays there. Copies of a store last as long as the
     process (`remove_copies`). Raises `UserError` if it is missing, or it cannot be read.
@@ -74,25 +74,25 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
         local = hugging_face.fetch(os.fspath(path))
         _named[str(local)] = os.fspath(path)
         return local
-    found = as_path(path)
-    if isinstance(found, pathlib.Path):
-        return found
+    original = as_path(path)
+    if isinstance(original, pathlib.Path):
+        return original
     copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
     _copies.append(copies)
-    local = pathlib.Path(copies.name, found.name)
-    _shown[str(local)] = str(found)
-    with _one_line(f"Cannot read {found}"):
-        for source in found.files():
-            _download(source, local / source.relative_to(found))
-        if not local.exists() and found.is_file():
-            _download(found, local)
+    local = pathlib.Path(copies.name, original.name)
+    _shown[str(local)] = str(original)
+    with _one_line(f"Cannot read {original}"):
+        for source in original.files():
+            _download(source, local / source.relative_to(original))
+        if not local.exists() and original.is_file():
+            _download(original, local)
     if not local.exists():
-        raise UserError(f"{found} does not exist, is empty, or may not be read.")
+        raise UserError(f"{original} does not exist, is empty, or may not be read.")
     return local
 
 
 def local_model(path: str | os.PathLike) -> pathlib.Path:
-    """Returns `local_copy` of what names a model; raises `UserError` also for ORG/NAME that is no folder here."""
+    """Returns `local_copy` of a model's name; raises `UserError` also for ORG/NAME without such a folder here."""
     local = local_copy(path)
     if not local.exists() and (remedy := hugging_face.suggestion(path)):
         raise UserError(f"{path} does not exist: {remedy}.")
@@ -100,7 +100,7 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns `as_path` of what names a model, without a copy of a store's; a name on the Hub is its folder here."""
+    """Returns `as_path` of a model's name, without a copy of a store's folder; a name on the Hub is its folder here."""
     return local_copy(path) if hugging_face.is_name(path) else as_path(path)
 
 
@@ -173,7 +173,7 @@ class Mirror:
             if before := self._held():
                 print(f"{self.store} was last used by {before['holder']}: waiting {LEASE:.0f} s for a sign of it.",
                       flush=True)  # fmt: skip
-                time.sleep(LEASE)  # by this machine's clock: another one's may be wrong
+                time.sleep(LEASE)  # by this machine's clock: another machine's may be wrong
                 if (now := self._held()) and now != before:
                     raise UserError(
                         f"{self.store} is in use by another run ({now['holder']}). Wait until it ends, or name another "
@@ -211,22 +211,22 @@ class Mirror:
     def push(self) -> None:
         """Uploads what changed since the last time, and deletes what is gone."""
         with self._pushing:
-            found = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
-            for name in sorted(found, key=_order):
+            files = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
+            for name in sorted(files, key=_order):
                 if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
                     continue  # its data came after this look: next time
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                    state = _state(found[name])
+                    state = _state(files[name])
                     if self._pushed.get(name) != state:
-                        copy_file(found[name], self.store / name)
+                        copy_file(files[name], self.store / name)
                         self._pushed[name] = state
-            gone = [name for name in self._pushed if name not in found and not (self.local / name).exists()]
+            gone = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
             for name in sorted(gone, key=_order, reverse=True):  # what says that others are complete goes before them
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
 
     def _name(self, path: pathlib.Path) -> str:
-        """Returns a complete file's name below the folder, "" for what is not to be uploaded."""
+        """Returns a complete file's name below the folder, "" for files that are not uploaded."""
         name = path.relative_to(self.local).as_posix()
         hidden = any(part.startswith(".") for part in name.split("/")) or name.endswith((PARTIAL, LOCK, *_OF_SQLITE))
         return "" if hidden or not path.is_file() else name
@@ -249,7 +249,7 @@ class Mirror:
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
     def _held(self) -> dict | None:
-        """Who has the folder, `None` if nobody."""
+        """The holder of the folder, `None` if it is free."""
         try:
             return json.loads(self._lock.read_text())
         except FileNotFoundError:

@@ -40,14 +40,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 2**24  # bytes; a longer one is passed over without being held in memory
 TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
 _CHUNK = 2**16  # bytes that are read at a time
-_SKIPPED = 2**20  # the same, of what is only counted
+_SKIPPED = 2**20  # the same, of lines that are only counted
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged file raises
 
 
 def refuse_failure(error: BaseException, path: object) -> None:
     """Raises `UserError` for a disk, a store, permissions or descriptors that fail: another run may read the file.
 
-    What a reader says of damaged content has no number, or that of an impossible place in the file.
+    A reader's error on damaged content has no number, or the number of an impossible place in the file.
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EOVERFLOW):
         reason = error.strerror or error
@@ -119,7 +119,7 @@ def is_text(value: Any) -> bool:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns a JSON object; raises `ValueError` for anything else, also for what is nested too deeply to be read."""
+    """Returns a JSON object; raises `ValueError` for anything else, also for one nested too deeply to be read."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -139,8 +139,8 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
     path = as_path(path)
     try:
         if isinstance(path, pathlib.Path):
-            kind = os.stat(path).st_mode
-            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would wait for its other end
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its other end
                 raise UserError(f"Cannot read {path}: it is not a regular file.")
         file = path.open("rb")
     except OSError as error:
@@ -185,7 +185,7 @@ def bounded_lines(content: IO[bytes], part: Part = WHOLE) -> Iterator[bytes | No
 
 
 def buffered(content: IO[bytes]) -> io.BufferedReader:
-    """Returns a file as one that can be looked into; of compressed ones, what comes before damage is not lost."""
+    """Returns a file that can be looked into; of a compressed file, the content before damage is not lost."""
     return content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
 
 
@@ -216,10 +216,10 @@ def skip_lines(content: io.BufferedReader, count: int) -> int:
             last = content.read(len(chunk))[-1:]
             count -= lines
             continue
-        place = -1
+        end = -1
         for _ in range(count):
-            place = chunk.index(b"\n", place + 1)
-        content.read(place + 1)
+            end = chunk.index(b"\n", end + 1)
+        content.read(end + 1)
         return 0
     return max(0, count - (last != b"\n"))
 
@@ -230,8 +230,8 @@ def decode(data: bytes) -> str:
     No text has one, but a block of a file that was never written consists of them: all lines there are one line then.
     """
     if b"\0" in data:
-        place = data.index(b"\0")
-        raise UnicodeDecodeError("utf-8", data, place, place + 1, "null character")
+        index = data.index(b"\0")
+        raise UnicodeDecodeError("utf-8", data, index, index + 1, "null character")
     return data.decode("utf-8")
 
 
@@ -262,8 +262,8 @@ def read_lines(
                     text = decode(line.rstrip(b"\n").removesuffix(b"\r"))
                 except UnicodeDecodeError:
                     text = None
-                    kind = "text with a null character" if b"\0" in line else "text that is not UTF-8"
-                    on_problem(kind, f"{path}:{number}")
+                    problem = "text with a null character" if b"\0" in line else "text that is not UTF-8"
+                    on_problem(problem, f"{path}:{number}")
                 yield number, text
         except DAMAGED as error:
             refuse_failure(error, path)

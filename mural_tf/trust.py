@@ -38,7 +38,7 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
+    """Whether a block around the caller is one of `trusting`: for callers that pass it on to other processes."""
     return _TRUSTING.get()
 
 
@@ -49,7 +49,7 @@ def names_code(config: ConfigDict) -> bool:
 
 
 def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored configuration names code that nobody has vouched for.
+    """Raises `UserError` if a stored configuration names code that the user has not vouched for.
 
     Args:
       stored: what the file `path` holds.
@@ -63,13 +63,13 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
 def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
     """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
-    known = _handles(given).values() if given is not None else ()
+    given_handles = _handles(given).values() if given is not None else ()
     for field, handle in _handles(stored).items():
-        if needs_trust(handle) and handle not in known and not _TRUSTING.get():
+        if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
             raise UserError(
                 f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
-                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are. If you trust whoever "
-                "made it: --trust, in Python trust=True."
+                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are. If you trust its "
+                "author: --trust, in Python trust=True."
             )
 
 

@@ -23,7 +23,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import storage_errors
 from mural_tf.progress import tqdm
 
-POLL = 0.2  # seconds between two looks at what is finished
+POLL = 0.2  # seconds between two looks at finished blocks
 FEWER = "run the same command again with fewer --workers. What is finished is kept."
 
 
@@ -125,7 +125,7 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
             # Processes that are started meanwhile never hear of Ctrl-C: they end with this one.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                running |= {pool.submit(_call, one) for one in itertools.islice(elements, 2 * count - len(running))}
+                running |= {pool.submit(_call, item) for item in itertools.islice(elements, 2 * count - len(running))}
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if not running:

@@ -1,1 +1,1 @@
-"""What a model has learned: which languages it sees as similar, and what it gets wrong. Arrays in, files out."""
+"""What a model has learned: which languages it sees as similar, and its mistakes. Arrays in, files out."""

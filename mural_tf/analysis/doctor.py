@@ -33,6 +33,7 @@ FEW_PAIRS = 0.1  # of the pairs of the language with most
 UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats a piece
 SMOOTHING = 0.1  # added to the count of each piece
 MOST_RECORDS = 200_000  # of either kind that are read
+ROW = "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}"
 PROFILE_TEXTS = 2_000  # of a language's training texts whose pieces are counted
 
 WELL, LABELS, VOCABULARY, CUT_TEXTS, PAIRS, STAGE = "well", "labels", "vocabulary", "cut texts", "pairs", "stage"
@@ -84,11 +85,11 @@ class Language:
 
 def read_texts(data_dir: str, split: str) -> TextsByLanguage:
     """Reads the split, and of training up to `MOST_RECORDS` of each kind; raises `UserError` without such a split."""
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             if text.strip():
-                found.setdefault(language, {}).setdefault(record.image_id, text)
+                texts.setdefault(language, {}).setdefault(record.image_id, text)
     training: dict[str, list[str]] = collections.defaultdict(list)
     counts = {kind: collections.Counter() for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
     for kind, count in counts.items():
@@ -96,7 +97,7 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
             count[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)
-    return TextsByLanguage(found, training, *counts.values())
+    return TextsByLanguage(texts, training, *counts.values())
 
 
 def _training_texts(data_dir: str, kind: str) -> Iterator[tuple[str, str]]:
@@ -131,11 +132,11 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     vectors = {
         name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()
     }
-    found = []
+    languages = []
     for name, (pieces, words) in divided.items():
         all_pieces = np.concatenate(pieces)
         cosines = [np.dot(vector, vectors[pivot][x]) for x, vector in vectors[name].items() if x in vectors[pivot]]
-        found.append(
+        languages.append(
             Language(
                 name,
                 captions=texts.captions[name],
@@ -148,11 +149,11 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
                 looks_like=_nearest(name, all_pieces, profiles),
             )
         )
-    of_pivot = next(language for language in found if language.name == pivot)
+    pivot_language = next(language for language in languages if language.name == pivot)
     most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
-    for language in found:
-        language.diagnosis = diagnose(language, of_pivot, most)
-    return found
+    for language in languages:
+        language.diagnosis = diagnose(language, pivot_language, most)
+    return languages
 
 
 def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
@@ -173,23 +174,21 @@ def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
     return PAIRS if language.pairs <= FEW_PAIRS * most_pairs else STAGE
 
 
-def describe(found: Sequence[Language], pivot: str, taught: bool = False) -> str:
+def describe(languages: Sequence[Language], pivot: str, taught: bool = False) -> str:
     """Returns a table, worst recall first, and a line of advice for each language that does not work well.
 
     `taught`: whether the model has had the stage of translations.
     """
     advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
-    ordered = sorted(found, key=lambda language: language.recall)
+    ordered = sorted(languages, key=lambda language: language.recall)
     rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
-    for one in ordered:
-        texts = (f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}")
-        rows.append((one.name, *texts, f"{one.cut:.1%}", f"{one.distance:.2f}", f"{one.recall:.1f}", one.diagnosis))
+    rows += [[*ROW.format(**dataclasses.asdict(language)).split(" "), language.diagnosis] for language in ordered]
     widths = [max(map(len, column)) for column in zip(*rows)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
     advised = [
-        f"{one.name}: {advice[one.diagnosis].format(**dataclasses.asdict(one), pivot=pivot)}."
-        for one in ordered
-        if one.diagnosis != WELL
+        f"{language.name}: {advice[language.diagnosis].format(**dataclasses.asdict(language), pivot=pivot)}."
+        for language in ordered
+        if language.diagnosis != WELL
     ] or [f"Every language has {BELOW:.0%} of {pivot}'s recall or more."]
     return "\n".join([*table, "", *advised, "See docs/languages.md."])
 
@@ -220,7 +219,7 @@ def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
     """Loads a workdir or an export, examines it, and returns what `describe` says.
 
-    Raises `UserError` for a model without word pieces beside it, or data without the split or the pivot.
+    Raises `UserError` for a model without word pieces in its folder, or data without the split or the pivot.
     """
     folder = local_model(model)
     embedder = loading.load(model)

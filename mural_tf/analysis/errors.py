@@ -1,4 +1,4 @@
-"""A page of queries and what one or two models found for them: for seeing what a model gets wrong ([MURAL] §5, A.5).
+"""A page of queries with the results of one or two models, to see a model's mistakes ([MURAL] §5, A.5).
 
     python -m mural_tf analyse errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
 
@@ -42,7 +42,7 @@ class Found:
 
 @dataclasses.dataclass
 class Searched:
-    """The query of this number and what each model found for it. `right`: the candidates that answer it."""
+    """A query and each model's results for it. `right`: the candidates that answer it."""
 
     number: int
     right: set[int]
@@ -68,7 +68,7 @@ def write_error_page(
       languages: to search with; none: all that there are.
       output: the page.
       queries: of each language and direction, at most.
-      show, seed: which ones, see `choose_queries`.
+      show, seed: how queries are chosen, see `choose_queries`.
 
     Raises:
       UserError: no such records, a language they do not hold, or no image that decodes.
@@ -109,13 +109,13 @@ def write_error_page(
 
 
 def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Returns the captions whose images were kept, and int64 [C]: the place of each one's image among them.
+    """Returns the captions whose images were kept, and int64 [C]: the place of each caption's image among these images.
 
     `kept`: int64 [K], rising: numbers of the pool's images.
     """
-    place = np.full(len(pool.image_numbers), -1)
-    place[kept] = np.arange(len(kept))
-    owners = place[pool.owners[language]]
+    row_of = np.full(len(pool.image_numbers), -1)
+    row_of[kept] = np.arange(len(kept))
+    owners = row_of[pool.owners[language]]
     return [text for text, owner in zip(pool.texts[language], owners) if owner >= 0], owners[owners >= 0]
 
 
@@ -152,12 +152,12 @@ def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 
         order = np.random.default_rng(seed).permutation(len(searched))[:count]
         return [searched[i] for i in sorted(order)]
     if show == "worse":
-        behind = [one for one in searched if one.found[0].rank > one.found[1].rank]
-        return sorted(behind, key=lambda one: one.found[1].rank / one.found[0].rank)[:count]
-    return evenly(sorted((one for one in searched if one.found[0].rank > 1), key=lambda one: one.found[0].rank), count)
+        behind = [x for x in searched if x.found[0].rank > x.found[1].rank]
+        return sorted(behind, key=lambda x: x.found[1].rank / x.found[0].rank)[:count]
+    return evenly(sorted((x for x in searched if x.found[0].rank > 1), key=lambda x: x.found[0].rank), count)
 
 
 def evenly(values: Sequence, count: int) -> list:
     """Returns at most `count` of the values: the first, the last, and some evenly between."""
-    places = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
-    return [values[place] for place in places]
+    indices = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
+    return [values[index] for index in indices]

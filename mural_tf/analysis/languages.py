@@ -8,7 +8,7 @@ languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and lan
 
 SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, for any rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
-canonical correlations of what is left.
+canonical correlations of the reduced vectors.
 """
 
 from __future__ import annotations
@@ -48,39 +48,33 @@ def map_languages(
     split: str,
     languages: Sequence[str],
     output: str | pathlib.Path,
-    *,
-    variance: float = 0.99,
-    neighbours: int = 0,
-    least_share: float = 0.5,
 ) -> tuple[list[str], np.ndarray]:
     """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
 
     Args:
-      data_dir, split, languages, least_share: see `read_parallel`.
+      data_dir, split, languages: see `read_parallel`.
       output: folder of the map.
-      variance: see `basis`.
-      neighbours: see `laplacian_eigenmap`.
 
     Raises:
       UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
     """
-    texts, notes = read_parallel(data_dir, split, languages, least_share)
+    texts, notes = read_parallel(data_dir, split, languages)
     chosen, number = list(texts), len(next(iter(texts.values())))
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
     try:
-        matrix = svcca_matrix(embeddings, variance)
+        matrix = svcca_matrix(embeddings)
     except ValueError as error:
         raise UserError(
             f"The languages cannot be compared: {error} All {len(chosen)} languages share {number} sentences; fewer "
-            "--languages or a larger --least_share leave more."
+            "--languages leave more."
         ) from None
-    points = laplacian_eigenmap(matrix, neighbours)
+    points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    of_matrix = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
-    _write_csv(folder / "similarity.csv", [["language", *chosen], *of_matrix])
-    of_points = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
-    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *of_points])
+    similarities = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
+    _write_csv(folder / "similarity.csv", [["language", *chosen], *similarities])
+    coordinates = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
+    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *coordinates])
     drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
     for line in [*notes, *describe_neighbours(matrix, chosen)]:
         print(line)
@@ -94,7 +88,7 @@ def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
 
 
 def describe_neighbours(matrix: np.ndarray, languages: Sequence[str], count: int = 3) -> list[str]:
-    """Returns a line for each language: the ones most similar to it."""
+    """Returns a line for each language: the languages most similar to it."""
     lines = []
     for language, row in zip(languages, matrix - 2 * np.eye(len(matrix))):
         nearest = np.argsort(-row, kind="stable")[:count]
@@ -135,8 +129,8 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
     It is the mean canonical correlation: of the singular values of two orthonormal bases' product.
-    All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
-    gaps would look similar.
+    All matrices must embed the same sentences: correlations found in fewer sentences are larger, so that languages with
+    the same gaps would look similar.
     """
     if len({len(rows) for rows in embeddings}) > 1:
         raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
@@ -148,13 +142,13 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     return matrix
 
 
-def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 0) -> np.ndarray:
+def laplacian_eigenmap(similarity: np.ndarray, seed: int = 0) -> np.ndarray:
     """Returns float64 [L, 2]: the two smooth directions of the similarity graph (Belkin and Niyogi, 2003).
+
+    The graph has an edge between any two languages, as Kudugunta et al. (2019) and MURAL have it.
 
     Args:
       similarity: [L, L], symmetric, not negative.
-      neighbours: keep the edges to each language's most similar ones only (an edge stays if either end keeps it);
-        0: all edges, as Kudugunta et al. (2019) and MURAL.
       seed: of the solver's start.
 
     Raises:
@@ -168,9 +162,6 @@ def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 
         raise UserError(f"A map needs at least four languages; got {len(similarity)}.")
     weights = np.array(similarity, np.float64)
     np.fill_diagonal(weights, 0.0)
-    if neighbours:
-        bound = np.sort(weights, axis=1)[:, -min(neighbours, len(weights) - 1)]
-        weights = np.where((weights >= bound[:, None]) | (weights >= bound), weights, 0.0)
     embedding = SpectralEmbedding(2, affinity="precomputed", random_state=seed, eigen_solver="arpack")
     return embedding.fit_transform(weights)
 
@@ -203,9 +194,9 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
         color, marker = pyplot.get_cmap("tab20")(number % 20), "os^DvP"[number // 20 % 6]
         axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
     axes.autoscale_view()
-    places = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
+    in_points = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(places, np.array([(extent.width + 2, LABEL) for extent in extents]))
+    offsets = label_offsets(in_points, np.array([(extent.width + 2, LABEL) for extent in extents]))
     line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
     for point, offset, language in zip(points, offsets, languages):
         arrow = line if np.hypot(*offset) > FAR else None
@@ -223,8 +214,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
 def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
 
-    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as what is
-    returned, [L, 2].
+    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
+    result, [L, 2].
     """
     distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first

@@ -301,10 +301,10 @@ def _captioned(index) -> list[int]:
 
 def _is_index_of(place: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
-    from mural_tf.fingerprint import TOLERANCE, take
+    from mural_tf.fingerprint import TOLERANCE, take_fingerprint
     from mural_tf.search.index import model_of
 
-    model, known = take(embedder), model_of(place)
+    model, known = take_fingerprint(embedder), model_of(place)
     if known is None or model.distance(known) <= TOLERANCE:
         return known is not None
     print(f"{place} is of another model than {model.describe()}: it is made anew.")

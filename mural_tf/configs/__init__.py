@@ -29,14 +29,14 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
     fields, given = variants[variant], {}
     for word in words:
         name, _, value = word.partition("=")
-        kind = fields.get(name)
-        if kind is None or not (value.isdecimal() if kind is int else value if kind is str else value in kind):
-            known = ", ".join(map(_shown, fields.items())) or "no more"
-            raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {known}.")
-        given[name] = int(value) if kind is int else value
+        field = fields.get(name)
+        if field is None or not (value.isdecimal() if field is int else value if field is str else value in field):
+            expected = ", ".join(map(_shown, fields.items())) or "no more"
+            raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {expected}.")
+        given[name] = int(value) if field is int else value
     return variant, given
 
 
 def _shown(field: tuple[str, Field]) -> str:
-    name, kind = field
-    return f"{name}=" + ("NUMBER" if kind is int else "…" if kind is str else "|".join(kind))
+    name, values = field
+    return f"{name}=" + ("NUMBER" if values is int else "…" if values is str else "|".join(values))

@@ -10,7 +10,7 @@ learns. DATA is as of `translated`, DEPTH,words=FOLDER too; with texts in one la
 --config.method.translation_weight=0.
 
 linear: no training; the linear map of the student's states that is closest to TEACHER's vectors, a ridge regression.
-neighbours: no training; a text stands where the known texts stand that the student finds closest.
+neighbours: no training; a text gets the mean place of the known texts that the student finds closest.
 head: a head of two layers, the tower stays.
 all: the whole tower. With --from=WORKDIR_OF_HEAD and a teacher, without a student, it goes on from there.
 

@@ -2,7 +2,7 @@
 
     --config=configs/emoji.py:mural,steps=5000,languages=all
 
-The first argument is the method; what each takes after it stands in `VARIANTS`. The pairs (MURAL and ALIGN) share
+The first argument is the method; `VARIANTS` lists what each method takes after it. The pairs (MURAL and ALIGN) share
 towers, data, steps, seed and vocabulary; only the text-text task differs. Methods with word vectors share all but the
 text tower.
 
@@ -12,7 +12,7 @@ labse: mural's text tower and text pairs, without any image.
 etcl: a stage of 150 steps on triples of the training captions, run_finetune.py … --from=WORKDIR_OF_MURAL. Started from
   mural with --config.train.steps=1100, both together see as many pairs as mural alone: a triple is two image-caption
   pairs and a text pair. Without its text term alone: --config.loss.text_text_weight=0.
-etcl_image_text: etcl without what is its own, the ablation "+6lang", on twice the batch, so that as many image-caption
+etcl_image_text: etcl without its own losses, the ablation "+6lang", on twice the batch, so that as many image-caption
   pairs are seen. For "+xx" add --config.data.image_text_languages="('de',)".
 globetrotter: captions alone. Its bounds: `globetrotter,alpha=pairs` (known pairs: L_t's positives are mural's
   translation pairs) and `globetrotter,images=none` (the token cloze task alone). Its ablations:

@@ -24,7 +24,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.optimizer.text_tower_rate = 1.0
     config.optimizer.warmup_steps = 0
     config.train.steps = 2_000
-    config.train.text_text_batch = 384  # many small steps teach more than few large ones of the same texts
+    config.train.text_text_batch = 384  # many small steps teach more than few large steps of the same texts
     config.train.image_text_batch = 128
     if "words" in given:
         translated.add_words(config, given["words"])

@@ -1,7 +1,7 @@
 """Fine-tuning on captions; towers, vocabulary, optimiser and augmentation are the source's.
 
-Zeros stand for what follows from the number of captions and the source, see `runs/tuning.py`. The first row of the
-numbers is the source as it stands, and the result is the mix of source and tuned weights that dev prefers. Fields of
+Zeros mean values that follow from the number of captions and the source, see `runs/tuning.py`. The first row of the
+numbers is the unchanged source, and the result is the mix of source and tuned weights that dev prefers. Fields of
 `loss` (label smoothing) are not the source's.
 
 [MURAL] §4 fine-tunes on Multi30K and MS-COCO combined for 40,000 steps: --config.train.steps=40000

@@ -12,7 +12,7 @@ adapt=zh: the adaptation to a language that was held out (A.2), run_finetune.py 
   of the other languages beforehand and does not change them; here their captions are trained on too, which keeps them
   aligned.
 
-What differs from both (L_v counts half, [0, 1] in α alone) stands in models/globetrotter.py. The paper's ResNet starts
+models/globetrotter.py lists the differences from both (L_v counts half, [0, 1] in α alone). The paper's ResNet starts
 from ImageNet's weights; here it starts at random, see encoders/resnet.py.
 """
 

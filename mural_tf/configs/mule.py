@@ -9,8 +9,8 @@ parallel_embn: one image branch, a sentence branch for each of four languages.
 mscoco: English, Chinese and Japanese (Table 3), equally from `folder`'s data sets english, english_japanese and
   english_chinese, one group of images each; `folder` itself has dev and test.
 
-`languages=en+de+fr+cs` are the languages of the text tower. "Its code" marks what only the released code says. What
-differs from both stands in models/mule.py.
+`languages=en+de+fr+cs` are the languages of the text tower. "Its code" marks what only the released code says.
+models/mule.py lists the differences from both.
 """
 
 from ml_collections import ConfigDict
@@ -55,7 +55,7 @@ def _mscoco(folder: str) -> ConfigDict:
 
 
 def pretrain_words(config: ConfigDict) -> None:
-    """Makes MULE's configuration that of LP: text pairs on the universal language embedding alone."""
+    """Makes MULE's configuration the configuration of LP: text pairs on the universal language embedding alone."""
     config.loss.image_text_weight = 0.0
     config.loss.text_text_weight = 1.0
     config.method.neighbourhood_weight = 0.0  # on the captions of a batch of images

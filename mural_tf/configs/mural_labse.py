@@ -2,8 +2,8 @@
 
     --config=configs/mural_labse.py:handle=https://tfhub.dev/google/LaBSE/2,preprocessor=PREPROCESSOR
 
-A handle is a TF-Hub address or a local folder. Vocabulary and casing are the module's: out of its own assets or, where
-it has none, of the module that prepares its texts, for LaBSE
+A handle is a TF-Hub address or a local folder. Vocabulary and casing are the module's: out of its own assets or,
+without assets, of the module that prepares its texts, for LaBSE
 https://tfhub.dev/google/universal-sentence-encoder-cmlm/multilingual-preprocess/2. Texts have 64 tokens, as MURAL's.
 `text=frozen` trains the heads and the image tower alone.
 """

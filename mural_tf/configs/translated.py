@@ -5,9 +5,9 @@
 --config=configs/translated.py:words=FOLDER also learns the texts that python -m benchmarks.word_by_word wrote.
 
 MODEL is a workdir, an export or an imported model, of ALIGN, MURAL, ETCL, SigLIP or Globetrotter;
-towers and vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros stand
-for what follows from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are our
-choice.
+towers and vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros mean
+values that follow from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are
+our choice.
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +33,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.method.pivot_weight = 0.0  # captions hold the pivot where it is
     config.text_tower.dropout = 0.0  # the student is to become the teacher, which has no dropout
     config.optimizer.name = "adam"
-    config.optimizer.learning_rate = 0.0  # linearly to 0 from what stands for it
+    config.optimizer.learning_rate = 0.0  # linearly to 0 from the rate that 0 means
     config.optimizer.text_tower_rate = 1.0
     config.optimizer.warmup_steps = 0
     config.train.steps = 0

@@ -21,7 +21,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
 
-LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published ones have 150 million
+LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published files have 150 million
 
 
 class Caption(NamedTuple):
@@ -102,7 +102,7 @@ def read_karpathy(
       path: the JSON file.
       split: one of its splits or several; COCO has train, restval, val and test, and MURAL trains without restval.
       language: of the captions.
-      captions_per_image: keep the first ones only; the COCO 5K protocol takes 5, though some images have more.
+      captions_per_image: keep only the first captions; the COCO 5K protocol takes 5, though some images have more.
       on_problem: see the module.
 
     The id is COCO's image id, or the file name for Flickr30K. Raises `UserError` for an unknown split.
@@ -111,10 +111,10 @@ def read_karpathy(
     wanted = {split} if isinstance(split, str) else set(split)
     content = _read_json(path, "Karpathy and Li's splits", ("images",))
     images = list(_objects(content["images"], f"{path}, image", on_problem))
-    known = {image.get("split") for image, _ in images if is_text(image.get("split"))}
-    if not wanted <= known:
-        names = ", ".join(sorted(known))
-        raise UserError(f"{path} has no split {', '.join(sorted(wanted - known))}; it has {names}.")
+    splits = {image.get("split") for image, _ in images if is_text(image.get("split"))}
+    if not wanted <= splits:
+        names = ", ".join(sorted(splits))
+        raise UserError(f"{path} has no split {', '.join(sorted(wanted - splits))}; it has {names}.")
     for image, location in images:
         if not is_text(image.get("split")):
             on_problem("image without a split", location)
@@ -132,8 +132,8 @@ def _of_karpathy(image: dict, location: str, below: str, most, language: str, on
     elif not isinstance(sentences, list):
         on_problem("image without a list of sentences", location)
     elif _is_id(identity, location, on_problem):
-        for sentence, place in _objects(sentences[:most], below, on_problem, "sentid"):
-            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, place, on_problem)
+        for sentence, entry_location in _objects(sentences[:most], below, on_problem, "sentid"):
+            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, entry_location, on_problem)
 
 
 def read_multi30k(
@@ -145,9 +145,9 @@ def read_multi30k(
       directory: the clone, or its `data` folder.
       split: train, val, test_2016_flickr (or test_2016), test_2017_flickr, test_2017_mscoco, test_2018_flickr.
       language: en, de, fr or cs.
-      task: 1 is one caption an image, translations of each other; 2 is five independent ones in en and de, of train,
-        val and test_2016. Default: 2 where it exists, which is how MURAL, ETCL and MULE count 5,000 English and German
-        captions but 1,000 French and Czech ones.
+      task: 1 is one caption per image, translations of each other; 2 is five independent captions in en and de, of
+        train, val and test_2016. Default: 2 where it exists, which is how MURAL, ETCL and MULE count 5,000 English and
+        German captions but 1,000 French and Czech captions.
       on_problem: see the module.
     """
     root = as_path(directory)
@@ -200,13 +200,13 @@ def checked(
         yield Caption(image_file, image_id, clean(text), language, location)
 
 
-def _objects(entries: list, place: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
+def _objects(entries: list, location: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
     """Yields (entry, its place) of a list's JSON objects; other entries are problems."""
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
-            yield entry, f"{place} {entry.get(name, f'number {number}')}"
+            yield entry, f"{location} {entry.get(name, f'number {number}')}"
         else:
-            on_problem("entry that is not a JSON object", f"{place} number {number}")
+            on_problem("entry that is not a JSON object", f"{location} number {number}")
 
 
 def _is_id(value: Any, location: str, on_problem: Problem) -> bool:

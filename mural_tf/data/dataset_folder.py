@@ -29,8 +29,8 @@ def build_folder(
     """
     output = as_path(output)
     path = output / DESCRIPTION
-    if follows and path.is_file() and (found := read_json(path)).get("name") == identity["name"]:
-        if all(found.get(key) == value for key, value in identity.items()):
+    if follows and path.is_file() and (described := read_json(path)).get("name") == identity["name"]:
+        if all(described.get(key) == value for key, value in identity.items()):
             return output
         with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
             _build(output, identity, write)
@@ -53,14 +53,14 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what
             raise UserError(f"{output} exists and holds no {what}: choose another folder or remove it first.")
         return False
     try:
-        found = read_json(description)
+        stored = read_json(description)
     except UserError as error:
         raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
-    found = {key: found.get(key) for key in identity}
+    stored = {key: stored.get(key) for key in identity}
     different = [
-        f"{key} {brief(found[key])} instead of {brief(identity[key])}"
+        f"{key} {brief(stored[key])} instead of {brief(identity[key])}"
         for key in identity
-        if found[key] != identity[key]
+        if stored[key] != identity[key]
     ]
     if different:
         raise UserError(
@@ -83,8 +83,8 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
 def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], pairs: Sequence) -> dict[str, dict]:
     """Returns the "counts" and "languages" of `dataset.json`: records in total, and per language and split.
 
-    A language's `images` are those with a caption in it: in dev and test, the queries of its evaluation. Text pairs are
-    of English and another language.
+    A language's `images` are the images with a caption in it: in dev and test, the queries of its evaluation. Text
+    pairs are of English and another language.
 
     Args:
       languages: to count.
@@ -107,7 +107,7 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
 
 
 def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
-    """Returns the "counts" and "languages" of `dataset.json` from what it says of each file.
+    """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
 
     Args:
       files: "kind/split-…" -> "records", and "languages": texts by language, text pairs by "a b".
@@ -123,13 +123,13 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
             pairs[split] = pairs.get(split, 0) + file["records"]
         for language, count in file["languages"].items():
             language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
-            of_kind = languages.setdefault(language, {}).setdefault(kind, {})
-            of_kind[split] = of_kind.get(split, 0) + count
+            by_split = languages.setdefault(language, {}).setdefault(kind, {})
+            by_split[split] = by_split.get(split, 0) + count
     return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}
 
 
 def describe(folder: pathlib.Path) -> str:
-    """Returns what `dataset.json` says of a data set's records, and of what a conversion did not take into it."""
+    """Returns lines on a data set's records, and on a conversion's omissions, from `dataset.json`."""
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []
@@ -140,9 +140,9 @@ def describe(folder: pathlib.Path) -> str:
         lines.append(f"{split}: {count} text pairs")
     for what, word in (("skipped", "skipped"), ("left_out", "left out")):
         kinds = json_field(description, what, dict[str, dict], path, {})
-        counted = [(json_field(entry, "count", int, path), kind, entry) for kind, entry in kinds.items()]
-        for count, kind, entry in sorted(counted, key=lambda item: -item[0]):
-            lines.append(f"{word} {count} x {kind}, first at {json_field(entry, 'first', str, path)}")
+        counted = [(json_field(entry, "count", int, path), reason, entry) for reason, entry in kinds.items()]
+        for count, reason, entry in sorted(counted, key=lambda item: -item[0]):
+            lines.append(f"{word} {count} x {reason}, first at {json_field(entry, 'first', str, path)}")
     if (folder / "skipped.tsv").exists():
         lines.append(f"All that was skipped: {folder / 'skipped.tsv'}")
     lines.append(f"{len(json_field(description, 'languages', dict, path))} languages or language pairs in {folder}")

@@ -33,7 +33,8 @@ def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
     PNG of other formats.
     """
     is_jpeg = _begins_with(data, JPEG)
-    # Nothing is what does not decode. An assertion would have a side effect: such graphs are run more slowly.
+    # "" replaces bytes that claim too many pixels. An assertion would have a side effect: such graphs are run more
+    # slowly.
     data = tf.where(claimed_pixels(data, is_jpeg) <= MAX_PIXELS, data, "")
     image = tf.cond(is_jpeg, lambda: _decode_jpeg(data, jpeg), lambda: _decode_png(data))
     return tf.ensure_shape(image, [None, None, 3])
@@ -45,12 +46,12 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     Raises `tf.errors.InvalidArgumentError` if a JPEG's header is cut off.
     """
 
-    def of_png():
+    def png_pixels():
         header = tf.strings.join([tf.strings.substr(data, 0, 24), tf.constant(bytes(24))])  # of short files, too
         sides = tf.io.decode_raw(tf.strings.substr(header, 16, 8), tf.int32, little_endian=False, fixed_length=8)
         return tf.where(_begins_with(data, PNG), tf.reduce_prod(tf.cast(sides, tf.int64)), MAX_PIXELS + 1)
 
-    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), of_png)
+    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), png_pixels)
 
 
 def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
@@ -80,9 +81,9 @@ def _decode_jpeg(data: tf.Tensor, jpeg: str) -> tf.Tensor:
 
 
 # EXIF data say how a JPEG is to be turned: cameras write a tag instead of turning the pixels (Exif 2.3, §4.6.4). They
-# are a TIFF file, II or MM by the order of its bytes, in which the tag 0x0112 stands with its type, SHORT or LONG, the
-# count 1 and its value, 1 to 8.
-_EXIF_WITHIN = 4096  # bytes of a file in which the tag is looked for; it stands in the first hundreds
+# are a TIFF file, II or MM by the order of its bytes, in which the tag 0x0112 is followed by its type, SHORT or LONG,
+# the count 1 and its value, 1 to 8.
+_EXIF_WITHIN = 4096  # bytes of a file in which the tag is looked for; it is in the first hundreds
 _EXIF = rb"\C*Exif\x00\x00(?:II\*\x00|MM\x00\*)\C*"
 _LITTLE = rb"II\*\x00\C*?\x12\x01[\x03\x04]\x00\x01\x00\x00\x00([\x01-\x08])"
 _BIG = rb"MM\x00\*\C*?\x01\x12\x00(?:\x03\x00\x00\x00\x01\x00|\x04\x00\x00\x00\x01\x00\x00\x00)([\x01-\x08])"
@@ -101,7 +102,7 @@ def _orientation(data: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(tf.strings.length(value), 1), number, 1)
 
 
-# Of each orientation from 0: whether rows and columns change places, and what is then reversed: rows, columns.
+# For each orientation from 0: c, rows and columns change places; then reversed: r, the rows; s, the columns.
 _TURNS = np.array(["", "", "c", "rc", "r", "s", "sc", "src", "sr"])
 _SWAPPED = np.array([[1, 0, 2] if "s" in turn else [0, 1, 2] for turn in _TURNS])
 _REVERSED = np.array([["r" in turn, "c" in turn] for turn in _TURNS])
@@ -153,7 +154,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     """Resizes uint8 [H, W, 3] and returns the centre, uint8 [side, side, 3].
 
     Each row and then each column is resampled to whole numbers of [0, 255], as in Pillow (since 13 not always in this
-    order): a bicubic kernel overshoots at edges, and what is clipped in between shows. Sizes and offsets are as in
+    order): a bicubic kernel overshoots at edges, and the clipping in between shows. Sizes and offsets are as in
     Hugging Face's processors.
     """
     shape = tf.shape(image, tf.int64)[:2]

@@ -14,7 +14,8 @@ _OF_PROGRAMS = ("@eaDir", "__MACOSX", "System Volume Information", "$RECYCLE.BIN
 def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[pathlib.Path], dict[str, list]]:
     """Returns the picture files in and below a folder, sorted, and what else lies there, {why it is not taken: paths}.
 
-    Hidden files and folders, and what programs put among pictures, are not taken: thumbnails of "@eaDir", "__MACOSX".
+    Hidden files and folders, and files that programs put among pictures, are not taken: thumbnails of "@eaDir",
+        "__MACOSX".
 
     Args:
       folder: here or in a store.
@@ -30,5 +31,5 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
         elif is_wanted and path.is_file():
             others.setdefault("picture that is hidden, or in a folder of a program", []).append(path)
         elif not is_wanted and not is_hidden and path.is_file():
-            others.setdefault(f"file that is no picture ({path.suffix or 'no ending'})", []).append(path)
+            others.setdefault(f"file that is not a picture ({path.suffix or 'no ending'})", []).append(path)
     return files, others

@@ -1,7 +1,7 @@
-"""Pictures outside TensorFlow's graph, by Pillow: checked, upright, transparency on white, small ones for pages.
+"""Pictures outside TensorFlow's graph, by Pillow: checked, upright, transparency on white, thumbnails for pages.
 
-What a model sees is decoded by `data/images.py`. It decodes JPEG and PNG: `for_the_encoder` makes these of whatever
-Pillow reads, wherever Python has an image in its hands.
+What a model sees is decoded by `data/images.py`. It decodes JPEG and PNG: `for_the_encoder` makes these of all
+formats that Pillow reads, wherever Python has an image in its hands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
 MAX_SCAN = 2**28  # pixels of a picture in a file, which Pillow shrinks before anybody else gets it: a gigabyte
 # Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
 ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic", "svg")
-JPEG_QUALITY = 95  # of what is encoded again
+JPEG_QUALITY = 95  # of pictures that are encoded again
 _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
 
 
@@ -65,8 +65,8 @@ def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {most_pixels:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        known = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
-        raise BadImage(next(known, "file that is not an image that Pillow reads")) from None
+        descriptions = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
+        raise BadImage(next(descriptions, "file that is not an image that Pillow reads")) from None
     if image.format in _RUNS_A_PROGRAM:
         raise BadImage(f"{image.format} file, which Pillow does not read by itself")
     if image.width * image.height > most_pixels:
@@ -136,7 +136,7 @@ def is_plain(image: Image.Image) -> bool:
         return False
     # The graph shows the colour that a PNG without an alpha channel names as its transparent one.
     is_png = image.format == "PNG" and (image.mode in ("RGBA", "LA", "P") or "transparency" not in image.info)
-    return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further ones behind it, as phones write them
+    return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it, as phones write them
 
 
 _one_scan = threading.Lock()  # memory is held for one picture of more than MAX_PIXELS at a time
@@ -178,9 +178,9 @@ def encode_png(pixels: np.ndarray) -> bytes:
 def for_the_encoder(data: bytes) -> bytes:
     """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
 
-    JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Whatever else Pillow
-    reads (WebP, AVIF, TIFF, GIF, …), a PNG that is to be turned or names a transparent colour, and a scan of more than
-    `MAX_PIXELS`, become an upright JPEG on white.
+    JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Other formats that
+    Pillow reads (WebP, AVIF, TIFF, GIF, …), a PNG that is to be turned or names a transparent colour, and a scan of
+    more than `MAX_PIXELS`, become an upright JPEG on white.
 
     Raises:
       BadImage: it is not an image that Pillow reads, or claims more than `MAX_SCAN` pixels or `MAX_BYTES`, which is
@@ -255,7 +255,7 @@ def read_file(path: str | os.PathLike) -> bytes:
 def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
     """Returns the path of a file that others named, links followed; raises `BadImage` if it is not below `folder`.
 
-    Whoever wrote a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
+    The author of a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
     """
     if isinstance(folder, RemotePath):
         path = folder / name

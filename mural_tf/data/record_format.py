@@ -25,9 +25,9 @@ def _example_class():
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
     lists = {"BytesList": field.TYPE_BYTES, "FloatList": field.TYPE_FLOAT, "Int64List": field.TYPE_INT64}
-    for name, kind in lists.items():
+    for name, value_type in lists.items():
         message = file.message_type.add(name=name)
-        message.field.add(name="value", number=1, type=kind, label=field.LABEL_REPEATED)
+        message.field.add(name="value", number=1, type=value_type, label=field.LABEL_REPEATED)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, name in enumerate(lists, start=1):
@@ -130,18 +130,18 @@ class UnusableRecord(UserError):
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
     """Returns what a serialised Example holds; raises `UnusableRecord`, which names file and number."""
-    place = f"{name}, record {index}"
+    location = f"{name}, record {index}"
     try:
         feature = Example.FromString(serialized).features.feature
     except DecodeError:
-        raise UnusableRecord(NOT_AN_EXAMPLE, place) from None
+        raise UnusableRecord(NOT_AN_EXAMPLE, location) from None
     values = {key: value.bytes_list.value for key, value in feature.items()}
     if not values.get("image", values.get("text_a")):
-        raise UnusableRecord(NOT_AN_EXAMPLE, place)
+        raise UnusableRecord(NOT_AN_EXAMPLE, location)
     try:
         strings = {key: [v.decode("utf-8") for v in value] for key, value in values.items() if key != "image"}
     except UnicodeDecodeError:
-        raise UnusableRecord(TEXT_NOT_UTF8, place) from None
+        raise UnusableRecord(TEXT_NOT_UTF8, location) from None
     if "image" in values:
         captions = strings.get("caption", [])
         return ImageTextRecord(
@@ -155,7 +155,7 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
 
 
 def first(values: Sequence[str] | None) -> str:
-    """Returns the first of `values`, "" if there are no values."""
+    """Returns the first of `values`, "" if `values` is empty."""
     return values[0] if values else ""
 
 

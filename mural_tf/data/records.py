@@ -1,6 +1,6 @@
 """Data sets of TFRecords, written, listed, read and parsed by TensorFlow (see docs/data.md).
 
-What a record holds stands in `record_format.py`. A data set is a folder:
+`record_format.py` describes a record. A data set is a folder:
 
     dataset.json                                     counts, versions, licences, seed
     image_text/<split>-00000-of-00004.tfrecord       `tf.train.Example`s of image-text records
@@ -25,7 +25,7 @@ from absl import logging
 
 from mural_tf.data import tfrecord
 
-# What a record holds belongs to what a reader of data sets looks for here.
+# A reader of data sets looks here for the fields of a record, too.
 from mural_tf.data.record_format import IMAGE_TEXT as IMAGE_TEXT
 from mural_tf.data.record_format import TEXT_PAIRS as TEXT_PAIRS
 from mural_tf.data.record_format import ImageTextRecord as ImageTextRecord
@@ -111,7 +111,7 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
 
 
 def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
-    """Returns what `list_files` does, nothing where there are none; raises `UserError` for a folder that is missing."""
+    """Returns what `list_files` does, [] without files; raises `UserError` for a folder that is missing."""
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -149,7 +149,7 @@ def _digest_without_shards(description: bytes) -> str:
 
 
 def file_sizes(files: Sequence[str]) -> dict[str, int]:
-    """Returns name -> size in bytes; raises `UserError` for a file that cannot be read any more."""
+    """Returns name -> size in bytes; raises `UserError` for a file that can no longer be read."""
 
     def size(name: str) -> int:
         return tf.io.gfile.stat(name).length
@@ -255,13 +255,13 @@ def parse_img2dataset(language: str):
 
 def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Returns ids, string of any shape, with a hash of the image's bytes for "": or all such were one image."""
-    of_bytes = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
-    return tf.where(tf.equal(ids, ""), of_bytes, ids)
+    hashed = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
+    return tf.where(tf.equal(ids, ""), hashed, ids)
 
 
-def either_problem(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def either_problem(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Returns the problem of each item that consists of two parts, string [N] each: the first's, if it has one."""
-    return tf.where(tf.equal(one, ""), other, one)
+    return tf.where(tf.equal(first, ""), second, first)
 
 
 def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Shards of work: what says that one is finished, and the hidden folder in which they wait until all are.
 
-A worker writes a shard's parts and, last, its manifest. Whoever runs the same command again leaves out the shards that
-have one. Counts come from manifests: engines repeat work, and their own counters count that twice.
+A worker writes a shard's parts and, last, its manifest. The same command again leaves out the shards that have a
+manifest. Counts come from manifests: engines repeat work, and their own counters count that twice.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Manifest:
     """What a finished shard holds; the tally's `places` are in a file of their own.
 
     Attributes:
-      tally: what became of what was read.
+      tally: what became of the items that were read.
       parts: the files.
-      sources: [path, number of the part, parts of the file, bytes] of what was read.
+      sources: [path, number of the part, parts of the file, bytes] of the input.
     """
 
     tally: Tally
@@ -82,9 +82,9 @@ def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
 
 
 def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
-    """Writes the places of what was skipped, and the manifest last: the shard is finished then."""
+    """Writes the places of the skipped items, and the manifest last: the shard is finished then."""
     if manifest.tally.places:
-        lines = "".join(f"{kind}\t{place}\n" for kind, place in manifest.tally.places)
+        lines = "".join(f"{problem}\t{location}\n" for problem, location in manifest.tally.places)
         write_whole(places_path(folder, number), lines)
         manifest.tally.places.clear()
     write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
@@ -100,7 +100,7 @@ def work_in(
     line that says so.
 
     Args:
-      folder: hidden, beside `output`; what a killed run finished in it stays, unless `restart`.
+      folder: hidden, next to `output`; what a killed run finished in it stays, unless `restart`.
       identity, description, what: as `is_built` takes them.
 
     Raises:
@@ -162,7 +162,7 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 
 class Watch:
-    """Adds up manifests as they appear: the bar, and the bound on what is skipped of all."""
+    """Adds up manifests as they appear: the bar, and checks the bound on all skipped items."""
 
     def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
         """Takes the work's folder, the bytes that are read for each shard, and the tally to which theirs are added."""
@@ -170,7 +170,7 @@ class Watch:
         self.tally, self.waiting, self.done = tally, set(range(len(sizes))), 0
 
     def __call__(self) -> None:
-        """Looks for new ones."""
+        """Looks for new manifests."""
         for number in self.waiting.difference(missing_shards(self.folder, len(self.sizes))):
             self.waiting.discard(number)
             self.tally.add(read_manifest(self.folder, number).tally)
@@ -208,23 +208,23 @@ def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
     """Gives a part its name in the data set; one that a killed run has renamed has it already."""
     path = folder / "parts" / part.name
-    found = path if path.is_file() else name
-    size = found.stat().st_size if found.is_file() else None
+    current = path if path.is_file() else name
+    size = current.stat().st_size if current.is_file() else None
     if size != part.bytes:
         manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
         raise UserError(
-            f"{found} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
+            f"{current} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
             "same command again: it will be made anew."
         )
-    if found is path:
+    if current is path:
         path.replace(name)
 
 
 def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
-    """Lists kind and place of everything that `count` shards skipped; there is no file where nothing was."""
-    here = {found.name for found in (folder / "parts").glob("*")}  # one look at a store
-    places = (places_path(folder, number) for number in range(count))
-    files = [place for place in places if place.name in here]
+    """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
+    names = {entry.name for entry in (folder / "parts").glob("*")}  # one look at a store
+    lists = (places_path(folder, number) for number in range(count))
+    files = [path_of_list for path_of_list in lists if path_of_list.name in names]
     if files:
         with path.open("wb") as joined:
             for file in files:

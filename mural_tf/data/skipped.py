@@ -7,8 +7,9 @@ with every batch and says what was read up to the batch's last item. Row 0 holds
 them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KINDS`, how many were skipped, and the
 place of the first one, the number of its file and the byte there.
 
-What is skipped is compared with all there is: bad records come together, in one shard or at a file's beginning, so that
-their share of what was read so far says nothing. How many there are follows from bytes, which are known beforehand.
+Skipped records are compared with all records: bad records come together, in one shard or at a file's beginning, so
+their share of the records read so far says nothing. The number of all records follows from bytes, which are known
+beforehand.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class CountsByKind(dict):
         self.setdefault(kind, [0, place])[0] += count
 
     def merge(self, later: CountsByKind) -> None:
-        """Adds the counts of what was read later."""
-        for kind, (count, place) in later.items():
-            self.add(kind, place, count)
+        """Adds the counts of records that were read later."""
+        for kind, (count, first) in later.items():
+            self.add(kind, first, count)
 
     @property
     def total(self) -> int:
@@ -72,7 +73,7 @@ class CountsByKind(dict):
     def lines(self) -> list[str]:
         """One line for each kind, the most frequent first."""
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
-        return [f"{count} x {kind}, first at {place}" for kind, (count, place) in largest_first]
+        return [f"{count} x {kind}, first at {first}" for kind, (count, first) in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
@@ -98,7 +99,7 @@ class SkippedRecords:
         self._before = self.total
         self.by_part = {part: CountsByKind() for part in self._places}
 
-    def take(self, part: str, tallies: np.ndarray) -> None:
+    def add_tallies(self, part: str, tallies: np.ndarray) -> None:
         """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
         self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
         for tally in tallies.tolist():
@@ -108,8 +109,8 @@ class SkippedRecords:
         for kind in sorted(counts.keys()):
             if (part, kind) not in self._named:
                 self._named.add((part, kind))
-                place = counts[kind][1]
-                logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, place)
+                first = counts[kind][1]
+                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", kind, first)
         self.by_part[part] = counts
 
     @property
@@ -119,7 +120,7 @@ class SkippedRecords:
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
         """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
-        self.take(part, tally[None])
+        self.add_tallies(part, tally[None])
         counts, read = self.by_part[part], self.read[part]
         if counts.total == read:
             raise UserError(
@@ -133,9 +134,9 @@ class SkippedRecords:
         )
 
 
-def _one_line(place: str) -> str:
-    """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
-    return " ".join(printable(place[:_PLACE]).split())
+def _one_line(location: str) -> str:
+    """What a report can hold: names of files and images may have line breaks, or bytes that are not text."""
+    return " ".join(printable(location[:_PLACE]).split())
 
 
 @dataclasses.dataclass
@@ -186,8 +187,8 @@ class Tally:
         """What a description says of it: {"skipped": {kind: {"count", "first"}}, "left_out": the same}."""
         counts = {"skipped": self.skipped, "left_out": self.left_out}
         return {
-            name: {kind: {"count": count, "first": first} for kind, (count, first) in found.items()}
-            for name, found in counts.items()
+            name: {kind: {"count": count, "first": first} for kind, (count, first) in by_kind.items()}
+            for name, by_kind in counts.items()
         }
 
     def lines(self) -> list[str]:

@@ -35,7 +35,7 @@ def lost_records(stated: int, lost: int, before: int, count: int) -> int:
     """Returns how many records a damaged stretch of a file held: one if its length was hardly changed, else about.
 
     Args:
-      stated: the length that stands at its beginning, or -1 where the file ends before.
+      stated: the length stored at its beginning, or -1 where the file ends before.
       lost: bytes of the stretch.
       before, count: bytes and records of the file that were read before it; their mean size is taken for the lost.
     """
@@ -55,7 +55,7 @@ def read_all(
 
     Args:
       path: of the file.
-      on_problem: called with (kind, place, number of records) for what is lost.
+      on_problem: called with (kind, place, number of records) for each loss.
       open_file: opens a path as `open` does, such as `tf.io.gfile.GFile` for files elsewhere.
       begin, end: only what begins in these bytes of the file; of records before them only the lengths are read.
     """
@@ -64,12 +64,12 @@ def read_all(
         while position < (file_end if end is None else min(end, file_end)):
             size = _length(file, position, file_end)
             if size is None:
-                found = _next_header(file, position + 1, file_end)
+                header = _next_header(file, position + 1, file_end)
                 stated = _stated(file, position)
-                lost = lost_records(stated, found - position, position, count)
+                lost = lost_records(stated, header - position, position, count)
                 if position >= begin:
                     on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
-                position, count = found, count + lost
+                position, count = header, count + lost
                 continue
             if position < begin:
                 position, count = position + FRAME + size, count + 1
@@ -99,7 +99,7 @@ def _read(file: IO[bytes], position: int, size: int) -> bytes:
 
 
 def _stated(file: IO[bytes], position: int) -> int:
-    """Returns the length that stands at `position`, whether or not it can be one; -1 where the file ends before."""
+    """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
     header = _read(file, position, 8)
     return int.from_bytes(header, "little") if len(header) == 8 else -1
 
@@ -117,17 +117,17 @@ def _next_header(file: IO[bytes], position: int, end: int) -> int:
     """Returns where the next record begins, from `position` on; the file's end if none does."""
     while position < end:
         window = _read(file, position, WINDOW + HEADER - 1)
-        for place in range(len(window) - HEADER + 1):
+        for offset in range(len(window) - HEADER + 1):
             # No file has records of 2^40 bytes: most places need no checksum.
-            if window[place + 5 : place + 8] == b"\0\0\0":
-                if _length(file, position + place, end) is not None:
-                    return position + place
+            if window[offset + 5 : offset + 8] == b"\0\0\0":
+                if _length(file, position + offset, end) is not None:
+                    return position + offset
         position += WINDOW
     return end
 
 
 def framed(data: bytes) -> bytes:
-    """Returns a record as it stands in a file."""
+    """Returns a record with its frame, as files hold it."""
     length = len(data).to_bytes(8, "little")
     checksums = (masked_crc(part).to_bytes(4, "little") for part in (length, data))
     return b"".join((length, next(checksums), data, next(checksums)))

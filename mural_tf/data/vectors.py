@@ -5,7 +5,7 @@ A folder of files *.parquet. Columns that every file needs:
     name      a text: a path, an id, or the text itself
     vector    a list of D numbers, float16 or float32
 
-Those of an item besides, where they are known:
+An item's record has further fields, where they are known:
 
     path, offset, language, content   see search/items.py; `path` as bytes, because names of files may be no UTF-8
     captions, fields                  JSON: [[language, text], …] and {name: value}
@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path, forget
+from mural_tf.files import as_path, release_pages
 from mural_tf.hashes import bytes_hash
 
 ENDING, METADATA = ".parquet", b"mural_tf"
@@ -43,11 +43,11 @@ _PARTS_OF_MODELS = (  # names, with * for any
 
 
 def model_digest(model: str | os.PathLike) -> str:
-    """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
+    """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
     for name in _PARTS_OF_MODELS:
-        found = [part for one in as_path(model).glob(name) for part in (one, *one.rglob("*"))]
-        for file in sorted(file for file in found if file.is_file()):
+        paths = [part for path in as_path(model).glob(name) for part in (path, *path.rglob("*"))]
+        for file in sorted(file for file in paths if file.is_file()):
             summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
             with open(file, "rb") as content:
                 while chunk := content.read(1 << 20):
@@ -92,11 +92,11 @@ class VectorFile:
         """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
         numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
         column = self._arrow.FixedSizeListArray.from_arrays(numbers, self._width)
-        found = [
+        columns = [
             self._arrow.array([row[name] for row in rows], self._schema.field(name).type)
             for name in self._schema.names[:-1]
         ]
-        self._writer.write_table(self._arrow.Table.from_arrays([*found, column], schema=self._schema))
+        self._writer.write_table(self._arrow.Table.from_arrays([*columns, column], schema=self._schema))
 
 
 def about_of(path: str | os.PathLike) -> dict:
@@ -152,9 +152,9 @@ class TextVectors:
         self._files = vector_files(folder)
         summed = hashlib.blake2b(digest_size=8)
         for file in self._files:
-            kind = about_of(file).get("kind", "texts")
-            if kind != "texts":
-                raise UserError(f"{folder} holds vectors of {kind}: a teacher's are of texts.")
+            items = about_of(file).get("kind", "texts")
+            if items != "texts":
+                raise UserError(f"{folder} holds vectors of {items}: a teacher's are of texts.")
             with open(file, "rb") as content:
                 summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
         self.digest = summed.hexdigest()
@@ -186,12 +186,12 @@ class TextVectors:
         """Returns float32 [N, D] of UTF-8 texts; a row of zeros where the folder has no such text."""
         if self._keys is None:
             self._read()
-        found = np.zeros([len(texts), self.width], np.float32)
+        vectors = np.zeros([len(texts), self.width], np.float32)
         if not len(self._keys):
-            return found
+            return vectors
         wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
-        places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        known = np.flatnonzero(self._keys[places] == wanted)
-        found[known] = self._vectors[self._rows[places[known]]]
-        forget(self._vectors)
-        return found
+        nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        is_known = np.flatnonzero(self._keys[nearest] == wanted)
+        vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
+        release_pages(self._vectors)
+        return vectors

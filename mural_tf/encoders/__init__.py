@@ -112,8 +112,8 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
     The model maps a dict of int32 [B, T] `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`
     to float32 [B, D], not normalised; `model.embedding_size` is D. `vocabulary_size` counts the word pieces with the
-    reserved ones; a "hub" tower brings its own table and ignores it.
-    Raises `UserError` for an unknown `name` or values that cannot be built.
+    reserved pieces; a "hub" tower brings its own table and ignores it. Raises `UserError` for an unknown `name` or
+    values that cannot be built.
     """
     towers.check_ranges(config, "text_tower")
     if config.name == "bert":

@@ -1,16 +1,16 @@
 """Heads of frozen towers that learn quickly, and ConSE: what a classifier sees in a picture, by the classes' names.
 
-ConSE (Norouzi et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", 2014) puts a picture where the
-names of its ten likeliest classes lie in a space of texts. Nothing is trained, and with a text tower of many languages
-it finds photographs in all of them. A head on a few thousand pictures of one kind knows those better, and nothing else.
-Here both stand side by side in one vector, so that cosines add (our choice):
+ConSE (Norouzi et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", 2014) puts a picture at the
+mean of the names of its ten likeliest classes in a space of texts. Nothing is trained, and with a text tower of many
+languages it finds photographs in all of them. A head on a few thousand pictures of one kind knows these pictures
+better, and no others. Here both are parts of one vector, so that cosines add (our choice):
 
     picture:  [ trained head, length a ;  sum of p_i name_i over the ten likeliest classes ],  a = min(1, 1 / d)^2
     text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
 
 `name_i` is the name's state, in the form that texts have. The sum is short where the classifier is unsure. d is how far
-the picture lies from the pictures that the head was trained on: the mean square of its state's numbers, in deviations
-of theirs, so about 1 for such a picture. Of drawings 90% have 0.5 to 1.2, of photographs 1.0 to 2.0 (docs/results).
+the picture lies from the pictures that the head was trained on: the mean square of its state's numbers, in their
+standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0 to 2.0 for photographs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Adapter(keras.layers.Layer):
         s = (x - mean) / deviation, cut off at ±4,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
 
     A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
-    learns from what tells them apart. Both are numbers of all states that a run trains on, taken by `standardize`.
+    learns from their differences. Both are numbers of all states that a run trains on, taken by `standardize`.
     In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
 
     Args:
@@ -74,7 +74,7 @@ class Adapter(keras.layers.Layer):
 
 
 class TextAdapter(Adapter):
-    """An adapter of texts beside ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
+    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
 
     def call(self, x, training=None):
         trained = super().call(x, training=training)
@@ -86,7 +86,7 @@ class TextAdapter(Adapter):
 
 
 class ClassesAdapter(Adapter):
-    """An adapter of pictures beside ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
+    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
 
     The last `classes` numbers of a state are a classifier's probabilities. `names`, float32 [classes, width], is given
     by `name_classes` once; the other arguments are as of `Adapter`.

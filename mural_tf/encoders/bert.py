@@ -9,7 +9,7 @@ Only the [CLS] state leaves the tower, so the last layer computes queries, outpu
 the same numbers for nearly half the work in a tower of two layers.
 
 Relatives differ by fields of `config.text_tower`: XLM-RoBERTa (Conneau et al., 2020) by `epsilon`; SigLIP's text
-tower (Zhai et al., 2023) has `norm="before"` (none after the embeddings, one after the last layer), a tanh GELU,
+tower (Zhai et al., 2023) has `norm="before"` (no norm after the embeddings, a norm after the last layer), a tanh GELU,
 `attention="full"` (padding is attended to, so all rows are of one length and nothing is skipped) and the last
 position's state, for any token there; CLIP's (Radford et al., 2021) has `norm="before"`, `attention="causal"` (a
 token sees those before it) and the state of the last token, the only one that sees the whole text. Token types, which
@@ -68,7 +68,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     mask = [inputs["input_mask"]] if config.attention != "full" else []
-    of_one = config.pooling in ("first", "last")
+    of_one_token = config.pooling in ("first", "last")
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
@@ -84,7 +84,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             config.heads,
             config.feed_forward_size,
             dropout,
-            only=config.pooling if of_one and index == config.layers - 1 else "",
+            only=config.pooling if of_one_token and index == config.layers - 1 else "",
             norm_first=config.norm == "before",
             activation=config.activation,
             epsilon=config.epsilon,
@@ -94,7 +94,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         )([x, *mask])
     if config.norm == "before":
         x = LayerNorm(config.epsilon, name=FINAL_NORM, dtype=policy)(x)
-    if of_one:
+    if of_one_token:
         embeddings = OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     elif config.pooling == "mean":
         embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
@@ -225,9 +225,9 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
             f"the nearest number of heads that divides it is {nearest}."
         )
-    for field, known in CHOICES.items():
-        if config[field] not in known:
-            raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(known)}.")
+    for field, choices in CHOICES.items():
+        if config[field] not in choices:
+            raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(choices)}.")
     if any((config.attention == attention) != (config.pooling == pooling) for attention, pooling in POOLING_OF.items()):
         raise UserError(
             f"text_tower.pooling={config.pooling} with attention={config.attention}: the last position is taken where "

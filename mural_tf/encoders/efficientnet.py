@@ -125,8 +125,8 @@ class PixelNormalization(keras.layers.Layer):
         super().__init__(**options)
         self.kind = config.normalization
         if self.kind not in NORMALIZATIONS:
-            known = ", ".join(NORMALIZATIONS)
-            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {known}.")
+            expected = ", ".join(NORMALIZATIONS)
+            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {expected}.")
         mean, deviation = STATISTICS.get(self.kind, (config.pixel_mean, config.pixel_deviation))
         if (len(mean), len(deviation)) != (3, 3) or not min(deviation) > 0:
             raise UserError(
@@ -186,12 +186,11 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     D is the last block's width, of Lite `TOP_WIDTH`, or, with `projection`, the size of a Dense layer after pooling.
-    With `pooled_stages` the means over space of every stage's output stand before it (our choice, after the
+    With `pooled_stages` the means over space of every stage's output precede it (our choice, after the
     hypercolumns of Hariharan et al., 2015): colours, lines and textures, which the last layer of a classifier drops.
-    With `classes` the classifier's probabilities stand after it.
-    `name` "efficientnet" or "efficientnet_lite" chooses the family. Any image size is accepted. A frozen tower runs
-    without stochastic depth and with fixed BatchNorm statistics even in training.
-    Raises `UserError` for values out of range.
+    With `classes` the classifier's probabilities follow it. `name` "efficientnet" or "efficientnet_lite" chooses the
+    family. Any image size is accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics
+    even in training. Raises `UserError` for values out of range.
     """
     check_settings(config)
     if config.padding not in PADDINGS:

@@ -90,15 +90,15 @@ def settle_vocabulary(config: ConfigDict) -> None:
     except Exception as error:  # network and archive errors have no common base
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({reason}).") from error
-    found = sorted(folder.glob("assets*/*.txt"))
-    if len(found) != 1:
+    files = sorted(folder.glob("assets*/*.txt"))
+    if len(files) != 1:
         raise UserError(
-            f"{handle!r} has {len(found) or 'no'} vocabularies (.txt) among its assets, and one is needed: name the "
+            f"{handle!r} has {len(files) or 'no'} vocabularies (.txt) among its assets, and one is needed: name the "
             "module that prepares its texts, or the file, with --config.vocabulary.file."
         )
-    pieces = read_lines(found[0])
+    pieces = read_lines(files[0])
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-    config.vocabulary.update(dict(file=str(found[0]), size=len(pieces), builder="tokenizers"))
+    config.vocabulary.update(dict(file=str(files[0]), size=len(pieces), builder="tokenizers"))
     config.vocabulary.update(dict(lower_case=not cased, strip_accents=not cased))
 
 
@@ -177,7 +177,7 @@ def load_module(handle: str, tower: str, interface: str):
     return loaded
 
 
-def _embedding_size(encoder: HubEncoder, example, handle: str, kind: str, taken: str, interface: str) -> int:
+def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, taken: str, interface: str) -> int:
     """Runs two examples through the encoder: the interface is as expected, or the message says what differs."""
     try:
         outputs = encoder(example, training=False)
@@ -185,10 +185,10 @@ def _embedding_size(encoder: HubEncoder, example, handle: str, kind: str, taken:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{handle!r} does not take {taken} ({reason}); {interface}.") from error
     embedding = _embedding(outputs)
-    as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (kind == "texts")
+    as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (inputs == "texts")
     if not as_expected or embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
-        found = embedding if as_expected else outputs
-        raise UserError(f"{handle!r} returns {_describe(found)} for 2 {kind}; {interface}.")
+        received = embedding if as_expected else outputs
+        raise UserError(f"{handle!r} returns {_describe(received)} for 2 {inputs}; {interface}.")
     return embedding.shape[1]
 
 

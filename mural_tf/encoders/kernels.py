@@ -28,7 +28,7 @@ _fusion = "auto"
 
 
 def set_fusion(fusion: str) -> str:
-    """Says whether chains are compiled in what is traced from now on; returns what was said before.
+    """Sets whether chains are compiled in functions traced from now on; returns the setting before.
 
     "auto": on CPUs, where it was measured. A GPU has fused kernels of its own for most of them, and each new shape
     costs a compilation. `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them:
@@ -152,15 +152,15 @@ def _softmax_in_float32(logits, *mask):
 
 
 def _masked(logits, *mask):
-    for of_tokens in mask:
-        for_queries = of_tokens if of_tokens.shape.rank == 3 else tf.expand_dims(of_tokens, 1)
+    for token_mask in mask:
+        for_queries = token_mask if token_mask.shape.rank == 3 else tf.expand_dims(token_mask, 1)
         logits += tf.cast(tf.expand_dims(1.0 - for_queries, 1) * MASKED, logits.dtype)  # [B, 1, Q or 1, T]
     return logits
 
 
-# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1 ones
-# as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on small maps:
-# these take 13% off a batch through `emoji_mural`'s image tower and back (0.251 to 0.218 processor s, medians of 8).
+# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1
+# kernels as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on
+# small maps: these take 13% off a batch through `emoji_mural`'s image tower (0.251 to 0.218 processor s, median of 8).
 
 # A 5x5 kernel's gradient is taken by matrix products when (input positions) x (output positions) is at most this.
 MAX_POSITION_PAIRS = 6000
@@ -275,7 +275,7 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability of this machine's NVIDIA cards; (0, 0) of others."""
     details = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
-    return min((found.get("compute_capability", (0, 0)) for found in details), default=(0, 0))
+    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
 
 
 def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) -> str:
@@ -292,7 +292,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
+    """Whether the processor's bfloat16 products are faster than float32; `False` where the system does not say.
 
     They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
     """

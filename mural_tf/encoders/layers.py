@@ -197,7 +197,7 @@ class Dropout(keras.layers.Layer):
 
 
 def seed_of_pass() -> tf.Tensor:
-    """Returns int32 [2] of the running pass; new ones at every call of a layer that is used as Keras' own are."""
+    """Returns the seed of the running pass, int32 [2]; outside a pass, a new seed at every call."""
     current = current_pass()
     if current is None:
         return tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)

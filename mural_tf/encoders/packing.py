@@ -33,11 +33,11 @@ class Packing:
         self.order = tf.argsort(lengths, stable=True)  # [B]: the text at each place
         lengths = tf.gather(lengths, self.order)
         self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
-        places, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
-        positions = tf.range(count) - tf.gather(self.first, places)
+        text_of, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
+        positions = tf.range(count) - tf.gather(self.first, text_of)
         fillers = tf.zeros([_rounded(count) - count], tf.int32)  # repeat the first token; nothing reads them
         self.is_filler = tf.range(_rounded(count)) >= count
-        self.places = tf.concat([places, fillers], axis=0)  # [N]
+        self.places = tf.concat([text_of, fillers], axis=0)  # [N]
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
         self.count = _rounded(count)  # N
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
@@ -91,7 +91,7 @@ class Packing:
                 rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
                 by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
             taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for what lies beyond texts
+            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for places beyond the texts
             by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
             self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
@@ -111,7 +111,7 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     `backward` undoes it: the gradient is a gather too, several times faster than the scatter of `tf.gather`'s own.
     """
 
-    def take(arrays, indices):
+    def gather_vectors(arrays, indices):
         zero = tf.zeros([1, size], arrays[0].dtype)
         vectors = tf.concat([*(tf.reshape(array, [-1, size]) for array in arrays), zero], axis=0)
         return [tf.gather(vectors, chosen) for chosen in indices]
@@ -119,9 +119,9 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     @tf.custom_gradient
     def exchange(*inputs):
         def gradient(*upstream):
-            return [tf.reshape(g, tf.shape(x)) for g, x in zip(take(upstream, backward), inputs)]
+            return [tf.reshape(g, tf.shape(x)) for g, x in zip(gather_vectors(upstream, backward), inputs)]
 
-        return take(inputs, forward), gradient
+        return gather_vectors(inputs, forward), gradient
 
     return exchange(*inputs)
 
@@ -149,12 +149,12 @@ def encode_by_length(
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
-    known = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
-    if hasattr(encoder, "packed_states") and not known:
+    has_lengths = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
+    if hasattr(encoder, "packed_states") and not has_lengths:
         return encoder.packed_states(tokens, groups, training)
     counts = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
     order = tf.argsort(counts, stable=True)
-    if known:
+    if has_lengths:
         sorted_tokens = {name: tf.gather(ids, order) for name, ids in tokens.items()}
         states = _at_known_lengths(encoder, sorted_tokens, tf.gather(counts, order), groups, training, lengths)
     else:
@@ -181,7 +181,7 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     groups = max(number for number in range(1, groups + 1) if size % number == 0)
     widths = [*(length for length in lengths if length < width), width]
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
-    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first that is no smaller
+    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
     current = current_pass()
     seed = None if current is None else current.next_seed()

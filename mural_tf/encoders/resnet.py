@@ -1,8 +1,8 @@
 """ResNet with basic blocks (He et al., 2016): Globetrotter's image tower is ResNet-18, width and depth 1.
 
 The stem is a 7x7 convolution and a 3x3 max-pooling, then four stages of two blocks. Left out: the classifier.
-Departure: convolutions pad with "same", which shifts stride-2 ones by half a pixel from the published model's, and
-the weights start at random (Globetrotter starts from ImageNet's, which Keras does not have for this size).
+Departure: convolutions pad with "same", which shifts stride-2 convolutions by half a pixel from the published model's,
+and the weights start at random (Globetrotter starts from ImageNet's, which Keras does not have for this size).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Builder:
         return keras.layers.ReLU(name=name, dtype=self.policy)(x)
 
     def block(self, inputs, name: str, channels: int, stride: int, drop_rate: float):
-        """Two 3x3 convolutions beside a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
+        """Two 3x3 convolutions and a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
         x = self.normalize(self.convolve(inputs, channels, 3, stride, name + "conv1"), name + "bn1")
         x = self.activate(x, name + "activation1")
         x = self.normalize(self.convolve(x, channels, 3, 1, name + "conv2"), name + "bn2")

@@ -2,7 +2,8 @@
 
 TensorFlow stores a checksum with every variable, but none with the graph: a bit that changed in one of its constants
 gives another model, whose vectors look right. So the SHA-256 of the graph and the assets, the vocabulary among them,
-lies beside them, in the format of `sha256sum`. SavedModels that were made elsewhere lack the file and are not checked.
+is stored with them, in the format of `sha256sum`. SavedModels that were made elsewhere lack the file and are not
+checked.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def check_graph(folder: str | pathlib.Path) -> None:
     if not (folder / DIGESTS).is_file():
         return
     sealed = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
-    found = _lines(folder)
-    if found != sealed:
-        changed = next((line.partition("  ")[2] for line in found if line not in sealed), "an asset, or the list,")
+    hashed = _lines(folder)
+    if hashed != sealed:
+        changed = next((line.partition("  ")[2] for line in hashed if line not in sealed), "an asset, or the list,")
         raise UserError(
             f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder "
             "again from where it came from, or export again."

@@ -64,9 +64,9 @@ def check_ranges(tower: ConfigDict, name: str) -> None:
 
     Or if a text that `CHOICES` lists is unknown.
     """
-    for field, known in CHOICES.items():
-        if field in tower and tower[field] not in known:
-            raise UserError(f"Unknown {name}.{field} {tower[field]!r}: expected one of {', '.join(known)}.")
+    for field, choices in CHOICES.items():
+        if field in tower and tower[field] not in choices:
+            raise UserError(f"Unknown {name}.{field} {tower[field]!r}: expected one of {', '.join(choices)}.")
     for field, (least, most) in RANGES.items():
         if field in tower and not least <= tower[field] <= most:  # nor NaN
             raise UserError(f"{name}.{field}={tower[field]}: expected {least} to {most}.")

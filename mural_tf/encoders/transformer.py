@@ -219,16 +219,16 @@ class TransformerLayer(keras.layers.Layer):
 def leading_sizes(x):
     """All sizes of a tensor but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
 
-    TensorFlow Lite's fast kernels take no other shapes. Not of unknown rows, which may be none: then -1 says nothing.
+    TensorFlow Lite's fast kernels take no other shapes. With unknown rows, perhaps 0, -1 would be ambiguous.
     """
-    known = x.shape[:-1].as_list()
-    if known[0] is not None and known.count(None) == 1:
-        return [-1 if size is None else size for size in known]
-    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(known)]
+    sizes = x.shape[:-1].as_list()
+    if sizes[0] is not None and sizes.count(None) == 1:
+        return [-1 if size is None else size for size in sizes]
+    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(sizes)]
 
 
 def one_token(x, which, packing=None):
-    """The states of the first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, the first ones: [1, B, .]."""
+    """The states of the first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, the first tokens: [1, B, .]."""
     if packing is not None:
         return packing.first_tokens(x)
     return x[:, :1] if which == "first" else x[:, -1:]

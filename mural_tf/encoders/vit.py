@@ -40,16 +40,16 @@ def build_vit(config: ConfigDict) -> keras.Model:
     side = config.image_size
     images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
-    of_class = config.pooling == "class"
-    x = PatchEmbeddings(config.patch_size, config.hidden_size, of_class, name="patches", dtype=policy)(x)
-    if of_class:
+    has_class_token = config.pooling == "class"
+    x = PatchEmbeddings(config.patch_size, config.hidden_size, has_class_token, name="patches", dtype=policy)(x)
+    if has_class_token:
         x = LayerNorm(config.epsilon, name="pre_norm", dtype=policy)(x)
     options = dict(norm_first=True, activation=config.activation, epsilon=config.epsilon, dtype=policy)
     for index in range(config.layers):
-        only = "first" if of_class and index == config.layers - 1 else ""
+        only = "first" if has_class_token and index == config.layers - 1 else ""
         x = TransformerLayer(config.heads, config.feed_forward_size, only=only, name=f"block_{index}", **options)(x)
     x = LayerNorm(config.epsilon, name="post_norm", dtype=policy)(x)
-    if not of_class:
+    if not has_class_token:
         x = AttentionPooling(config.heads, config.feed_forward_size, name="pooling", **options)(x)
     return finish_tower(images, OnePosition(name="state", dtype="float32")(x), config)
 
@@ -57,7 +57,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
 class PatchEmbeddings(keras.layers.Layer):
     """float32 [B, S, S, 3] -> [B, N, hidden]: a projection of each patch, with its position's vector.
 
-    With `with_class` the class token stands first, [B, N + 1, hidden].
+    With `with_class` the class token comes first, [B, N + 1, hidden].
     """
 
     def __init__(self, patch_size: int, hidden_size: int, with_class: bool, **options):
@@ -104,9 +104,9 @@ class AttentionPooling(TransformerLayer):
 
 
 def _check(config: ConfigDict) -> None:
-    for field, known in {"activation": tuple(ACTIVATIONS), "pooling": POOLINGS}.items():
-        if config[field] not in known:
-            raise UserError(f"Unknown image_tower.{field} {config[field]!r}: expected {', '.join(known)}.")
+    for field, choices in {"activation": tuple(ACTIVATIONS), "pooling": POOLINGS}.items():
+        if config[field] not in choices:
+            raise UserError(f"Unknown image_tower.{field} {config[field]!r}: expected {', '.join(choices)}.")
     if config.hidden_size % config.heads:
         raise UserError(
             f"image_tower.hidden_size={config.hidden_size} is not divisible by image_tower.heads={config.heads}."

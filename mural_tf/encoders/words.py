@@ -154,7 +154,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     Lines that are not a word and numbers are left out and counted; the first of a word counts.
     Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
     """
-    path, found, broken, count = local_copy(path), {}, 0, 0
+    path, vectors, broken, count = local_copy(path), {}, 0, 0
     try:
         file = path.open(encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
@@ -165,15 +165,15 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
             if count == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
                 _check_size(path, int(fields[1]), size)
                 continue
-            if fields[0] not in words or words[fields[0]] in found:
+            if fields[0] not in words or words[fields[0]] in vectors:
                 continue
             try:
                 vector = np.array(fields[1:], np.float32)
             except ValueError:
                 vector = np.zeros(0, np.float32)
             if vector.shape == (size,) and np.isfinite(vector).all():
-                found[words[fields[0]]] = vector
-            elif not found and len(vector) > 1 and np.isfinite(vector).all():
+                vectors[words[fields[0]]] = vector
+            elif not vectors and len(vector) > 1 and np.isfinite(vector).all():
                 _check_size(path, len(vector), size)
             else:
                 broken += 1
@@ -182,13 +182,13 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     if broken:
         logging.warning("%s: %d of %d lines are not a word and %d numbers; they were left out.",
                         path, broken, count, size)  # fmt: skip
-    return found
+    return vectors
 
 
 def vectors_of_vocabulary(
     pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
 ) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
-    """Reads one file a language for the lines of a `text.language_words` vocabulary.
+    """Reads one file per language for the lines of a `text.language_words` vocabulary.
 
     Args:
       pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".
@@ -204,12 +204,12 @@ def vectors_of_vocabulary(
     for language in languages:
         prefix = f"{language}\t"
         words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
-        found = read_vectors(pattern.replace("{language}", language), words, size)
-        vectors.update(found)
-        shares[language] = (len(found), len(words) - 1)  # [UNK] is not a word
+        read = read_vectors(pattern.replace("{language}", language), words, size)
+        vectors.update(read)
+        shares[language] = (len(read), len(words) - 1)  # [UNK] is not a word
     return vectors, shares
 
 
-def _check_size(path: pathlib.Path, found: int, expected: int) -> None:
-    if found != expected:
-        raise UserError(f"{path} holds vectors of {found} numbers; set text_tower.word_size={found}.")
+def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
+    if numbers != expected:
+        raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

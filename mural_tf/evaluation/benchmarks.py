@@ -1,8 +1,8 @@
 """The benchmarks by name: which files each needs, where these come from, which protocol options it reads, how it runs.
 
-A benchmark's files lie in `data_dir` itself or in `data_dir/<name>`. `run_benchmark` raises for what is missing;
-`available` says which ones a folder holds, and what the others lack. What measures a benchmark is imported when it
-runs, so that the list of benchmarks stays fast.
+A benchmark's files lie in `data_dir` itself or in `data_dir/<name>`. `run_benchmark` raises for missing files;
+`available` says which benchmarks a folder holds, and the missing files of the others. The code of a benchmark is
+imported when it runs, so that the list of benchmarks stays fast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Entry:
 
     def missing(self, folder: pathlib.Path) -> list[str]:
         """Returns the patterns that match nothing in `folder`."""
-        return [pattern for pattern in self.needs if not any(any(folder.glob(one)) for one in pattern.split("|"))]
+        return [pattern for pattern in self.needs if not any(any(folder.glob(option)) for option in pattern.split("|"))]
 
     @property
     def measure(self):
@@ -57,7 +57,7 @@ class Entry:
 
 
 def _read_catalogue() -> dict[str, Entry]:
-    """Returns name -> entry, from benchmarks.tsv beside this file."""
+    """Returns name -> entry, from benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     entries = []
     for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -208,7 +208,7 @@ def _resolved(folder):
 
 
 def _record(embedder) -> tuple[str, list[str]]:
-    """Returns the training data's folder and what is said of it: a text for each source."""
+    """Returns the training data's folder and a description of each of its sources."""
     config = getattr(embedder, "config", None)
     directory = config.data.directory if config is not None else ""
     path = getattr(embedder, "path", "")
@@ -243,14 +243,14 @@ def _one_line(source) -> str:
 def _parts(text: str) -> set[str]:
     """Returns the parts of image collections that a description names."""
     text = text.lower()
-    found = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
+    collections = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
     stated = re.search(r"split=(\S+)", text)
     named = ("train", "restval", "val", "test")
     splits = set(stated[1].split(",")) if stated else {x for x in named if re.search(rf"(?<![a-z]){x}", text)}
-    of_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
-    parts = found - {"coco", "coco_cn", "xtd"} if others else set()
-    if found & {"coco_cn", "xtd"}:
+    uses_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
+    parts = collections - {"coco", "coco_cn", "xtd"} if others else set()
+    if collections & {"coco_cn", "xtd"}:
         return parts | {"coco_train2014", "coco_val2014"}
-    if "coco" in found:
-        parts |= {name for name, some in (("coco_train2014", of_train), ("coco_val2014", others)) if some}
+    if "coco" in collections:
+        parts |= {name for name, some in (("coco_train2014", uses_train), ("coco_val2014", others)) if some}
     return parts

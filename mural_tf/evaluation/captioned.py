@@ -48,8 +48,8 @@ def multi30k(request: Request) -> list[Evaluation]:
     long = "test_2016_flickr" if request.split == "test_2016" else request.split
     languages = [x for x in MULTI30K_LANGUAGES if list((root / "task1" / "raw").glob(f"{long}.{x}*"))]
     if not languages:
-        found = sorted({path.name.split(".")[0] for path in (root / "task1" / "raw").glob("*.en*")})
-        raise UserError(f"{root} has no split {request.split!r}; it has {', '.join(found) or 'none'}.")
+        splits = sorted({path.name.split(".")[0] for path in (root / "task1" / "raw").glob("*.en*")})
+        raise UserError(f"{root} has no split {request.split!r}; it has {', '.join(splits) or 'none'}.")
     captions = (
         caption
         for language in languages
@@ -171,8 +171,8 @@ def mule_coco(request: Request) -> list[Evaluation]:
     captions = (caption for source in sources for caption in source if caption.image_id in wanted)
     pool = request.file_pool(captions, f"MS-COCO, {listed.name}")
     if len(pool.image_numbers) < len(wanted):
-        found = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
-        pool.notes.append(f"NOT COMPLETE: only {found} have a caption.")
+        complete = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
+        pool.notes.append(f"NOT COMPLETE: only {complete} have a caption.")
     _note_coverage(pool)
     return request.measure(pool, "mule_coco")
 

@@ -5,7 +5,7 @@ The ratings extend MS-COCO's Karpathy test (and val) split: 5,000 images, five c
 
 Retrieval: STS and SITS count as positive if at least 3, SIS if at least 2.5 (Parekh et al., §3); R@K is the hit rate.
 Text-text and image-image search all other items; queries without a positive are left out. Image-text positives are
-MS-COCO's own and the rated ones (`cxc.positives=union`), or the rated ones alone (`rated`, what the eccv_caption
+MS-COCO's own and the rated pairs (`cxc.positives=union`), or the rated pairs alone (`rated`, what the eccv_caption
 package counts). In text-text, only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
 
 Correlation: mean and standard deviation of Spearman's r, times 100, over bootstrap draws (`metrics/correlation.py`).
@@ -89,7 +89,7 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
       UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
     """
     folder = folder / "data" if (folder / "data").is_dir() else folder
-    rows = {kind: list(_read_csv(folder / f"{kind}_{split}.csv")) for kind in ("sts", "sis", "sits")}
+    rows = {file: list(_read_csv(folder / f"{file}_{split}.csv")) for file in ("sts", "sis", "sits")}
     originals = [row for row in rows["sits"] if row[3] == ORIGINAL]
     if not originals:
         raise UserError(f"{folder / f'sits_{split}.csv'} has no rows {ORIGINAL!r}: which captions are whose?")
@@ -129,12 +129,12 @@ def _read_csv(path: pathlib.Path) -> Iterator[tuple[str, str, float, str, str]]:
     if header[2:] != ["agg_score", "sampling_method"]:
         raise UserError(f"{path}: expected columns item, item, agg_score, sampling_method; got {header}.")
     for row in filter(None, reader):
-        place = f"{path}:{reader.line_num}"
+        location = f"{path}:{reader.line_num}"
         try:
             first, second, score, method = row
-            yield first, second, float(score), method, place
+            yield first, second, float(score), method, location
         except ValueError:
-            raise UserError(f"{place}: expected item, item, score, method; got {row}.") from None
+            raise UserError(f"{location}: expected item, item, score, method; got {row}.") from None
 
 
 def _sentence_id(name: str) -> str:

@@ -2,7 +2,7 @@
 
 Sentences: 200 of them in M languages are 200 M queries; a query's M - 1 translations are its positives, and the number
 is the share of positives among the M - 1 nearest. All other sentences are candidates in the paper (`all_candidates`);
-in its code those in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
+in its code sentences in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
 prints a mean count; here it is M - 1, as in the paper.
 
 Words: Recall@10 over pairs found in the sentences by tf-idf (appendix B.2), both directions, the mean over all pairs of
@@ -48,12 +48,12 @@ def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.nda
         for word in sentence:
             totals[word] = totals.get(word, 0) + 1
     vocabulary = sorted(totals, key=lambda word: (-totals[word], word))[:limit]
-    place = {word: i for i, word in enumerate(vocabulary)}
+    column_of = {word: i for i, word in enumerate(vocabulary)}
     counts = np.zeros((len(sentences), len(vocabulary)), np.float32)
     for row, sentence in enumerate(tokens):
         for word in sentence:
-            if word in place:
-                counts[row, place[word]] += 1
+            if word in column_of:
+                counts[row, column_of[word]] += 1
     return vocabulary, counts
 
 
@@ -68,14 +68,14 @@ def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, 
 
 def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
     """Returns [A, B]: of each word of b in the document of each word of a."""
-    found = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
-    frequency = found / np.maximum(found.sum(axis=1, keepdims=True), 1)
-    documents = np.count_nonzero(found, axis=0)
-    return frequency.astype(np.float64) * np.log(len(found) / np.maximum(documents, 1))
+    together = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
+    frequency = together / np.maximum(together.sum(axis=1, keepdims=True), 1)
+    documents = np.count_nonzero(together, axis=0)
+    return frequency.astype(np.float64) * np.log(len(together) / np.maximum(documents, 1))
 
 
 def _top(values: np.ndarray) -> np.ndarray:
-    """Returns bool [A, B]: the five largest of each row that are above zero; of equal ones the more frequent words."""
+    """Returns bool [A, B]: the five largest of each row above zero; of equal values the more frequent words."""
     values = values - 1e-12 * np.arange(values.shape[1])  # float64: smaller than any true difference
     count = min(TOP, values.shape[1])
     bound = np.partition(values, -count, axis=1)[:, -count]
@@ -115,8 +115,8 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(every, head)  # [M N, D]
         for name, mask in masks.items():
-            found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
-            hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
+            nearest = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
+            hits = (sentence[nearest] == sentence[:, None]) & (language[nearest] != language[:, None])
             result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
 
@@ -138,9 +138,9 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
         pairs += len(left)
         different = np.array([vocabularies[a][i] != vocabularies[b][j] for i, j in zip(left, right)], bool)
         for name, keep in {"": np.ones(len(left), bool), "_without_identical": different}.items():
-            for (kind, suffix), cloud in clouds.items() if keep.any() else ():
+            for (measure, suffix), cloud in clouds.items() if keep.any() else ():
                 recall = _word_recall(cloud[a], cloud[b], left[keep], right[keep])
-                values.setdefault(f"{kind}{name}{suffix}", []).append(recall)
+                values.setdefault(f"{measure}{name}{suffix}", []).append(recall)
     for name, recalls in values.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(recalls))
     result.sizes["word_translation"] = {"pairs": pairs, "languages": len(texts)}
@@ -175,15 +175,15 @@ def procrustes(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return left @ right
 
 
-def mutual_neighbours(one: np.ndarray, other: np.ndarray, neighbours: int = TOP) -> np.ndarray:
+def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = TOP) -> np.ndarray:
     """Returns pairs (i, j), int64 [A, 2], such that each is among the other's nearest, by the dot product.
 
     Args:
-      one, other: float [N, D] and [M, D], L2-normalised for cosines.
-      neighbours: k, at least 1; of equal neighbours the first ones count.
+      first, second: float [N, D] and [M, D], L2-normalised for cosines.
+      neighbours: k, at least 1; of equal neighbours the first count.
     """
-    nearest, back = top_k(one, other, neighbours)[1], top_k(other, one, neighbours)[1]  # [N, k] and [M, k]
-    i = np.repeat(np.arange(len(one)), nearest.shape[1])
+    nearest, back = top_k(first, second, neighbours)[1], top_k(second, first, neighbours)[1]  # [N, k] and [M, k]
+    i = np.repeat(np.arange(len(first)), nearest.shape[1])
     j = nearest.reshape(-1)
     mutual = (back[j] == i[:, None]).any(axis=1)
     return np.stack([i[mutual], j[mutual]], axis=1)

@@ -19,7 +19,7 @@ from mural_tf.text_files import canonical_language, read_lines
 def read_parallel(
     folder: str | pathlib.Path, split: str, languages: Sequence[str] = (), least_share: float = 0.5
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns language -> sentences, all lists aligned, and notes on what was left out.
+    """Returns language -> sentences, all lists aligned, and notes on omissions.
 
     Args:
       folder: of the files or records above.

@@ -29,7 +29,7 @@ PLACES = ("images", "translations")  # options that name a file or folder
 def default_protocol() -> ConfigDict:
     """Returns the defaults; [X] in a comment names the source of a choice."""
     protocol = ConfigDict()
-    protocol.images = ""  # folder of the images, if it is not one of the benchmark's usual ones
+    protocol.images = ""  # folder of the images, if it is not a usual folder of the benchmark
     protocol.max_missing = 0.05  # share of images, or of rows of a file, that may be missing; above it no number
     protocol.translations = ""  # translate-test: TSV of language, text, English translation; see docs/evaluation.md
     protocol.mixed_pool = False  # also images against the captions of all languages at once [MURAL A.5]
@@ -47,7 +47,7 @@ def default_protocol() -> ConfigDict:
     protocol.xm3600 = ConfigDict(dict(captions="all"))  # or "first" of each image and language [CLIP_benchmark]
     protocol.cxc = ConfigDict(
         dict(
-            positives="union",  # image-text: MS-COCO's own and the rated ones; or "rated" alone [eccv_caption]
+            positives="union",  # image-text: MS-COCO's own and the rated pairs; or "rated" alone [eccv_caption]
             co_captions="rated",  # text-text: co-captions count if rated 3 or more; or "all"
             draws=1000,  # of the correlations [CxC §4]
             replacement=False,  # whether a draw may hold a query twice; published deviations fit either
@@ -59,7 +59,7 @@ def default_protocol() -> ConfigDict:
     protocol.globetrotter = ConfigDict(
         dict(
             sentences=200,  # in every language [Globetrotter §5.2]
-            words=1000,  # our choice: the most frequent ones of each language; the paper's vocabulary has 30,000 pieces
+            words=1000,  # our choice: the most frequent of each language; the paper's vocabulary has 30,000 pieces
             seed=0,  # of the choice of sentences
         )
     )

@@ -1,10 +1,10 @@
-"""Our numbers beside published ones: every cell with its source and protocol, and a table of differences.
+"""Our numbers next to published numbers: every cell with its source and protocol, and a table of differences.
 
 The numbers are in `published.tsv`. [MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] all but 7 and
-11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of what
-is measured here: its tables are of adapted models, sentence correspondence and its own pictures. What came after them:
-[SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et al.,
-2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
+11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of the
+measures used here: its tables are of adapted models, sentence correspondence and its own pictures. What came after
+them: [SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et
+al., 2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
 docs/openclip_multilingual_retrieval_results.csv as of June 2026, made with CLIP_benchmark.
 
 A block of the file, up to an empty line, is a table:
@@ -79,24 +79,24 @@ def published_tables() -> dict[tuple[str, str], Table]:
 
 
 def _read_table(block: str) -> Table:
-    (paper, place, title, *choices), (_, _, *columns), *rows = (line.split("\t") for line in block.splitlines())
+    (paper, table_name, title, *choices), (_, _, *columns), *rows = (line.split("\t") for line in block.splitlines())
     cells = []
     for setting, row, *numbers in rows:
         for metric, number in zip(columns, numbers, strict=True):
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, place, title, protocol, tuple(columns), tuple(cells))
+    return Table(paper, table_name, title, protocol, tuple(columns), tuple(cells))
 
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
-    """Returns benchmark -> the languages of a published mean whose table has no columns of single ones."""
+    """Returns benchmark -> the languages of a published mean whose table has no columns of single languages."""
     columns = [column.split("/") for table in published_tables().values() if table.paper == "open_clip"
                for column in table.columns]  # fmt: skip
     benchmarks = {benchmark for benchmark, *_ in columns}
-    found = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
-    return {name: frozenset(rows - {"all"}) for name, rows in found.items()}
+    rows_of = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
+    return {name: frozenset(rows - {"all"}) for name, rows in rows_of.items()}
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
@@ -129,24 +129,24 @@ def _means(metrics: Mapping[str, float]) -> dict[str, float]:
         benchmark, _, metric = key.partition("/")
         if benchmark in languages_of_means() and "/recall@" in metric:
             values.setdefault(f"{benchmark}/all/{metric.split('/', 1)[1]}", []).append(value)
-    return {key: sum(found) / len(found) for key, found in values.items()}
+    return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
 
 
 def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
-    """Says in what the protocols of a column and of ours differ; "" if in nothing."""
-    found = []
+    """Returns how the protocol of a column differs from ours, "" if it does not."""
+    differences = []
     for name, theirs in table.choices(metric).items():
         section, option = name.split(".")
-        ours = protocol.get(section, {}).get(option, "mean")  # that of Tatoeba's two directions is no option of ours
+        ours = protocol.get(section, {}).get(option, "mean")  # Tatoeba's two directions are not an option of ours
         if theirs == NOT_SAID:
-            found.append(f"its {name} is not said (ours is {ours})")
+            differences.append(f"its {name} is not said (ours is {ours})")
         elif str(ours) != theirs:
-            found.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
-    return "; ".join(found)
+            differences.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
+    return "; ".join(differences)
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
-    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same ones."""
+    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same columns."""
     benchmark, row, rest = metric.split("/", 2)
     if row not in ("all", "monolingual", "cross-lingual"):
         return metric in metrics

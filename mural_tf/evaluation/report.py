@@ -46,7 +46,7 @@ def evaluate_and_report(
       languages: evaluate these only; None or empty: all.
       benchmark: a name of `--list`; "all": every one whose files `data_dir` holds.
       protocol: see `evaluation/protocol.py`; None: the defaults.
-      published: whether to print the papers' numbers beside ours.
+      published: whether to print the papers' numbers next to ours.
 
     Raises:
       UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from
@@ -81,10 +81,10 @@ def evaluate_and_report(
     return evaluations
 
 
-def _print_published(made: list[Evaluation], name: str, protocol: ConfigDict) -> None:
-    text = compare({key: value for one in made for key, value in one.metrics.items()}, protocol)
+def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigDict) -> None:
+    text = compare({key: value for evaluation in evaluations for key, value in evaluation.metrics.items()}, protocol)
     print(text or f"No paper's table holds numbers of {name}.")
-    if text and any(one.protocol.startswith("NOT COMPLETE") for one in made):
+    if text and any(evaluation.protocol.startswith("NOT COMPLETE") for evaluation in evaluations):
         print("Ours are NOT COMPLETE, as said above: they cannot be compared with the papers'.")
     print()
 

@@ -36,7 +36,7 @@ IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "imag
 
 @dataclasses.dataclass
 class Evaluation:
-    """Numbers of one benchmark and what they were measured on.
+    """Numbers of one benchmark and the data that they were measured on.
 
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
     `sizes`: row -> what was counted there, such as {"images": 1000, "captions": 5000}. `groups`: group -> its languages
@@ -102,9 +102,9 @@ class Request:
     progress: bool = False
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (kind, file and line)
 
-    def on_problem(self, kind: str, location: str) -> None:
+    def on_problem(self, problem: str, location: str) -> None:
         """Keeps what a reader could not use; `take_problems` decides whether it was too much."""
-        self.problems.append((kind, location))
+        self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:
         """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
@@ -170,31 +170,31 @@ class Request:
         ids = list(pool.image_numbers)
         missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
         missing_notes = check_missing(missing, len(wanted), pool.where, self.protocol.max_missing)
-        place = np.full(len(pool.image_numbers), -1)
-        place[np.array(wanted)[kept]] = np.arange(len(kept))
+        row_of = np.full(len(pool.image_numbers), -1)
+        row_of[np.array(wanted)[kept]] = np.arange(len(kept))
 
-        views = views or {name: [np.arange(len(place))]}
+        views = views or {name: [np.arange(len(row_of))]}
         results = {view: Evaluation(view, self.split, "", {}, {}) for view in views}
-        of_all: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        by_language: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
-            owners = place[pool.owners[language]]
+            owners = row_of[pool.owners[language]]
             texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
             owners = owners[owners >= 0]
             if not texts:  # its only images cannot be read
                 continue
             text_embeddings = encode_captions(embedder, texts, language, self.batch_size)
             if self.protocol.mixed_pool:
-                of_all[language] = text_embeddings, owners
+                by_language[language] = text_embeddings, owners
             for view, parts in views.items():
-                places = [place[part] for part in parts]
-                _measure_view(results[view], language, images, text_embeddings, owners, texts, places)
-                marked = np.isin(owners, place[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
+                rows_of_parts = [row_of[part] for part in parts]
+                _measure_view(results[view], language, images, text_embeddings, owners, texts, rows_of_parts)
+                marked = np.isin(owners, row_of[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
                 if marked.any():
                     recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
                     results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
         for view, result in results.items():
-            if of_all:
-                _measure_mixed_pool(result, images, of_all)
+            if by_language:
+                _measure_mixed_pool(result, images, by_language)
             add_groups(result, groups or {})
             if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
                 add_groups(result, groups or {}, HELD_OUT)
@@ -233,9 +233,9 @@ class Request:
     def image_path(self, name: str) -> pathlib.Path:
         """Returns where an image lies, or the first place where it should."""
         roots = [as_path(self.protocol.images)] if self.protocol.images else []
-        places = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
+        folders = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
-        candidates = [place / one for one in names for place in places]
+        candidates = [directory / file_name for file_name in names for directory in folders]
         return next((path for path in candidates if path.is_file()), candidates[0])
 
     def _paths(self, files: dict[str, str], pool: CaptionedImages, wanted: Sequence[int]) -> list[pathlib.Path]:
@@ -272,12 +272,12 @@ def encode_captions(embedder: Embedder, texts: Sequence[str], language: str, bat
 
 def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:
     """Returns the languages to evaluate; raises `UserError` for one that the pool does not hold."""
-    known = sorted(pool.texts)
-    unknown = sorted(set(languages or ()) - set(known))
-    if unknown or not known:
+    existing = sorted(pool.texts)
+    unknown = sorted(set(languages or ()) - set(existing))
+    if unknown or not existing:
         asked = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
-        raise UserError(f"{asked} in {pool.where}; its languages: {', '.join(known) or 'none'}.")
-    return list(dict.fromkeys(languages)) if languages else known
+        raise UserError(f"{asked} in {pool.where}; its languages: {', '.join(existing) or 'none'}.")
+    return list(dict.fromkeys(languages)) if languages else existing
 
 
 def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
@@ -337,30 +337,30 @@ def _measure_part(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> 
     return ranking.summarize(*ranking.ranks_both_ways(images[pool], texts, (owners, np.arange(len(texts)))))
 
 
-def _measure_mixed_pool(result: Evaluation, images: np.ndarray, of_all: Mapping) -> None:
+def _measure_mixed_pool(result: Evaluation, images: np.ndarray, pools: Mapping) -> None:
     """Adds what images [I, D] find among the captions of all languages, {language: ([C, D], owners [C])} ([MURAL] A.5).
 
     Per language the percentage of the first five captions that are in it; over all, of these that are the image's own.
     A view's parts are one pool here.
     """
-    texts, owners = (np.concatenate(parts) for parts in zip(*of_all.values()))
-    counts = [len(owners_of) for _, owners_of in of_all.values()]
-    language_of, asked, count = np.repeat(np.arange(len(of_all)), counts), np.unique(owners), min(MIXED, len(texts))
-    found = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[asked]]
-    shares = 100 * np.bincount(language_of[np.ravel(found)], minlength=len(of_all)) / np.size(found)
-    right = float(100 * np.mean(owners[found] == asked[:, None]))
-    for language, share in zip(of_all, shares):
+    texts, owners = (np.concatenate(parts) for parts in zip(*pools.values()))
+    counts = [len(owners_of) for _, owners_of in pools.values()]
+    language_of, owned, count = np.repeat(np.arange(len(pools)), counts), np.unique(owners), min(MIXED, len(texts))
+    first = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[owned]]
+    shares = 100 * np.bincount(language_of[np.ravel(first)], minlength=len(pools)) / np.size(first)
+    right = float(100 * np.mean(owners[first] == owned[:, None]))
+    for language, share in zip(pools, shares):
         result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
     result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = right
-    most = ", ".join(f"{share:.1f}% in {language}" for share, language in sorted(zip(shares, of_all), reverse=True)[:5])
+    most = ", ".join(f"{share:.1f}% in {language}" for share, language in sorted(zip(shares, pools), reverse=True)[:5])
     result.notes.append(f"Of the first {MIXED} captions of all languages {right:.1f}% are the image's own; {most}.")
 
 
-def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, asked: np.ndarray) -> float:
-    """The mean of R@1, R@5 and R@10 of the texts `asked`, bool [C], among the images [I, D] that have a text."""
-    _, places = np.unique(owners, return_inverse=True)
-    found = ranking.ranks(texts[asked], images, places[asked])
-    return float(np.mean([ranking.recall_at(found, k) for k in ranking.CUTOFFS]))
+def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, queries: np.ndarray) -> float:
+    """The mean of R@1, R@5 and R@10 of the texts `queries`, bool [C], among the images [I, D] that have a text."""
+    _, image_of = np.unique(owners, return_inverse=True)
+    ranks = ranking.ranks(texts[queries], images, image_of[queries])
+    return float(np.mean([ranking.recall_at(ranks, k) for k in ranking.CUTOFFS]))
 
 
 def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:
@@ -385,7 +385,7 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
-    """Reads the captions of one split; the images are read again when they are encoded, so that none is kept."""
+    """Reads the captions of one split; the images are read again when they are encoded, so that they need no memory."""
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):

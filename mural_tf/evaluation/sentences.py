@@ -44,7 +44,7 @@ STS_GROUPS = {
 def sts2017(request: Request) -> list[Evaluation]:
     """STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each pair of languages.
 
-    A pair with English is named "en-xx" in whichever order its file is.
+    A pair with English is named "en-xx" in both orders of its file.
     """
     result = Evaluation("sts2017", request.split, "Spearman's r of cosine and human score, x 100", {}, {})
     files = {_pair_name(path): path for path in sorted(request.folder.rglob("STS.*-*.txt"))}
@@ -104,8 +104,8 @@ def tatoeba(request: Request) -> list[Evaluation]:
         for suffix, head in request.text_heads().items():
             left, right = request.encode_texts(foreign, head), request.encode_texts(english, head)
             same = np.arange(len(foreign))
-            found = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
-            values = {"to_english": found[0], "from_english": found[1], "accuracy": float(np.mean(found))}
+            recalls = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
+            values = {"to_english": recalls[0], "from_english": recalls[1], "accuracy": float(np.mean(recalls))}
             for key, value in values.items():
                 result.metrics[f"tatoeba/{language}/{key}{suffix}"] = value
     for suffix in request.text_heads():

@@ -52,8 +52,8 @@ def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence
     width = max(len("group"), *(len(group) for group, _ in rows))
     lines = [f"{'group':{width}}  languages" + "".join(f"  {title}" for title in titles)]
     for group, count in rows:
-        found = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
-        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in found)
+        values = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
+        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in values)
         lines.append(f"{group:{width}}  {count:9,}{cells}")
     return "\n".join(lines)
 
@@ -81,8 +81,8 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
 
 def metrics_row(made: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
     """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
-    numbers = {key: value for one in made for key, value in one.metrics.items()}
-    return {"step": step, EVALUATED: {one.name: {"data": data, "split": one.split} for one in made}, **numbers}
+    numbers = {key: value for result in made for key, value in result.metrics.items()}
+    return {"step": step, EVALUATED: {result.name: {"data": data, "split": result.split} for result in made}, **numbers}
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:

@@ -11,7 +11,7 @@ from mural_tf.text_files import clean, read_lines
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
     """Returns (language, caption) -> English translation, from a TSV in UTF-8 with these three columns.
 
-    The caption stands exactly as in the benchmark; English captions stay as they are. Nothing here calls a translation
+    The caption is exactly as in the benchmark; English captions stay as they are. Nothing here calls a translation
     service. Raises `UserError` for a row without three columns.
     """
     translations = {}
@@ -34,7 +34,7 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
 
     A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without one
     is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
-    language's captions lacks a translation, or if there is none at all.
+    language's captions lacks a translation, or if there is no translation at all.
     """
     translations, translated = read_translations(path), []
     for language in [language for language in pool.texts if language != "en"]:

@@ -63,7 +63,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     if not names:
         raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, with one name per line.")
     templates = _read_templates(folder)
-    return {language: Prompts(known, templates.get(language, ["{}"])) for language, known in names.items()}
+    return {language: Prompts(class_names, templates.get(language, ["{}"])) for language, class_names in names.items()}
 
 
 def _names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
@@ -83,7 +83,7 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if not any(place in line for place in PLACES)]
+        without = [line for line in lines if not any(slot in line for slot in PLACES)]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates
@@ -98,7 +98,7 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
 
     For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
     validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
-    whether its embedding is projected; ours is the one that is searched and exported.
+    whether its embedding is projected; ours is the embedding that is searched and exported.
     """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, more = _encode(request, "train")
@@ -106,8 +106,8 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    found = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
-    hits = found == query_classes[:, None]
+    classes = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
+    hits = classes == query_classes[:, None]
     metrics = {
         f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
     }

@@ -41,7 +41,8 @@ def save_hub_modules(
 ) -> None:
     """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset.
 
-    The image encoder and the preprocessor have an asset `settings.json` too, with what a fine-tuner must keep.
+    The image encoder and the preprocessor have an asset `settings.json` too, with the values that a fine-tuner must
+    keep.
     """
     directory = pathlib.Path(directory)
     with _without_fusion():
@@ -60,7 +61,7 @@ def save_hub_modules(
 
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
-    """Returns what `settings.json` of an image encoder says: its images, and what is no tower's own."""
+    """Returns the contents of an image encoder's `settings.json`: its images, and settings outside the towers."""
     return {
         **preparation(config.image_tower),
         "embedding_size": int(config.embedding_size),
@@ -79,7 +80,7 @@ def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
         return {}
     settings = read_json(path)
     sizes = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
-    ways = {name: json_field(settings, name, str, path, known[0]) for name, known in CHOICES.items()}
+    ways = {name: json_field(settings, name, str, path, choices[0]) for name, choices in CHOICES.items()}
     return {**sizes, **ways}  # older modules do not say in which way
 
 
@@ -100,7 +101,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of what is traced for training: the user who fine-tunes a module decides what to compile."""
+    """Keeps XLA out of functions that are traced for training: who fine-tunes a module decides what to compile."""
     before = set_fusion("off")
     try:
         yield
@@ -176,7 +177,7 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     As LaBSE's preprocessor it also has `tokenize`, string [B] → int32 [B, (words), (pieces)], and
     `bert_pack_inputs(segments, seq_length)`: one or two such tensors (or [B, (pieces)]) → the dict, with
     T = `seq_length`: [CLS], a [SEP] after each segment, type 0 for the first and 1 for the second, padding. Segments
-    that do not fit lose their ends in turns, so that the shorter one is cut last. A `WordTokenizer` takes one segment.
+    that do not fit lose their ends in turns, the shorter segment last. A `WordTokenizer` takes one segment.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
@@ -264,10 +265,10 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    found = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
+    theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []
     for variable in variables:
-        other = found.get(variable.name)
+        other = theirs.get(variable.name)
         if other is None or other.shape != variable.shape:
             shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
             raise UserError(

@@ -18,7 +18,7 @@ import numpy as np
 
 from mural_tf.errors import UserError, install_extra
 
-SMALLEST = 1024  # weights; smaller ones stay float32, as in TensorFlow's converter
+SMALLEST = 1024  # weights; smaller tables stay float32, as in TensorFlow's converter
 TABLE = "table"  # the name of a gathered table's layer
 ALIGNMENT = 16  # bytes, of every buffer of a file: kernels read weights where they lie
 
@@ -64,13 +64,13 @@ def to_float16(content: bytes) -> bytes:
     schema, model = _schema(), _read(content)
     graph, unpacked = model.subgraphs[0], {}
     for operator, tensor, _ in list(_weights(schema, model, depthwise=True)):
-        place = next(i for i in operator.inputs if i >= 0 and graph.tensors[i] is tensor)
-        if place not in unpacked:
+        index = next(i for i in operator.inputs if i >= 0 and graph.tensors[i] is tensor)
+        if index not in unpacked:
             packed = model.buffers[tensor.buffer].data.view("<f4").astype("<f2")
             source = _add_tensor(schema, model, tensor.shape, schema.TensorType.FLOAT16, tensor.name + b"/float16")
             graph.tensors[source].buffer = _add_buffer(schema, model, packed)
             tensor.buffer = 0
-            unpacked[place] = _operator(schema, model, "DEQUANTIZE", [source], place, schema.DequantizeOptionsT())
+            unpacked[index] = _operator(schema, model, "DEQUANTIZE", [source], index, schema.DequantizeOptionsT())
     graph.operators = [*unpacked.values(), *graph.operators]
     return _write(schema, model)
 
@@ -115,20 +115,20 @@ def _scale_after_gather(schema, model, operator, table, scales: np.ndarray) -> N
     cast = _operator(schema, model, "CAST", [in_int8], in_float, schema.CastOptionsT())
     cast.builtinOptions.inDataType = schema.TensorType.INT8
     cast.builtinOptions.outDataType = schema.TensorType.FLOAT32
-    of_scales = _operator(schema, model, "GATHER", [column, operator.inputs[1]], scale, operator.builtinOptions)
+    gather_scales = _operator(schema, model, "GATHER", [column, operator.inputs[1]], scale, operator.builtinOptions)
     product = _operator(schema, model, "MUL", [in_float, scale], rows, schema.MulOptionsT())
     place = graph.operators.index(operator) + 1
-    graph.operators[place:place] = [cast, of_scales, product]
+    graph.operators[place:place] = [cast, gather_scales, product]
 
 
 def _operator(schema, model, code: str, inputs, output: int, options):
     number = getattr(schema.BuiltinOperator, code)
-    known = [row.builtinCode for row in model.operatorCodes]
-    if number not in known:
+    codes = [row.builtinCode for row in model.operatorCodes]
+    if number not in codes:
         model.operatorCodes.append(schema.OperatorCodeT(deprecatedBuiltinCode=min(number, 127), builtinCode=number))
-        known.append(number)
+        codes.append(number)
     return schema.OperatorT(
-        opcodeIndex=known.index(number),
+        opcodeIndex=codes.index(number),
         inputs=np.array(inputs, np.int32),
         outputs=np.array([output], np.int32),
         builtinOptionsType=getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T")),
@@ -136,9 +136,9 @@ def _operator(schema, model, code: str, inputs, output: int, options):
     )
 
 
-def _add_tensor(schema, model, shape, kind: int, name: bytes) -> int:
+def _add_tensor(schema, model, shape, data_type: int, name: bytes) -> int:
     tensors = model.subgraphs[0].tensors
-    tensors.append(schema.TensorT(shape=np.array(shape, np.int32), type=kind, name=name, hasRank=True))
+    tensors.append(schema.TensorT(shape=np.array(shape, np.int32), type=data_type, name=name, hasRank=True))
     return len(tensors) - 1
 
 
@@ -152,8 +152,8 @@ def _write(schema, model) -> bytes:
 
     used = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors} | {0}
     used |= {entry.buffer for entry in model.metadata or []}
-    for place, buffer in enumerate(model.buffers):
-        if place not in used:
+    for index, buffer in enumerate(model.buffers):
+        if index not in used:
             buffer.data = None
         elif buffer.data is not None:
             buffer.Pack = _aligned(buffer)

@@ -1,7 +1,7 @@
 """The model card of an export: what the model is, what it was trained on, how well it does and on what.
 
-`evaluations_of` finds the numbers in a workdir. Of several evaluations of one name it takes the one with the most
-languages, and of these the last: a look at two languages does not stand for the model.
+`evaluations_of` finds the numbers in a workdir. Among several evaluations of one name it takes the evaluation with the
+most languages, and of these the last: a look at two languages does not describe the model.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
 def evaluations_of(
     workdir: pathlib.Path, step: int | None, exactly: bool = False
 ) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
-    """Returns the numbers that stand for the checkpoint of a step, and what they are numbers of.
+    """Returns a checkpoint's numbers, and the data that each was measured on.
 
     Args:
       workdir: whose metrics.jsonl is read.
-      step: of the checkpoint. Without an evaluation of it, the last evaluated step stands in.
+      step: of the checkpoint. Without an evaluation of it, the last evaluated step's numbers are taken.
       exactly: leave out other steps.
 
     Returns:
       `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
-      where there are no others. What a row does not say of data and split is "".
+      where there are no others. Data and split that a row lacks are "".
     """
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
-    of_step = [row for row in rows if row["step"] == step]
-    if not of_step and not exactly and rows:
-        of_step = [row for row in rows if row["step"] == rows[-1]["step"]]
+    step_rows = [row for row in rows if row["step"] == step]
+    if not step_rows and not exactly and rows:
+        step_rows = [row for row in rows if row["step"] == rows[-1]["step"]]
     fullest: dict[str, tuple[dict[str, float], dict[str, object]]] = {}
-    for row in of_step:
+    for row in step_rows:
         for name in dict.fromkeys(key.split("/")[0] for key in row if "/" in key and not key.startswith("train/")):
             numbers, described = _evaluation(workdir, row, name)
             if name not in fullest or len(described["languages"]) >= len(fullest[name][1]["languages"]):
                 fullest[name] = numbers, described
-    chosen = {name: found for name, found in fullest.items() if found[1]["split"] != "dev"} or fullest
+    chosen = {name: entry for name, entry in fullest.items() if entry[1]["split"] != "dev"} or fullest
     metrics = {key: value for numbers, _ in chosen.values() for key, value in numbers.items()}
     return metrics, {name: described for name, (_, described) in chosen.items()}
 
@@ -98,7 +98,7 @@ def describe_model(
         "learned_numbers": numbers_of(model),
         "origin": config.origin,
         "training_data": _training_data(config),
-        "evaluations": {name: {**found, "data": _folder_name(found)} for name, found in (evaluations or {}).items()},
+        "evaluations": {name: {**row, "data": _folder_name(row)} for name, row in (evaluations or {}).items()},
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
     }
@@ -117,8 +117,8 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     try:
         if path.is_file():  # other people's TFRecords come without one
             dataset = read_json(path)
-            kind = list[str] if isinstance(dataset.get("languages"), list) else dict
-            languages = json_field(dataset, "languages", kind, path, languages)
+            expected = list[str] if isinstance(dataset.get("languages"), list) else dict
+            languages = json_field(dataset, "languages", expected, path, languages)
     except UserError as error:
         logging.warning("The model card does not say what the training data was: %s", error)
         dataset = {}

@@ -27,7 +27,7 @@ METRICS = {
 
 
 def check_license(license: str) -> None:
-    """Raises `UserError` for what is no identifier of a licence."""
+    """Raises `UserError` for a text that is not an identifier of a licence."""
     if license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"--license={license}: expected an identifier such as apache-2.0, mit, cc-by-4.0 or other.")
 
@@ -35,7 +35,7 @@ def check_license(license: str) -> None:
 def readme_of(card: Mapping, license: str = "") -> str:
     """Returns the README.md for a model card (`model_card.describe_model`).
 
-    license: identifier of the Hub's; "" is that of the imported weights, if there is one and no other.
+    license: identifier of the Hub's; "" is the imported weights' licence, if all have the same.
     """
     head = "\n".join(_yaml(_metadata(card, license)))
     return f"---\n{head}\n---\n\n{_body(card)}\n"
@@ -66,11 +66,11 @@ def _has_images(card: Mapping) -> bool:
 
 def _languages(card: Mapping) -> list[str]:
     """The languages of the training data, as far as these are known, and of the imported weights."""
-    found = {language for part in origins(card["origin"]) for language in part.languages}
+    languages = {language for part in origins(card["origin"]) for language in part.languages}
     data = card["training_data"]
     if "counts" in data or not card["origin"]:
-        found.update(data["languages"])
-    return sorted(found)
+        languages.update(data["languages"])
+    return sorted(languages)
 
 
 def _model_index(card: Mapping) -> list[dict]:

@@ -1,9 +1,9 @@
-"""Exports a trained model: two encoders for serving, three TF-Hub modules, and what describes them.
+"""Exports a trained model: two encoders for serving, three TF-Hub modules, and their description.
 
     image_encoder/1/    SavedModel; signatures below
     text_encoder/1/     SavedModel; signatures below
     hub/                image_encoder, text_preprocessor, text_encoder: see hub_modules.py
-    serving/            what TensorFlow Serving needs beside them: see serving.py
+    serving/            TensorFlow Serving's files: see serving.py
     model_card.json, config.json, vocabulary.txt
     README.md           for people, and for the Hugging Face Hub: see readme.py
 
@@ -56,8 +56,8 @@ from mural_tf.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
-from mural_tf.progress import tell
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.progress import announce
+from mural_tf.remote_folders import display_name, local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -71,7 +71,7 @@ def in_precision(
 ) -> DualEncoder:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
-    Training takes what is fast on its machine, bfloat16 on TPUs; those who serve have another machine. bfloat16 is slow
+    Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
     on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked; asked, the weights are
     bfloat16 as well.
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
@@ -185,13 +185,13 @@ def _write(
         (IMAGE_ENCODER, signatures.image_encoder(model, config)),
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
-        tell(f"Saving {name} …")
+        announce(f"Saving {name} …")
         folder = directory / name / version
         save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
-    tell("Saving the modules for TF-Hub …")
+    announce("Saving the modules for TF-Hub …")
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
@@ -200,7 +200,7 @@ def _write(
 
 
 def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
-    """Saves what nobody will train: without the gradients that its functions define.
+    """Saves a module for inference alone: without the gradients that its functions define.
 
     TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
     that loads one version after the other would keep them all.
@@ -211,13 +211,13 @@ def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mappi
     saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     for part in saved_model.meta_graphs:
         functions_of_part = part.graph_def.library.function
-        for node in (*part.graph_def.node, *(node for one in functions_of_part for node in one.node_def)):
+        for node in (*part.graph_def.node, *(node for function in functions_of_part for node in function.node_def)):
             node.attr.pop("_gradient_op_type", None)  # or loading warns of the gradients that are not there
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
 
 
 def _check_operations(folder: pathlib.Path) -> None:
-    """Warns of what the stock model server may lack: a TF-Hub text tower can bring anything."""
+    """Warns of operations that the stock model server may lack: a TF-Hub text tower can bring anything."""
     unlisted = sorted(unlisted_operations(folder))
     if unlisted:
         logging.warning(
@@ -248,7 +248,7 @@ def export_workdir(
     workdir = local_copy(workdir)
     if (workdir / TEXT_ENCODER).is_dir():
         raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
-    tell(f"Loading {shown(workdir)} …")
+    announce(f"Loading {display_name(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
     return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version, license)

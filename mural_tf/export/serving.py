@@ -1,4 +1,4 @@
-"""TensorFlow Serving: the files it takes beside the SavedModels, requests that warm it up, operations it can run.
+"""TensorFlow Serving: the files it takes besides the SavedModels, requests that warm it up, operations it can run.
 
 models.config              both encoders, for --model_config_file
 batching_parameters.txt    for --batching_parameters_file
@@ -72,7 +72,7 @@ model_config_list {
 """
 
 BATCHING_PARAMETERS = f"""\
-# Requests wait at most 5 ms for others to share a run of at most {MAX_BATCH} rows; larger ones, of up to {MAX_ROWS}
+# Requests wait at most 5 ms for others to share a run of at most {MAX_BATCH} rows; larger requests, of up to {MAX_ROWS}
 # rows, are split. Without allowed_batch_sizes nothing is padded: texts and images cost what they are.
 max_batch_size {{ value: {MAX_ROWS} }}
 enable_large_batch_splitting {{ value: true }}
@@ -153,11 +153,11 @@ def operations(folder: str | pathlib.Path) -> set[str]:
 
 def unlisted_operations(folder: str | pathlib.Path) -> set[str]:
     """Returns the operations of a SavedModel that are not known to be linked, and "XlaMustCompile" if XLA is needed."""
-    found = operations(folder) - CORE_OPS - TEXT_OPS
+    unlisted = operations(folder) - CORE_OPS - TEXT_OPS
     _, functions = _parse(folder)
     if any(function.attr["_XlaMustCompile"].b for function in functions):
-        found.add("XlaMustCompile")
-    return found
+        unlisted.add("XlaMustCompile")
+    return unlisted
 
 
 def _parse(folder: str | pathlib.Path):

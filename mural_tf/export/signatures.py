@@ -28,8 +28,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     """Decodes string [B] as in evaluation to [B + 1, …] and bool [B], whether each could be decoded.
 
     Rows are uint8 [S, S, 3] or features, float32 [F], as `tower`, the `image_tower` part of a configuration, takes
-    them. Those that could not be decoded, and the last one, are zeros. A graph cannot catch an error, but tf.data can
-    leave out what fails.
+    them. Images that could not be decoded, and the last row, are zeros. A graph cannot catch an error, but tf.data can
+    leave out elements that fail.
     """
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 
@@ -196,7 +196,7 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
 
 
 def _at_least_one(batch: tf.Tensor) -> tf.Tensor:
-    """Adds one row of zeros (or "") to an empty batch; encoders fail on empty ones."""
+    """Adds one row of zeros (or "") to an empty batch; encoders fail on empty batches."""
     missing = tf.cast(tf.equal(tf.shape(batch)[0], 0), tf.int32)
     row = tf.concat([[missing], tf.shape(batch)[1:]], axis=0)
     empty = tf.constant("" if batch.dtype == tf.string else 0, batch.dtype)

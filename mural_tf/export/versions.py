@@ -4,10 +4,10 @@
     versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json
 
 What was published never changes, so a version stays usable while the next version appears. An export that was made
-without a version has one, 1, and what describes it lies at the top. A version appears in this order: its folder in
+without a version has the version 1, and its description lies at the top. A version appears in this order: its folder in
 versions/ without the model card, the SavedModels (in a store their graphs after everything else), the model card.
-Whoever finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card: between
-the two last steps it may have one encoder already and the other not yet.
+A run that finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card:
+between the two last steps it may have one encoder already and the other not yet.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def check_free(directory: Folder, overwrite: bool, version: str) -> None:
 def models_of(export: Folder) -> dict[str, list[int]]:
     """Returns {model: numbers of its complete versions, the newest last} of a folder of models; empty if none."""
     complete = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
-    found: dict[str, list[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
     for path in export.glob(f"*/*/{GRAPH}"):
         number = path.parent.name
         # A version that appeared since is not complete, or not with all models: its folder was there before them.
         if number.isdigit() and (number in complete or not (export / VERSIONS / number).is_dir()):
-            found.setdefault(path.parent.parent.name, []).append(int(number))
-    return {name: sorted(numbers) for name, numbers in sorted(found.items())}
+            numbers_of.setdefault(path.parent.parent.name, []).append(int(number))
+    return {name: sorted(numbers) for name, numbers in sorted(numbers_of.items())}
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
     """Returns the largest number that all of these models have; raises `UserError` if it is missing."""
-    found = models_of(export)
+    versions = models_of(export)
     for name in models:
-        if name not in found:
+        if name not in versions:
             raise UserError(f"{export / name} has no version: expected a SavedModel in {export / name}/1.")
-    shared = set.intersection(*(set(found[name]) for name in models))
+    shared = set.intersection(*(set(versions[name]) for name in models))
     if not shared:
-        listed = "; ".join(f"{name} {', '.join(map(str, found[name]))}" for name in models)
+        listed = "; ".join(f"{name} {', '.join(map(str, versions[name]))}" for name in models)
         raise UserError(f"{export} has no version of all encoders ({listed}): export again, or complete one.")
     return max(shared)
 
@@ -114,7 +114,7 @@ def choose_number(export: Folder, wanted: str) -> int:
     if not wanted.isdigit() or int(wanted) < 1:
         raise UserError(f"--version={wanted}: expected auto or a number from 1 on.")
     if any(int(wanted) in numbers for numbers in models_of(export).values()):
-        raise UserError(f"{export} has a version {wanted} already, and what is served never changes: --version=auto.")
+        raise UserError(f"{export} has a version {wanted} already, and a served version never changes: --version=auto.")
     return int(wanted)
 
 
@@ -144,6 +144,6 @@ def _move(partial: pathlib.Path, export: pathlib.Path, names: list[str]) -> None
 
 def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None:
     paths = [path for name in names for path in (partial / name).rglob("*") if path.is_file()]
-    found = [path.relative_to(partial).as_posix() for path in paths]
-    for name in sorted(found, key=lambda name: (name.count("/") == 2 and name.endswith(GRAPH), name)):
+    names_of_files = [path.relative_to(partial).as_posix() for path in paths]
+    for name in sorted(names_of_files, key=lambda name: (name.count("/") == 2 and name.endswith(GRAPH), name)):
         copy_file(partial / name, export / name)

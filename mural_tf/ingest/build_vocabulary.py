@@ -27,8 +27,8 @@ from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
 from mural_tf.work import Step
 
-MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
-WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
+MOST_WORDS = 20_000_000  # distinct words that a vocabulary is learned from; about 100 bytes each
+WORDS_AT_A_TIME = 1_000_000  # distinct words that a worker holds
 COUNTS, FACTORS = dict(language="string", word="string", count="int64"), dict(language="string", factor="double")
 
 
@@ -95,7 +95,7 @@ class WordCounts:
         self.totals: collections.Counter[str] = collections.Counter(dict(rows.ask(folder, query).fetchall()))
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
-        """Returns the counts of the most frequent words over all languages, and how many words there are beside them.
+        """Returns the counts of the most frequent words over all languages, and the number of the other words.
 
         With temperature T a language with the share p of all words gets a share in proportion to p^(1/T) (Devlin et
         al.'s multilingual BERT takes p^0.7, that is T = 1.43): its counts are multiplied so, and rounded. The largest
@@ -171,14 +171,12 @@ def build_vocabulary(
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words_in_memory: int = MOST_WORDS,
 ) -> None:
     """Learns word pieces from all texts of the sources, writes them to the file `output` and prints a report.
 
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
-      size: word pieces with the reserved ones, at most.
-      max_words_in_memory: distinct words that are learned from, the most frequent ones.
+      size: word pieces with the reserved pieces, at most.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
     Raises:
@@ -197,13 +195,13 @@ def build_vocabulary(
     try:
         counts, tally = count_sources(sources, settings, folder, lower_case, strip_accents)
         print("\n".join(tally.lines()))
-        combined, rare = counts.combined(temperature, max_words_in_memory)
+        combined, rare = counts.combined(temperature, MOST_WORDS)
     finally:
         remove_tree(folder)
     totals = counts.totals
-    print(f"{sum(totals.values())} words, {len(combined) + rare} distinct ones, in {len(totals)} languages")
+    print(f"{sum(totals.values())} words, {len(combined) + rare} of them distinct, in {len(totals)} languages")
     if rare:
-        print(f"{rare} of the rarest are not learned from. See --max_words_in_memory.")
+        print(f"{rare} of the rarest are not learned from.")
     pieces = learn_vocabulary(combined, size)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

@@ -5,8 +5,8 @@
 3. *Write*: a worker makes the records of a shard's units and, last, its manifest: counts, what was skipped, checksums.
 4. *Finish*: shards get their names, `dataset.json` the sums of the manifests, and the folder its name.
 
-While it runs, everything lies in a hidden folder beside the output. Running the same command again makes what has no
-manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
+While it runs, everything lies in a hidden folder next to the output. The same command again makes the shards that
+have no manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def convert(
 
     Raises:
       UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
-        conversion of something else beside it, or a full disk.
+        conversion of something else next to it, or a full disk.
       OSError: any other failed file operation.
     """
     settings.engine()  # raises for flags that do not fit
@@ -149,8 +149,8 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
     request = Request(sources, units, settings, folder / "decided")
     groups: list[list[int]] = []
-    for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
-        numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
+    for item_type in dict.fromkeys(sources[index].ITEM for index, _ in units):
+        numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == item_type]
         groups += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
     return Plan(request, groups, folder)
 
@@ -163,12 +163,12 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
     for number in numbers:
         total[units[number][0]] += max(1, units[number][1].weight)
     read: collections.Counter = collections.Counter()
-    places = {}
+    progress = {}
     for number in numbers:
         index, unit = units[number]
-        places[number] = read[index] / total[index]
+        progress[number] = read[index] / total[index]
         read[index] += max(1, unit.weight)
-    return sorted(numbers, key=lambda number: (places[number], number))
+    return sorted(numbers, key=lambda number: (progress[number], number))
 
 
 def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: int) -> list[list[int]]:
@@ -239,14 +239,14 @@ class WriteShard:
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
         """Yields (kind, split, serialised record, texts, texts by language)."""
         for source, item, reading in self._items(shard, tally):
-            for found in source.records(item, reading):
-                if isinstance(found, Pair):
-                    if self._accepts_pair(found, reading):
-                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
-                        languages = f"{found.language_a} {found.language_b}"
-                        yield TEXT_PAIRS, found.split, serialize(TextPair(*values)), 1, {languages: 1}
+            for parsed in source.records(item, reading):
+                if isinstance(parsed, Pair):
+                    if self._accepts_pair(parsed, reading):
+                        values = (parsed.text_a, parsed.language_a, parsed.text_b, parsed.language_b, parsed.group)
+                        languages = f"{parsed.language_a} {parsed.language_b}"
+                        yield TEXT_PAIRS, parsed.split, serialize(TextPair(*values)), 1, {languages: 1}
                     continue
-                kept = self.screen.accepted_texts(found, reading)
+                kept = self.screen.accepted_texts(parsed, reading)
                 kept = kept and reading.decided.without_duplicates(kept, reading, self.kinds)
                 kept = kept and self.screen.accepted_image(kept, reading)
                 if kept:
@@ -273,12 +273,12 @@ class WriteShard:
             streams[number] = request.sources[index], request.sources[index].read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
-            place, number = heapq.heappop(queue)
+            progress, number = heapq.heappop(queue)
             source, items, reading = streams[number]
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
-                    heapq.heappush(queue, (place + count / max(1, request.units[number][1].weight), number))
+                    heapq.heappush(queue, (progress + count / max(1, request.units[number][1].weight), number))
                     break
 
 
@@ -355,10 +355,10 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = shards.complete_folder(folder, output)
     files: dict[str, Part] = {}
-    for (kind, split), found in sorted(parts.items()):
+    for (kind, split), split_parts in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
-        for index, part in enumerate(found):
-            name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
+        for index, part in enumerate(split_parts):
+            name = f"{kind}/{split}-{index:05d}-of-{len(split_parts):05d}.tfrecord"
             shards.rename_part(folder, part, complete / name)
             files[name] = part
     shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)

@@ -27,7 +27,7 @@ from mural_tf.text_files import Unit
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
 SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
-UNIT = "unit"  # a kind of job, beside LOCATIONS and TRANSLATIONS
+UNIT = "unit"  # a kind of job, as LOCATIONS and TRANSLATIONS
 
 # Tables of rows, {column: type}; keys are hashes.
 KEY, NUMBER = "uint64", "uint32"
@@ -62,7 +62,7 @@ class Request:
 
     Attributes:
       sources: in their canonical order.
-      units: (source's number, unit), numbered in the order in which earlier ones win over later ones.
+      units: (source's number, unit), numbered in the order in which earlier units win over later units.
       settings: of the conversion.
       folder: keeps rows and decisions.
     """
@@ -91,7 +91,7 @@ class Request:
         """Returns the tables that a job of a stage writes."""
         if job.kind != UNIT:
             return ["places" if job.kind == LOCATIONS else "sentences"]
-        return list(dict.fromkeys(WRITES.get(kind, "records") for kind in stage))
+        return list(dict.fromkeys(WRITES.get(task, "records") for task in stage))
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
         """Returns what has still to be looked through for a stage; nothing where it is decided."""
@@ -114,7 +114,7 @@ class Request:
     def marks(self, stage: Sequence[str]) -> set[str]:
         """Returns the names of the files that a stage's decisions are in."""
         divided = [index for index, source in enumerate(self.sources) if source.is_divided]
-        names = {path_of(self.folder, kind).name for kind in stage if kind != HELD_OUT}
+        names = {path_of(self.folder, task).name for task in stage if task != HELD_OUT}
         return names | {path_of(self.folder, HELD_OUT, index).name for index in divided if HELD_OUT in stage}
 
     def translations(self) -> list[pathlib.Path]:
@@ -183,12 +183,12 @@ class Look:
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
         """Yields a row for each pair, and for each caption that passes the filters of texts."""
         del tables
-        found = (one for item in source.read(unit, reading) for one in source.records(item, reading))
-        for record, one in enumerate(found):
-            if isinstance(one, Pair):
-                key = key_of_pair(one)
+        records = (item_record for item in source.read(unit, reading) for item_record in source.records(item, reading))
+        for record, item_record in enumerate(records):
+            if isinstance(item_record, Pair):
+                key = key_of_pair(item_record)
                 yield "records", (job.number, record, 0, key, key)
-            elif (kept := self.screen.accepted_texts(one, reading)) is not None:
+            elif (kept := self.screen.accepted_texts(item_record, reading)) is not None:
                 (image,) = keys_of_captioned(SAME_IMAGE, kept)
                 keys = zip(keys_of_captioned(SAME_TEXT, kept), keys_of_captioned(SAME_PAIR, kept))
                 yield from (("records", (job.number, record, image, text, pair)) for text, pair in keys)
@@ -205,57 +205,57 @@ def key_of_pair(pair: Pair) -> int:
     return text_hash("pair\t" + "\t".join(part for side in sides for part in side))
 
 
-def keys_of_captioned(kind: str, found: Captioned) -> list[int]:
+def keys_of_captioned(kind: str, captioned: Captioned) -> list[int]:
     """Returns the keys of an image with its captions: of the image, of each text, or of each text with the image."""
     if kind == SAME_TEXT:
-        return [key_of_text(text) for text in found.texts]
-    image = bytes_hash(b"image\t" + found.image)
-    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in found.texts]
+        return [key_of_text(text) for text in captioned.texts]
+    image = bytes_hash(b"image\t" + captioned.image)
+    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
 
 
 # Deciding.
 
 
-def path_of(folder: pathlib.Path, kind: str, source: int = -1) -> pathlib.Path:
+def path_of(folder: pathlib.Path, task: str, source: int = -1) -> pathlib.Path:
     """Returns the file of a kind of decisions, HELD_OUT's about one source."""
     endings = {TEXTS: ".npy", IMAGES: ".npy", HELD_OUT: f"-{source:04d}.json"}
-    return folder / f"decided_{kind.replace(' ', '_')}{endings.get(kind, '.parquet')}"
+    return folder / f"decided_{task.replace(' ', '_')}{endings.get(task, '.parquet')}"
 
 
 def decide(request: Request, stage: Sequence[str]) -> None:
     """Writes the decisions of a stage, whose rows are there."""
     names, filters, folder = request.names(), request.settings.filters, request.folder
-    for kind in stage:
-        path = path_of(folder, kind)
+    for task in stage:
+        path = path_of(folder, task)
         if path.name in names:
             continue
-        if kind in (TEXTS, IMAGES):
-            of_texts = "text", filters.max_images_per_text
-            key, bound = of_texts if kind == TEXTS else ("image", filters.max_texts_per_image)
+        if task in (TEXTS, IMAGES):
+            text_bound = "text", filters.max_images_per_text
+            key, bound = text_bound if task == TEXTS else ("image", filters.max_texts_per_image)
             pairs = f"SELECT DISTINCT text, image FROM {rows.files(folder, 'texts')}"
             query = f"SELECT {key} FROM ({pairs}) GROUP BY {key} HAVING count(*) > {bound} ORDER BY {key}"
             save_array(path, rows.ask(folder, query).fetchnumpy()[key].astype(np.uint64))
-        elif kind == HELD_OUT:
+        elif task == HELD_OUT:
             _hold_out(request)
         else:
-            rows.save(path, _query(request, kind))
+            rows.save(path, _query(request, task))
 
 
-def _query(request: Request, kind: str) -> str:
+def _query(request: Request, task: str) -> str:
     """Returns the query for (unit, key, …): what the unit finds, or the keys of duplicates that it drops."""
     table = {name: rows.files(request.folder, name) for name in TABLES}
-    if kind == LOCATIONS:  # the first place of each address
-        place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
+    if task == LOCATIONS:  # the first place of each address
+        first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
         return f"""SELECT unit, key, place.shard AS shard, place.start AS start, place.size AS size
             FROM (SELECT DISTINCT * FROM {table["addresses"]})
-            JOIN (SELECT source, key, {place} FROM {table["places"]} GROUP BY ALL) USING (source, key)
+            JOIN (SELECT source, key, {first_place} FROM {table["places"]} GROUP BY ALL) USING (source, key)
             ORDER BY unit, key"""
-    if kind == TRANSLATIONS:
+    if task == TRANSLATIONS:
         return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
             JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    records, column = table["records"], {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[kind]
+    records, column = table["records"], {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[task]
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
-    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and kind == SAME_TEXT:  # of the images that stay
+    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and task == SAME_TEXT:  # of the images that stay
         first = f"SELECT unit, image, min(record) AS record FROM {records} WHERE image != 0 GROUP BY ALL"
         gone = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
         keys = f"""SELECT unit, text AS key FROM {records} WHERE image = 0 UNION
@@ -270,9 +270,9 @@ def _hold_out(request: Request) -> None:
     for index, source in enumerate(request.sources):
         path = path_of(request.folder, HELD_OUT, index)
         if source.is_divided and not path.exists():
-            of_source = f"FROM {divided} WHERE source = {index}"
-            languages = rows.ask(request.folder, f"SELECT DISTINCT language {of_source} ORDER BY language").fetchall()
-            query = f"SELECT image {of_source} AND language = ?"
+            from_source = f"FROM {divided} WHERE source = {index}"
+            languages = rows.ask(request.folder, f"SELECT DISTINCT language {from_source} ORDER BY language").fetchall()
+            query = f"SELECT image {from_source} AND language = ?"
             hashes = {
                 language: rows.ask(request.folder, query, [language]).fetchnumpy()["image"] for (language,) in languages
             }
@@ -286,11 +286,11 @@ class Decided:
         self._folder, self._number, self._source, self._names = folder, number, source, names
         self._read: dict[str, Any] = {}
 
-    def _get(self, kind: str, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
-        if kind not in self._read:
-            path = path_of(self._folder, kind, self._source)
-            self._read[kind] = read(path) if path.name in self._names else without
-        return self._read[kind]
+    def _get(self, task: str, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
+        if task not in self._read:
+            path = path_of(self._folder, task, self._source)
+            self._read[task] = read(path) if path.name in self._names else without
+        return self._read[task]
 
     def _of_unit(self, path: pathlib.Path) -> dict[str, np.ndarray]:
         query = f"SELECT * FROM {rows.file(path)} WHERE unit = ?"
@@ -308,22 +308,22 @@ class Decided:
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded image."""
-        places, value = self._get(LOCATIONS, self._of_unit, None), np.uint64(text_hash(address))
-        index = int(np.searchsorted(places["key"], value)) if places else 0
-        if not places or index >= len(places["key"]) or places["key"][index] != value:
+        locations, value = self._get(LOCATIONS, self._of_unit, None), np.uint64(text_hash(address))
+        index = int(np.searchsorted(locations["key"], value)) if locations else 0
+        if not locations or index >= len(locations["key"]) or locations["key"][index] != value:
             return None
-        return tuple(int(places[name][index]) for name in ("shard", "start", "size"))
+        return tuple(int(locations[name][index]) for name in ("shard", "start", "size"))
 
     def translations(self, key: str) -> list[tuple[str, str]]:
         """Returns (language, translation) of a caption's key."""
         return self._get(TRANSLATIONS, self._translations, {}).get(text_hash(key), [])
 
     def _translations(self, path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
-        known: dict[int, list[tuple[str, str]]] = {}
-        found = self._of_unit(path)
-        for key, *pair in zip(found["key"].tolist(), found["language"], found["text"]):
-            known.setdefault(key, []).append(tuple(pair))
-        return known
+        by_key: dict[int, list[tuple[str, str]]] = {}
+        rows = self._of_unit(path)
+        for key, *pair in zip(rows["key"].tolist(), rows["language"], rows["text"]):
+            by_key.setdefault(key, []).append(tuple(pair))
+        return by_key
 
     def split(self, language: str, image_id: str) -> str:
         """Returns the split of a caption of a data set that is divided here; "" for one that another language holds."""
@@ -332,20 +332,20 @@ class Decided:
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
         return held_out.split_of(language, image_id) if held_out else "train"
 
-    def without_duplicates(self, found: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
+    def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
         """Returns the image with those captions that another unit, or this one before, does not have."""
         for kind in kinds:
-            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, found)]
+            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, captioned)]
             if kind == SAME_IMAGE:
-                drop *= len(found.texts)
-            for text, dropped in zip(found.texts, drop):
+                drop *= len(captioned.texts)
+            for text, dropped in zip(captioned.texts, drop):
                 if dropped:
                     reading.tally.leave_out(kind, text.place)
-            texts = [text for text, dropped in zip(found.texts, drop) if not dropped]
+            texts = [text for text, dropped in zip(captioned.texts, drop) if not dropped]
             if not texts:
                 return None
-            found = found._replace(texts=texts)
-        return found
+            captioned = captioned._replace(texts=texts)
+        return captioned
 
     def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
         """Whether another unit, or this one before, has the pair."""

@@ -77,8 +77,8 @@ def cache_features(
         size, images, done = 0, 0, 0
         for file, file_size in zip(files, sizes):
             with tqdm(desc=file.name, unit=" images") as bar:
-                found, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
-            size, images = found or size, images + count
+                width, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
+            size, images = width or size, images + count
             done += file_size
             if skipped.are_too_many(images, max_skipped_fraction, done / max(sum(sizes), 1)):
                 raise UserError(
@@ -92,7 +92,7 @@ def cache_features(
         return {
             "feature_size": size,
             "images": images,
-            "skipped": {kind: n for kind, (n, _) in skipped.items()},
+            "skipped": {problem: n for problem, (n, _) in skipped.items()},
             **_kept(source),
         }
 
@@ -128,15 +128,15 @@ def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, i
 
     batch, lost = [], skipped.total
     for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
-        place = f"{file}, byte {offset}"
+        location = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
             image = decode_image(example.features.feature["image"].bytes_list.value[0], tower.jpeg)
             batch.append((example, evaluation_image(image, tower).numpy()))
         except DecodeError:
-            skipped.add(NOT_AN_EXAMPLE, place)
+            skipped.add(NOT_AN_EXAMPLE, location)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
-            skipped.add(UNREADABLE_IMAGE, place)
+            skipped.add(UNREADABLE_IMAGE, location)
         if len(batch) == batch_size:
             yield batch, len(batch) + skipped.total - lost
             batch, lost = [], skipped.total

@@ -135,8 +135,8 @@ _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8
 
 def is_near(hashes: np.ndarray, value: int, distance: int) -> bool:
     """Whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
-    ones = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
-    return bool((ones.sum(axis=1) <= distance).any())
+    bits = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
+    return bool((bits.sum(axis=1) <= distance).any())
 
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -169,49 +169,49 @@ class Screen:
             tally.leave_out(EXCLUDED, pair.place)
         return not excluded
 
-    def accepted_texts(self, found: Captioned, reading: Reading) -> Captioned | None:
+    def accepted_texts(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns the image with its wanted captions, `None` if none is left; the image is not looked at."""
         texts = []
-        for text in found.texts:
+        for text in captioned.texts:
             reason = self.reason_against(text.text, reading.decided)
             if reason:
                 reading.tally.leave_out(reason, text.place)
             else:
                 texts.append(text)
-        return found._replace(texts=texts) if texts else None
+        return captioned._replace(texts=texts) if texts else None
 
-    def accepted_image(self, found: Captioned, reading: Reading) -> Captioned | None:
+    def accepted_image(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns the image as a record may hold it, with its captions and their translations, `None` if unusable."""
-        texts, tally = found.texts, reading.tally
-        place = f"{found.texts[0].place} ({found.image_id})"
+        texts, tally = captioned.texts, reading.tally
+        location = f"{captioned.texts[0].place} ({captioned.image_id})"
         try:
-            image, reason = self._image_or_reason(found, reading.decided)
+            image, reason = self._image_or_reason(captioned, reading.decided)
         except BadImage as error:
-            tally.skip(str(error), place, len(texts))
+            tally.skip(str(error), location, len(texts))
             return None
         if reason:
-            tally.leave_out(reason, place, len(texts))
+            tally.leave_out(reason, location, len(texts))
             return None
         if self.settings.translations:
-            texts = add_translations(found.image_id, texts, reading.decided.translations)
-        return found._replace(image=image, texts=texts)
+            texts = add_translations(captioned.image_id, texts, reading.decided.translations)
+        return captioned._replace(image=image, texts=texts)
 
-    def _image_or_reason(self, found: Captioned, decided) -> tuple[bytes, str]:
+    def _image_or_reason(self, captioned: Captioned, decided) -> tuple[bytes, str]:
         """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
         filters = self.filters
-        if contains_text(decided.frequent_images, found.image_id):
+        if contains_text(decided.frequent_images, captioned.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
-        opened = open_image(found.image)
+        opened = open_image(captioned.image)
         size = opened.size
         if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
             return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
         if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
             return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
         if self.evaluation_hashes.size:
-            value = perceptual_hash(open_image(found.image))
+            value = perceptual_hash(open_image(captioned.image))
             if is_near(self.evaluation_hashes, value, self.settings.hash_distance):
                 return b"", "image that looks like an evaluation image"
-        return usable_bytes(found.image, opened, self.settings.image_size), ""
+        return usable_bytes(captioned.image, opened, self.settings.image_size), ""
 
     def reason_against(self, text: str, decided) -> str:
         """Returns why a caption is not wanted, or ""."""

@@ -15,7 +15,7 @@ ROWS = 1024  # that are read at a time
 
 
 class UnreadableParquet(UserError):
-    """A file that is no Parquet, or damaged from its beginning; the message names it."""
+    """A file that is not Parquet, or is damaged from its beginning; the message names it."""
 
 
 def open_parquet(path: pathlib.Path):
@@ -69,12 +69,12 @@ def read_rows(
 
 
 def _rows_of(batch) -> list[dict[str, Any] | None]:
-    """Returns a batch's rows, `None` for one with values that Python cannot hold: text that is no UTF-8, odd dates."""
+    """Returns a batch's rows, `None` for a row with values that Python cannot hold: invalid UTF-8, odd dates."""
     try:
         return batch.to_pylist()
     except (ValueError, ArithmeticError):
         one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
-        return [None] if batch.num_rows == 1 else [row for one in one_by_one for row in _rows_of(one)]
+        return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
 
 
 def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:

@@ -46,13 +46,13 @@ def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
 def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, str]) -> Iterator[Callable]:
     """Gives what adds a row, a tuple, to a table; `columns`: {name: type as pyarrow calls it}."""
     _, pyarrow = _packages()
-    types = {name: pyarrow.type_for_alias(kind) for name, kind in columns.items()}
+    types = {name: pyarrow.type_for_alias(type_name) for name, type_name in columns.items()}
     rows: list[tuple] = []
     with whole(path_of(folder, table, job)) as partial:
         with pyarrow.parquet.ParquetWriter(partial, pyarrow.schema(types.items())) as file:
 
             def flush() -> None:
-                arrays = [pyarrow.array(column, kind) for column, kind in zip(zip(*rows), types.values())]
+                arrays = [pyarrow.array(column, type_name) for column, type_name in zip(zip(*rows), types.values())]
                 file.write_table(pyarrow.table(arrays, list(types)))
                 rows.clear()
 
@@ -97,7 +97,7 @@ def _database(folder: pathlib.Path, process: int) -> Any:
 
 
 def save(path: pathlib.Path, query: str) -> None:
-    """Writes the rows of a query about files beside `path` to the Parquet file `path`."""
+    """Writes the rows of a query about files next to `path` to the Parquet file `path`."""
     with whole(path) as partial:
         name = str(partial).replace("'", "''")
         ask(path.parent, f"COPY ({query}) TO '{name}' (FORMAT parquet)")

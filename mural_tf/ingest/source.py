@@ -28,11 +28,11 @@ def language_tag(code: str) -> str:
     return _cached_language(code) if isinstance(code, str) and len(code) < _SHORT else canonical_language(code)
 
 
-_SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
+_SHORT = 40  # characters of a language code: longer codes are rare, and would fill the memory
 
 
 def known_language(code: Any) -> str:
-    """Returns `language_tag` of what stands in a file, "" where it is no language's code."""
+    """Returns `language_tag` of a file's value, "" where the value is not a language code."""
     try:
         return language_tag(code)
     except UserError:
@@ -69,7 +69,7 @@ class Captioned(NamedTuple):
     split: str = "train"
 
 
-class Nothing:
+class NoDecisions:
     """What is known of a unit before its records are made, where nothing was asked for; `decide.Decided` knows."""
 
     frequent_texts = frequent_images = np.empty(0, np.uint64)
@@ -89,12 +89,12 @@ class Reading:
     """What goes with reading a unit.
 
     Attributes:
-      tally: what became of what was read; `tally.skip` is the `on_problem` of readers of files.
+      tally: what became of the items that were read; `tally.skip` is the `on_problem` of readers of files.
       decided: what was decided about the unit beforehand.
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
-    decided: Any = dataclasses.field(default_factory=Nothing)
+    decided: Any = dataclasses.field(default_factory=NoDecisions)
 
 
 @dataclasses.dataclass
@@ -109,12 +109,7 @@ class Source:
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
     GROWTH: ClassVar[float] = 2.0  # bytes of records for each byte of text
-    languages = ()  # an option of families that hold several
     is_divided = False  # whether images are held out here, as the family's `image_hash` and `hold_out` say
-
-    def wants(self, *tags: str) -> bool:
-        """Whether the option `languages` names all of these, or none."""
-        return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
     def check(self) -> None:
         """Raises `UserError` for options that cannot be meant, before anything is read."""
@@ -136,7 +131,7 @@ class Source:
         raise NotImplementedError
 
     def records(self, item: Any, reading: Reading) -> Iterable[Pair | Captioned]:
-        """Turns an item into what it holds; reports what cannot be used."""
+        """Turns an item into its records; reports unusable parts."""
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
@@ -149,11 +144,11 @@ class Source:
         return None
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if it is missing."""
+        """Returns the sorted files that match `path`, which may hold wildcards; raises if it is missing."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
-        """Every file whose change would change the records: a conversion is only resumed on the same ones."""
+        """Every file whose change would change the records: a conversion is only resumed on the same files."""
         return self.files()
 
 
@@ -168,7 +163,7 @@ class ShardSource(Source):
         return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
 
     def weight(self, path: pathlib.Path) -> int:
-        """Records are as large as what they are made of."""
+        """Records are as large as their files."""
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
         return sum(file.stat().st_size for file in files)
 
@@ -193,24 +188,24 @@ def column_of(option: str) -> str | None:
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if it is missing.
+    """Returns the sorted files that match a path or a pattern with wildcards; raises if it is missing.
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """
-    found = find(pattern)
-    if not found:
+    paths = find(pattern)
+    if not paths:
         raise UserError(f"There is no file {pattern}.")
-    for path in found:
+    for path in paths:
         if not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is neither a file nor a folder; it may be a pipe, or a link that leads nowhere.")
-    return found
+    return paths
 
 
 class Kinds(Mapping):
     """{kind: class of its sources}, each imported when it is asked for; given are {kind: "file of sources/:class"}."""
 
-    def __init__(self, places: dict[str, str]):
-        self._places = places
+    def __init__(self, modules: dict[str, str]):
+        self._places = modules
 
     def __getitem__(self, kind: str) -> type[Source]:
         module, _, name = self._places[kind].partition(":")
@@ -251,7 +246,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
 
 
 def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
-    """Returns every kind of source with its options and what its docstring says."""
+    """Returns every kind of source with its options and its docstring."""
     parts = []
     for kind, cls in kinds.items():
         defaults = {
@@ -262,8 +257,8 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
     return "\n\n".join(parts)
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -1,6 +1,6 @@
 """A data set with translations of its captions: Multilingual CC3M, ETCL's data, is CC3M in five more languages (§3.4).
 
-    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     from mural_tf.data import records
 
     shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
-    counts, known = collections.Counter(), _known(data_dir, as_path(translations))
-    translated = _translated(data_dir, known, counts)
+    counts, translations_of = collections.Counter(), _known(data_dir, as_path(translations))
+    translated = _translated(data_dir, translations_of, counts)
     records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
     if not counts["translations"]:
         raise UserError(
@@ -57,15 +57,15 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
             copy_file(path, copy)
     path = data_dir / DESCRIPTION
     source = read_json(path) if path.exists() else {}
-    of_evaluation = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
-    return {"counts": dict(counts), **of_evaluation}
+    evaluation_fields = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
+    return {"counts": dict(counts), **evaluation_fields}
 
 
 def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
     """Returns key -> (language, translation) of the captions of a data set, and of no others: these fit into memory."""
     from mural_tf.data import records
 
-    found: dict[str, list[tuple[str, str]]] = {
+    translations_of: dict[str, list[tuple[str, str]]] = {
         key: []
         for record in records.read_records(data_dir, records.IMAGE_TEXT, "train")
         for caption, language in zip(record.captions, record.languages)
@@ -73,9 +73,9 @@ def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list
     }
     for path in find_files(str(translations)):
         for key, language, target in read_translations(path, ()):
-            if key in found:
-                found[key].append((language, target))
-    return found
+            if key in translations_of:
+                translations_of[key].append((language, target))
+    return translations_of
 
 
 def _translated(data_dir: pathlib.Path, known: dict, counts: collections.Counter) -> Iterator:

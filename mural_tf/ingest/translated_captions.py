@@ -1,7 +1,7 @@
 """Translated captions: MURAL's *translate-train* baseline ([MURAL] §3.3, A.4), and the data of ETCL's triples.
 
 Each translation becomes a further caption of the image, in the group of the caption that it translates. A conversion
-adds them to what it reads (--translations), translate.py to the split "train" of a data set.
+adds them to its captions (--translations), translate.py to the split "train" of a data set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Translation(NamedTuple):
 
 
 def parse_google_line(line: str) -> Translation:
-    """Returns what a line of Google's translations holds; raises `ValueError` with what is wrong with it.
+    """Parses a line of Google's translations; raises `ValueError` with the mistake.
 
     A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
     from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
@@ -67,7 +67,7 @@ def translation_key(text: str) -> str:
 
 
 def exact_key(text: str) -> str:
-    """Of a caption word for word; no `translation_key` begins so."""
+    """The key of a caption word for word; no `translation_key` begins so."""
     return f"\t{text}"
 
 
@@ -100,10 +100,10 @@ def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
     for number, line in read_lines(path, _refuse):
         if line:
             try:
-                found = parse_google_line(line)
+                translation = parse_google_line(line)
             except ValueError as error:
                 _refuse(str(error), f"{path}:{number}")
-            yield translation_key(found.source), found.target_language, found.target
+            yield translation_key(translation.source), translation.target_language, translation.target
 
 
 def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -143,12 +143,12 @@ def add_translations(
     added = []
     for index, text in enumerate(texts):
         own = text.language, text.text
-        known = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
-        found = [pair for pair in known if pair != own and not groups.get(pair)]
-        if found:
+        translated = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
+        new_pairs = [pair for pair in translated if pair != own and not groups.get(pair)]
+        if new_pairs:
             groups[own] = text.group or groups[own] or f"{image_id}:{index}"
-        added.append([pair for pair in found if pair not in groups])
-        groups.update(dict.fromkeys(found, groups[own]))
+        added.append([pair for pair in new_pairs if pair not in groups])
+        groups.update(dict.fromkeys(new_pairs, groups[own]))
     result: list[Text] = []
     for text, pairs in zip(texts, added):
         group = text.group or groups[text.language, text.text]

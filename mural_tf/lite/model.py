@@ -84,7 +84,7 @@ class LiteModel:
 
         return embed_texts
 
-    def _padded(self, ids: list[int], kind: int) -> dict[str, np.ndarray]:
+    def _padded(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
         """The text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""
         pieces = self._pieces
         length = pieces.max_length if pieces.is_full else -(-len(ids) // LENGTH_STEP) * LENGTH_STEP
@@ -93,4 +93,4 @@ class LiteModel:
         word_ids[0, : len(ids)] = ids
         mask = np.ones([1, length], np.int32)
         mask[0, length if pieces.is_full else len(ids) :] = 0
-        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], kind, np.int32)}
+        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], type_, np.int32)}

@@ -19,7 +19,7 @@ _KERNELS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
     """Returns what the image encoder takes of an encoded picture: uint8 [S, S, 3], or float32 [F] of features.
 
-    `tower`: the `image_tower` part of a configuration. Raises `BadImage` for what does not decode.
+    `tower`: the `image_tower` part of a configuration. Raises `BadImage` for bytes that do not decode.
     """
     if takes_features(tower):
         if len(data) != 4 * tower.feature_size:
@@ -54,10 +54,10 @@ def _between_two(pixels: np.ndarray, new: np.ndarray, first: np.ndarray, side: i
     for axis in (1, 0):
         size = pixels.shape[axis]
         width = 1 - axis  # of `new` and `first`, which begin with the width
-        places = (np.arange(first[width], first[width] + side) + 0.5) * np.float32(size / new[width]) - 0.5
-        places = np.clip(places, 0.0, size - 1).astype(np.float32)
-        low = np.floor(places).astype(np.int64)
-        share = np.expand_dims(places - low, (0, 2) if axis == 1 else (1, 2))
+        positions = (np.arange(first[width], first[width] + side) + 0.5) * np.float32(size / new[width]) - 0.5
+        positions = np.clip(positions, 0.0, size - 1).astype(np.float32)
+        low = np.floor(positions).astype(np.int64)
+        share = np.expand_dims(positions - low, (0, 2) if axis == 1 else (1, 2))
         below, above = (np.take(values, np.minimum(low + step, size - 1), axis=axis) for step in (0, 1))
         values = below + (above - below) * share
         if twice:

@@ -56,17 +56,17 @@ class Encoder:
             try:
                 shapes = {name: inputs[name].shape for name in self._inputs}
                 if shapes != self._shapes:
-                    for name, place in self._inputs.items():
-                        self._interpreter.resize_tensor_input(place, shapes[name])
+                    for name, index in self._inputs.items():
+                        self._interpreter.resize_tensor_input(index, shapes[name])
                     self._interpreter.allocate_tensors()
                     self._shapes = shapes
-                for name, place in self._inputs.items():
-                    self._interpreter.set_tensor(place, inputs[name])
+                for name, index in self._inputs.items():
+                    self._interpreter.set_tensor(index, inputs[name])
                 self._interpreter.invoke()
             except (ValueError, RuntimeError) as error:
                 self._shapes = {}
                 raise self._unusable(error) from None
-            return {name: self._interpreter.get_tensor(place) for name, place in self._outputs.items()}
+            return {name: self._interpreter.get_tensor(index) for name, index in self._outputs.items()}
 
     def _unusable(self, error: Exception) -> UserError:
         first = next(iter(str(error).splitlines()), type(error).__name__)

@@ -55,7 +55,7 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "bot
 
 
 def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:
-    """Of the left side."""
+    """The loss of the left side's queries."""
     to_own_side = pairs.cosines_to(pairs.left) / temperature
     to_own_side = tf.where(pairs.within_left.is_negative, to_own_side, float("-inf"))
     to_other_side = pairs.cosines / temperature
@@ -129,7 +129,7 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
 
 
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
-    """Returns the mean cross-entropy over all places, float32 scalar; 0 where there are none.
+    """Returns the mean cross-entropy over all places, float32 scalar; 0 without places.
 
     sums: float32 [N, 2], what `cloze_sums` gives of all texts; of some rows the result is their part of the whole.
     """

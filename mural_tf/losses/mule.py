@@ -14,7 +14,7 @@ the same image in that language, the negatives are that language's sentences abo
 paper enumerates all positives of the minibatch.)
 
 The language classifier (Eq. 2 and 4), after Ganin and Lempitsky (2014), makes embeddings that do not show their
-language: it minimises the cross-entropy of the language, and what feeds it maximises it. One backward pass does both,
+language: it minimises the cross-entropy of the language, and the layers below maximise it. One backward pass does both,
 because the gradient changes its sign between the two.
 """
 
@@ -101,7 +101,7 @@ def image_sentence_loss(
       sentences: [S, D], L2-normalised; of some rows the result is their part of the whole.
       owners: int32 [S], the row of each sentence's image.
       image_ids: [I] integers; images of one id are not each other's negatives.
-      languages: integers [S]; -1: there is no sentence in this row.
+      languages: integers [S]; -1: this row has no sentence.
       margin, distance, top: as in `top_violations` and `distances`.
 
     Returns:
@@ -143,10 +143,10 @@ def caption_neighbourhood(
     """Returns the mean over all (anchor, other language) that have a positive.
 
     Args:
-      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. Of some rows the result is
-        their part of the whole.
+      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. For a part of the rows
+        the result is their part of the whole.
       image_ids: [S] integers, the image of each sentence.
-      languages: integers [S]; -1: there is no sentence in this row.
+      languages: integers [S]; -1: this row has no sentence.
       slots: rows for each image.
       margin, distance, top: as in `top_violations` and `distances`.
 
@@ -231,8 +231,8 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are, a float32 scalar.
 
     Args:
-      logits: [S, L], any float type; of some rows the result is their part of the whole.
-      languages: integers [S], 0 to L - 1; -1: there is no sentence in this row.
+      logits: [S, L], any float type; for a part of the rows the result is their part of the whole.
+      languages: integers [S], 0 to L - 1; -1: this row has no sentence.
     """
     logits = Rows.of(logits)
     mine = logits.own_of(languages)

@@ -45,7 +45,7 @@ class Rows(NamedTuple):
         return others[self.first : self.first + self.count]
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
-        """Tells which of so many columns, int32 [C], has each row's number: bool [R, C]."""
+        """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""
         return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
 
     def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
@@ -54,13 +54,13 @@ class Rows(NamedTuple):
 
 
 class Pairs:
-    """Pairs: row i of the left side belongs to row i of the right; left rows are queries, all right ones candidates.
+    """Pairs: row i of the left side belongs to row i of the right; left rows are queries, all right rows candidates.
 
     Args:
-      left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left one's are the queries.
-      same: any number of integer ids. Of ids [N], two pairs that share one (the same image, the same text) are not
-        each other's negatives. Of two ids (left [N], right [N]), l_i and r_j are not each other's negatives where left
-        i and right j are equal (a text that stands left in one pair and right in another).
+      left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left `Rows` are the queries.
+      same: any number of integer ids. With ids [N], two pairs that share an id (the same image, the same text) are
+        not each other's negatives. With two ids (left [N], right [N]), l_i and r_j are not each other's negatives where
+        left i and right j are equal (a text that is left in one pair and right in another).
       rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
     """
 
@@ -91,16 +91,16 @@ class Pairs:
 
     @functools.cached_property
     def cosines(self) -> tf.Tensor:
-        """Of every query and candidate: float32 [R, N]."""
+        """The cosine of every query and candidate: float32 [R, N]."""
         return self.cosines_to(self.right)
 
     def cosines_to(self, side: Rows) -> tf.Tensor:
-        """Of every query and every row of a side: float32 [R, N]."""
+        """The cosine of every query and every row of a side: float32 [R, N]."""
         return tf.matmul(self.queries, tf.cast(side.values, tf.float32), transpose_b=True)
 
     @property
     def own_cosines(self) -> tf.Tensor:
-        """Of every query and its partner: float32 [R]."""
+        """The cosine of every query and its partner: float32 [R]."""
         sides = (tf.cast(side.values, tf.float32) for side in (self.left, self.right))
         return self.left.own_of(tf.reduce_sum(tf.multiply(*sides), axis=1))
 

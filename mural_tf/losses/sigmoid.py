@@ -99,7 +99,7 @@ def _sum_of_blocks(summed: Callable) -> Callable:
 
 
 def _over_blocks(number, step: Callable, state: tuple) -> tuple:
-    """Returns the state after `step(index, *state)` for each of so many blocks, one at a time."""
+    """Returns the state after `step(index, *state)` for each of `number` blocks, one at a time."""
     return tf.while_loop(
         lambda index, *_: index < number,
         lambda index, *now: (index + 1, *step(index, *now)),

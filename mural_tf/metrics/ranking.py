@@ -2,8 +2,9 @@
 
 Definitions (they differ between papers and tools, so each is spelt out):
 
-- The score of a candidate is the dot product, in float64, of float32 embeddings; for L2-normalised ones the cosine.
-- A query may have any number of positives. Its rank is that of its best-scored positive, counted from 1.
+- The score of a candidate is the dot product, in float64, of float32 embeddings; for L2-normalised embeddings the
+cosine.
+- A query may have any number of positives. Its rank is the rank of its best-scored positive, counted from 1.
 - Ties: rank = 1 + #(non-positives scored above it) + 1/2 #(non-positives with the same score), the expected rank if
   tied candidates were shuffled and one positive is tied. Candidates with identical embeddings always tie. A model
   that maps everything to one point thus ranks in the middle of the pool instead of first.
@@ -52,7 +53,7 @@ def ranks(
       candidates: [C, D], used as float32.
       positives: for each query the indices of its positives among the candidates: an int array [Q] (one each), or a
         sequence of Q non-empty int sequences of any lengths; an index given twice counts once.
-      chunk: queries scored at a time; by default as many as keep the scores within 256 MB. No rank depends on it.
+      chunk: queries scored at a time; by default the number that keeps the scores within 256 MB. No rank depends on it.
       excluded: int array [Q]: one candidate that is not in the query's pool, itself for example; -1: none.
 
     Returns:
@@ -181,7 +182,7 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 class Counts:
-    """Per query the number of non-positives above its best positive, and of those with the same score.
+    """Per query the number of non-positives above its best positive, and the number with the same score.
 
     Blocks of scores are added in any order; in them the cells of positives, and of candidates that are not in the
     query's pool, must be -inf.
@@ -216,7 +217,7 @@ class Counts:
             self.above[query] += above
             some = np.count_nonzero(row >= self.low[query]) > above
             near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])) if some else _NONE)
-        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(found) for found in near])
+        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(columns) for columns in near])
         self._decide(queries, np.concatenate(near))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:
@@ -229,8 +230,8 @@ class Counts:
             columns = np.flatnonzero(possible != above)
             if len(columns):
                 near = block[:, columns]
-                rows, places = np.nonzero((near >= self.low[columns]) & (near <= self.high[columns]))
-                self._decide(columns[places], begin + first + rows)
+                rows, near_columns = np.nonzero((near >= self.low[columns]) & (near <= self.high[columns]))
+                self._decide(columns[near_columns], begin + first + rows)
 
     def ranks(self) -> np.ndarray:
         """Returns float64 [Q]: 1 + above + tied / 2; NaN for queries without a positive."""
@@ -261,11 +262,11 @@ class Counts:
             return dot_products(self.queries, self.candidates, queries, candidates)
         result = np.empty(len(queries), np.float64)
         left = self.queries[rows].astype(np.float64)
-        place = column_of[candidates]
+        column = column_of[candidates]
         for begin in range(0, len(columns), _PAIRS_AT_ONCE):
             scores = left @ self.candidates[columns[begin : begin + _PAIRS_AT_ONCE]].astype(np.float64).T
-            inside = np.flatnonzero((place >= begin) & (place < begin + _PAIRS_AT_ONCE))
-            result[inside] = scores[row_of[queries[inside]], place[inside] - begin]
+            inside = np.flatnonzero((column >= begin) & (column < begin + _PAIRS_AT_ONCE))
+            result[inside] = scores[row_of[queries[inside]], column[inside] - begin]
         return result
 
 

@@ -41,12 +41,12 @@ def top_k(
     if not np.isfinite(queries).all():
         raise ValueError("The queries hold NaN or infinity.")
     k = min(k, len(rows))
-    found = []
+    parts = []
     for begin in range(0, max(1, len(queries)), QUERIES):
         block = queries[begin : begin + QUERIES]
         hidden = mask(begin, begin + len(block)) if mask else None
-        found.append(_top_k(block, np.asarray(rows), k, hidden))
-    return tuple(np.concatenate(part) for part in zip(*found))
+        parts.append(_top_k(block, np.asarray(rows), k, hidden))
+    return tuple(np.concatenate(part) for part in zip(*parts))
 
 
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -63,9 +63,9 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | N
         if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
             entering &= scores >= np.partition(scores, len(block) - k, axis=1)[:, len(block) - k, None]
-        places = np.flatnonzero(entering)
-        if len(places):
-            owners, columns = np.divmod(places, len(block))
+        flat = np.flatnonzero(entering)
+        if len(flat):
+            owners, columns = np.divmod(flat, len(block))
             best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
     return best_scores, best_rows
 
@@ -92,5 +92,5 @@ def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np
     rows = np.concatenate([best_rows.ravel(), rows])
     order = np.lexsort((rows, -scores, owners))
     starts = np.searchsorted(owners[order], np.arange(queries))
-    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous ones
+    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous candidates
     return scores[kept], rows[kept]

@@ -51,14 +51,14 @@ def _class_from_outside(name: str) -> type:
 
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise UserError(f"The model {name!r} is no name of a class: expected package.module:Class.")
+        raise UserError(f"The model {name!r} is not the name of a class: expected package.module:Class.")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        method = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"The model {name!r} cannot be imported ({error}): expected package.module:Class.") from None
-    if not (inspect.isclass(found) and issubclass(found, DualEncoder)):
+    if not (inspect.isclass(method) and issubclass(method, DualEncoder)):
         raise UserError(f"The model {name!r} is not a subclass of mural_tf.models.dual_encoder.DualEncoder.")
-    return found
+    return method
 
 
 def mount(config: ConfigDict, name: str) -> ConfigDict:
@@ -90,8 +90,8 @@ def complete(config: ConfigDict) -> ConfigDict:
             )
             raise UserError(f"Unknown configuration key method.{key}{hint}")
         value = config.method[key]
-        kind = field_kind(fields[key])
-        check_json(list(value) if isinstance(value, tuple) else value, kind, f"method.{key}", "The configuration")
+        expected = field_kind(fields[key])
+        check_json(list(value) if isinstance(value, tuple) else value, expected, f"method.{key}", "The configuration")
     return mount(config.copy_and_resolve_references(), config.model)
 
 

@@ -23,16 +23,16 @@ from mural_tf.models.keras_model import CONTENT_IDS
 
 
 def completer(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Callable[[dict], dict] | None:
-    """Returns what adds the cached states to a global batch of the streams, on the host; `None`: nothing is cached."""
+    """Returns a function that adds the cached states to a global batch, on the host; `None` without cached towers."""
     tables = state_tables(model, config, tokenizer, workdir)
     if not tables:
         return None
     ids = {part: name for name, part in CONTENT_IDS.items() if part in tables and name != "text_group_id"}
-    return lambda batch: {**batch, **{part: tables[part].take(batch[name]) for part, name in ids.items()}}
+    return lambda batch: {**batch, **{part: tables[part].look_up(batch[name]) for part, name in ids.items()}}
 
 
 def state_tables(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, TargetTable]:
-    """Returns {part of a batch: the states by their ids} of what is cached, made now or before.
+    """Returns {part of a batch: its cached states by their ids}, made now or before.
 
     Sets the model's `known_texts` and `unusable_images`.
     """

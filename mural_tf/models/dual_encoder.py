@@ -1,11 +1,11 @@
-"""`DualEncoder`: two towers, and the two tables in which a method says what it embeds and what it compares.
+"""`DualEncoder`: two towers, and the two tables in which a method lists its embeddings and its comparisons.
 
 A method is a subclass with
 
     embeddings  {name: `Embedding`}: which part of a batch, by which tower and head
     tasks       {name: `Task`}: the stream that feeds it, and the embeddings that it compares
-    <task>_loss(*compared, ids)  for each task: its loss of what it compares, `Rows` of the whole global batch
-    fields      {name: default} of the settings that are its own; they mount below `config.method`
+    <task>_loss(*compared, ids)  for each task: its loss of the compared embeddings, `Rows` of the global batch
+    fields      {name: default} of its own settings; they mount below `config.method`
 
 and everything else follows: the parts of a batch that are needed, their way through the towers (each tower once), the
 heads, the weighted sum of the losses ([MURAL] Eq. 1), the numbers that are logged. `Align` is the smallest one. The
@@ -79,7 +79,7 @@ class DualEncoder(KerasModel):
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
     starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
-    also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
+    also_reads: tuple[str, ...] = ()  # further entries of a batch that a loss needs, besides parts and ids
     caches_images: bool = False  # whether the states of pictures are made before the first step; set by `image_tower`
     # Set by `cached_states`: the ids of pictures that do not decode, and the `TargetTable` of texts.
     unusable_images: Sequence[int] = ()
@@ -121,7 +121,7 @@ class DualEncoder(KerasModel):
         return not cls.starts_from
 
     def loss_weights(self) -> dict[str, float]:
-        """Returns {task: weight} of the tasks that are on, those whose `<task>_weight` is not 0.
+        """Returns {task: weight} of the tasks that are on: their `<task>_weight` is not 0.
 
         A weight is a field of the method's own or of `config.loss`. Raises `UserError` if all are 0.
         """
@@ -147,7 +147,7 @@ class DualEncoder(KerasModel):
 
     @property
     def image_parts(self) -> tuple[str, ...]:
-        """Those of `parts` that are images."""
+        """The image entries of `parts`."""
         return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by)))
 
     @property
@@ -165,7 +165,7 @@ class DualEncoder(KerasModel):
 
     @property
     def text_parts(self) -> tuple[str, ...]:
-        """Those of `parts` that are texts which the tower reads whole."""
+        """The entries of `parts` that are texts which the tower reads whole."""
         return tuple(dict.fromkeys(e.part for e in self.used.values() if e.head and not e.made_by))
 
     @property
@@ -198,7 +198,7 @@ class DualEncoder(KerasModel):
         return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:
-        """The width of what a head, or a function of `Embedding.made_by`, gives."""
+        """The width of the output of a head, or of a function of `Embedding.made_by`."""
         return self.embedding_size
 
     def begin(self, tokenizer, restored: bool) -> None:
@@ -235,7 +235,7 @@ class DualEncoder(KerasModel):
     def training_parts(self) -> dict[str, tf.Module | tf.Variable]:
         """Returns what a compiled model needs for the rest of its training alone, by name, such as a teacher.
 
-        The checkpoints of training hold these beside `weights_by_part`; an export does not.
+        The checkpoints of training hold these and `weights_by_part`; an export does not.
         """
         return {}
 
@@ -312,7 +312,7 @@ class DualEncoder(KerasModel):
     def same(self, ids: dict, *names) -> tuple:
         """Returns the ids by which `Pairs` keeps true matches out of the negatives; none without `mask_duplicates`.
 
-        A name stands for ids that both sides of a pair share; two names for the ids of its left and right side, which
+        A name means ids that both sides of a pair share; two names mean the ids of its left and right side, which
         are looked up across.
         """
         if not self.loss_config.mask_duplicates:
@@ -322,8 +322,8 @@ class DualEncoder(KerasModel):
     def same_texts(self, ids: dict) -> tuple:
         """Returns the ids that say which text pairs are not negatives.
 
-        Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
-        pairs of equal texts, on one side or across.
+        Pairs are not negatives if they mean the same ("text_group_id": captions of one image, translations of one
+        sentence), or have equal texts, on one side or across.
         """
         return self.same(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
 

@@ -93,8 +93,8 @@ class EmbN(DualEncoder):
         for word, vector in vectors.items():
             values[word] = vector
         table.assign(values)
-        found = ", ".join(f"{language} {known} of {words}" for language, (known, words) in shares.items())
-        print(f"Words with vectors in {files}: {found}; the others start at random.")
+        listed = ", ".join(f"{language} {with_vector} of {words}" for language, (with_vector, words) in shares.items())
+        print(f"Words with vectors in {files}: {listed}; the others start at random.")
 
     def _check(self) -> None:
         tower, options, name = self.text_tower, self.options, type(self).__name__

@@ -57,5 +57,5 @@ class Etcl(Mural):
         return tf.add_n([contrastive_loss(side, temperature, label_smoothing=smoothing) for side in pairs])
 
     def same_texts(self, ids):
-        """Of L(A, B): triples of one image, and equal texts, on one side or across."""
+        """The ids of L(A, B): triples of one image, and equal texts, on one side or across."""
         return self.same(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))

@@ -18,8 +18,8 @@ mean of the other tokens for texts; with `shared_head` one, on the [CLS] state, 
 Baselines of [Globetrotter] §5.1: "fully supervised", `method.alpha="pairs"`, takes L_t's pairs from translation pairs
 (α = 1); "text only", no image tower and the cloze term alone.
 
-Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are those of the first
-view, as in its code.)
+Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are the first view's,
+as in its code.)
 
 Departures from its code:
 - captions are masked for L_c only, in a second pass; its code masks them for all losses;
@@ -57,7 +57,7 @@ from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.temperature import LearnedTemperature
 
 VIEWS = ("view_0", "view_1")
-ABOVE_ZERO = "alpha_above_zero"  # what is logged beside losses
+ABOVE_ZERO = "alpha_above_zero"  # logged next to the losses
 
 
 class Globetrotter(LearnedTemperature):
@@ -123,7 +123,7 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def fixed_temperature(self) -> tf.Tensor:
-        """`loss.temperature`, or what the weights that training started from were trained with."""
+        """`loss.temperature`, or the temperature that the starting weights were trained with."""
         return tf.stop_gradient(self.temperature)
 
     def predict_masked(self, tokens: dict, training: bool) -> tf.Tensor:
@@ -199,9 +199,9 @@ class Globetrotter(LearnedTemperature):
                 f"globetrotter with shared_head={self.shared_head} needs text_tower.name=bert and "
                 f"text_tower.pooling={pooling}; got {tower.name} and {tower.pooling}."
             )
-        known = (*DEFINITIONS, "pairs")
-        if options.alpha not in known:
-            raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(known)}.")
+        choices = (*DEFINITIONS, "pairs")
+        if options.alpha not in choices:
+            raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(choices)}.")
         if options.view_anchors not in ANCHORS:
             raise UserError(f"Unknown method.view_anchors {options.view_anchors!r}; known: {', '.join(ANCHORS)}.")
         if not 0 <= options.alpha_margin < 1:

@@ -18,7 +18,7 @@ from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage,
 from mural_tf.optimizers import JOINT, build_optimizers, create_variables
 from mural_tf.text.tokens import TOKENS
 
-CONTENT_IDS = {  # ids that losses look up: the part whose content they stand for
+CONTENT_IDS = {  # ids that losses look up: the part whose content they identify
     "image_id": "image",
     "caption_id": "caption",
     "text_a_id": "text_a",
@@ -80,7 +80,7 @@ class KerasModel(keras.Model):
         own = [name for name in ("loss", "metrics", "weighted_metrics", "loss_weights") if kwargs.get(name) is not None]
         if own:
             raise UserError(
-                f"compile({own[0]}=…): the losses of {type(self).__name__} and what it logs are its own; its weights "
+                f"compile({own[0]}=…): the losses of {type(self).__name__} and its logs are its own; its weights "
                 "are fields of the configuration, such as loss.text_text_weight."
             )
         config = self.configuration or base_config()
@@ -166,32 +166,32 @@ class KerasModel(keras.Model):
         """Raises `UserError` if batches lack what the losses take.
 
         They are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features; tokens
-        as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. With them may stand
-        integer ids [B], such as "image_id": what is equal there is no negative; without, equal content is. Several
-        replicas need batches of one size, which they share evenly.
+        as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids [B],
+        such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content are
+        not. Several replicas need batches of one size, which they share evenly.
         """
-        found = getattr(x, "element_spec", x)
-        found = found[0] if isinstance(found, tuple) and found else found
-        if not isinstance(found, Mapping):
-            if found is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
-                return  # a generator or the like, of which nothing is known before its first batch
+        batch = getattr(x, "element_spec", x)
+        batch = batch[0] if isinstance(batch, tuple) and batch else batch
+        if not isinstance(batch, Mapping):
+            if batch is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
+                return  # a generator or the like: unknown before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
-            raise UserError(f"{holds}; got {type(found).__name__}.")
+            raise UserError(f"{holds}; got {type(batch).__name__}.")
         texts = set(self.parts) - set(self.image_parts) - set(self.vector_parts)
         needed = [*self.parts, *self.also_reads]
-        missing = [name for name in needed if name not in found]
+        missing = [name for name in needed if name not in batch]
         missing += [
-            f"{name}/{part}" for name in self.parts if name in texts & found.keys()
-            for part in TOKENS if not (isinstance(found[name], Mapping) and part in found[name])
+            f"{name}/{part}" for name in self.parts if name in texts & batch.keys()
+            for part in TOKENS if not (isinstance(batch[name], Mapping) and part in batch[name])
         ]  # fmt: skip
         if missing:
             raise UserError(
                 f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
-                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(found)}."
+                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(batch)}."
             )
         replicas = self.distribute_strategy.num_replicas_in_sync
         if replicas > 1 and not isinstance(x, tf.distribute.DistributedDataset):
-            size = tf.nest.flatten(found[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
+            size = tf.nest.flatten(batch[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
             if size is None or size % replicas:
                 raise UserError(
                     f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "

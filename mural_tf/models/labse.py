@@ -20,4 +20,4 @@ class Labse(TextText):
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         if not self.options.text_text_temperature:
-            raise UserError("method.text_text_temperature=0 takes the images' temperature, and labse has none: set it.")
+            raise UserError("method.text_text_temperature=0 takes the images' temperature, which labse lacks: set it.")

@@ -4,7 +4,7 @@
 
 s are the states of the student's tower, float [H], without its own head. The rows of X are the states of the known
 texts less their mean x̄, the rows of T the teacher's vectors of them less their mean t̄ (Hoerl and Kennard, "Ridge
-Regression", 1970). λ is the one of `RIDGES` that dev prefers. W and the means become the kernel and the bias of the
+Regression", 1970). λ is the value of `RIDGES` that dev prefers. W and the means become the kernel and the bias of the
 head, a dense layer, so nothing of the known texts stays in the model.
 
 The known texts may be of one language: between two towers that know meaning the map carries the student's other

@@ -7,7 +7,7 @@ the universal language embedding is u; the language classifier sees it too.
 
 Departures; "its code" is the released one:
 - Positives and negatives of L_LM are sentences of one other language, as in its code; in the paper they "may be from
-  any language", the anchor's own too. Of two languages each gives anchors here; in its code the first alone.
+  any language", the anchor's own too. Here each of two languages gives anchors; in its code the first alone.
 - The penalty on word vectors is the sum of their squared distances. Its code takes half of it, and the mean over the
   languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
 - The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.

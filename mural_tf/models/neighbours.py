@@ -4,12 +4,12 @@
 
 s is the student as it was trained, its tower and its own head, less its mean over the known texts: vectors of a tower
 that was trained at a low temperature all lie close together. x_i is a text whose target t_i the teacher gives: captions
-and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
-text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
-τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
-them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations
-are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` stand in lists by k-means,
-of which a text is compared with the closest; the others would have a small weight.
+and the pivot's side of pairs, and with `method.translation_weight` translations, each with its other side's vector. A
+text becomes a weighted mean of the known texts that the student finds closest (Nadaraya and Watson's kernel regression,
+1964). τ is the value of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most
+`method.most_known`; so memory and time of a query are bounded, and an export needs nothing else. Beyond that number,
+translations are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` texts are
+kept in lists by k-means, of which a text is compared with the closest; the others would have a small weight.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
@@ -64,17 +64,17 @@ class NeighboursHead(keras.layers.Layer):
         own = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
         return tf.math.l2_normalize(own - self.mean, axis=-1)
 
-    def take(self, states: np.ndarray, vectors: np.ndarray) -> None:
+    def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
         """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))
         self.mean.assign(self._own_in_blocks(states).mean(axis=0))
-        known = self._own_in_blocks(states)
-        if len(known) > EXACT:
-            order, centres, begins = in_lists(known)
-            known, vectors = known[order], vectors[order]
+        own_vectors = self._own_in_blocks(states)
+        if len(own_vectors) > EXACT:
+            order, centres, begins = in_lists(own_vectors)
+            own_vectors, vectors = own_vectors[order], vectors[order]
             self.centres.assign(centres)
             self.begins.assign(begins)
-        self.known.assign(known)
+        self.known.assign(own_vectors)
         self.vectors.assign(vectors)
 
     def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class NeighboursHead(keras.layers.Layer):
         return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
 
     def _of_lists(self, own):
-        """Of one text, [E]."""
+        """The embedding of one text, [E]."""
         visited = tf.minimum(VISITED, tf.size(self.begins) - 1)
         lists = tf.math.top_k(tf.linalg.matvec(self.centres, own), visited).indices
         rows = tf.ragged.range(tf.gather(self.begins, lists), tf.gather(self.begins, lists + 1)).values
@@ -155,21 +155,21 @@ class KnownTexts(TranslationDistillation):
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
-        most, found, too_many = self.options.most_known, {}, False
+        most, pairs, too_many = self.options.most_known, {}, False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
-            for texts, of_targets in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
-                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_targets))
+            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
+                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, target_texts))
                 vectors = tables[target].find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
-                    found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
-                if len(found) > 2 * most:
-                    found, too_many = fewest(found, most), True
-        if too_many or len(found) > most:
-            found = fewest(found, most)
-            print(f"More texts are known than method.most_known={most}: {len(found):,} of the pivot stay.", flush=True)
-        texts, vectors = zip(*(found[keys] for keys in sorted(found)))
+                    pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
+                if len(pairs) > 2 * most:
+                    pairs, too_many = fewest(pairs, most), True
+        if too_many or len(pairs) > most:
+            pairs = fewest(pairs, most)
+            print(f"More texts are known than method.most_known={most}: {len(pairs):,} of the pivot stay.", flush=True)
+        texts, vectors = zip(*(pairs[keys] for keys in sorted(pairs)))
         return list(texts), np.stack(vectors).astype(np.float32)
 
 
@@ -199,16 +199,16 @@ class Neighbours(KnownTexts):
         super().learn(config, tokenizer, workdir)
 
     def learn_from(self, states, vectors):
-        self.image_text_head.take(states, vectors)
+        self.image_text_head.set_known(states, vectors)
 
     def choose(self, value, head):
         head.temperature.assign(value)
 
 
-def fewest(found: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
+def fewest(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
     """Returns the texts with the smallest keys among texts that teach their own vector; without such texts, among all.
 
     A part of the translations is worse than no translation: other texts are drawn to the known translations.
     """
-    own = {keys: value for keys, value in found.items() if keys[0] == keys[1]}
-    return dict(sorted((own or found).items(), key=lambda item: item[0])[:most])
+    own = {keys: value for keys, value in pairs.items() if keys[0] == keys[1]}
+    return dict(sorted((own or pairs).items(), key=lambda item: item[0])[:most])

@@ -37,8 +37,8 @@ class TrainingStep:
     """One step on one replica's part of the global batch; call it in a replica's context, outside of any loop.
 
     Args:
-      method: what is trained. Of it the step uses `encode` and `objective`; `parts`, the names of the batch's entries
-        that `encode` takes, and `embedding_shapes`, {embedding: (part that it comes from, width)}, for chunks;
+      method: the trained model, of which the step uses `encode` and `objective`; `parts`, the names of the batch's
+        entries that `encode` takes, and `embedding_shapes`, {embedding: (part that it comes from, width)}, for chunks;
         `trainable_variables`, `variable_groups()` and `normalization_layers()`.
       optimizers: {"joint": optimiser} or one for each task.
       guard: decides whether a step is applied.
@@ -213,7 +213,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
     by_optimizer = {}
     for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
         through = _backpropagate_chunks(method, examples, seed, chunks, upstream[name])
-        by_optimizer[name] = [_add(one, other) for one, other in zip(direct[name], through)]
+        by_optimizer[name] = [_add(first, second) for first, second in zip(direct[name], through)]
     return Gradients(logs, by_optimizer, moments)
 
 
@@ -291,10 +291,10 @@ def _accumulate(total, gradient):
     return total + gradient
 
 
-def _add(one, other):
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
+def _add(first, second):
+    if first is None or second is None:
+        return first if second is None else second
+    return first + second
 
 
 def _dense(gradients: list, variables: list) -> list:
@@ -309,7 +309,7 @@ def _dense(gradients: list, variables: list) -> list:
 
 
 def bookkeeping(value, name: str) -> tf.Variable:
-    """Returns a variable that is no weight, and the same on every replica."""
+    """Returns a variable that is not a weight, and the same on every replica."""
     return tf.Variable(value, trainable=False, name=name, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
 
@@ -346,7 +346,7 @@ class WeightAverage(tf.Module):
 
 
 class Meters:
-    """Means of logs since Keras' last reset. Keras does not look into it: what is logged is no weight of a model."""
+    """Means of logs since Keras' last reset. Keras does not look into it: logs are not weights of a model."""
 
     def __init__(self, names: Sequence[str]):
         self._by_name = {name: keras.metrics.Mean(name) for name in names}

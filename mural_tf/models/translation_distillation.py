@@ -3,13 +3,13 @@
     L = w_t L(y, T(x)) + w_p L(x, T(x)) + w_c L(c, T(c)),    L(z, t) = mean of 1 - cos(z, t)
 
 x is the side of a translation pair in the pivot language and y its translation, c a caption of training. T embeds
-texts as the model did when the stage began, through the image-text head, and never changes. So y comes to stand where
+texts as the model did when the stage began, through the image-text head, and never changes. So y moves to where
 pictures find x, x and c stay, and no picture is read: the image tower stays as it is. With several pivot languages the
 target of both sides is the mean of T over all texts in them that say the same.
 
 The first two terms are the multilingual distillation of Reimers and Gurevych, "Making Monolingual Sentence Embeddings
 Multilingual using Knowledge Distillation" (2020), Eq. 1, with the cosine in place of the squared distance. Carlsson et
-al., "Cross-lingual and Multilingual CLIP" (2022), teach a second text tower that of CLIP in this way. Here the student
+al., "Cross-lingual and Multilingual CLIP" (2022), teach a second text tower CLIP's texts in this way. Here the student
 begins as the teacher, so that x is where it shall be from the start, and w_p may be 0 where captions hold it there. The
 third term is ours.
 
@@ -21,8 +21,8 @@ T does not change, so each target is the same in every epoch: `method.cached` ma
 different text once (`data/streams/targets.py`); the targets of another T always are. That is cheaper where the run
 meets its texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
 
-Start it with `run_finetune.py --from=…`. What it leaves has the image-text head alone, for images and for texts: a
-text-text head would not fit the tower any more.
+Start it with `run_finetune.py --from=…`. The result has the image-text head alone, for images and for texts: a
+text-text head would no longer fit the tower.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class TranslationDistillation(LearnedTemperature):
     sized_by = TEXT_PAIRS
     outside_teacher = None  # what `method.teacher` names, once a run has opened it: `runs.teachers.Teacher`
     fields = dict(
-        # The language of each pair's side that is the target; pairs without it are left out. "": of the languages with
-        # many captions the one with most pairs. "en+de", or "mean", all those: the mean of their texts.
+        # The language of each pair's side that is the target; pairs without it are left out. "": the language with most
+        # pairs among the languages with many captions. "en+de", or "mean" for all of these: the mean of their texts.
         pivot=FOUND,
         teacher="",  # a model or a folder of vectors of texts; "": the model as it was when the stage began
         student="",  # a model whose text tower and vocabulary take the source's place; "": the source's stay
@@ -140,7 +140,7 @@ class TranslationDistillation(LearnedTemperature):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
         texts = {name: Embedding(name, "image_text") for name in TEXTS}
         if self._is_cached:
-            return {**texts, **{name: Embedding(name, made_by="take") for name in TARGETS}}
+            return {**texts, **{name: Embedding(name, made_by="cached_targets") for name in TARGETS}}
         return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
 
     @property
@@ -192,7 +192,7 @@ class TranslationDistillation(LearnedTemperature):
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 
-    def take(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
+    def cached_targets(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
         """Targets that the batch holds."""
         return vectors
 
@@ -203,15 +203,15 @@ class TranslationDistillation(LearnedTemperature):
         digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
         if self.options.teacher and int(self.teacher_digest) not in (0, digest):
             raise UserError(
-                f"method.teacher={self.options.teacher} is another teacher than the one that this run began with: "
-                "give it that one again, or name another --workdir."
+                f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
+                "first teacher again, or name another --workdir."
             )
         if self.options.teacher:
             self.teacher_digest.assign(digest)
         tables, keys = self.target_tables(config, tokenizer, workdir)
         states = state_tables(self, config, tokenizer, workdir)
         tables, keys = {**tables, **states}, {**keys, **{name: f"{name}_id" for name in states}}
-        return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
+        return lambda batch: {**batch, **{name: table.look_up(batch[keys[name]]) for name, table in tables.items()}}
 
     def target_tables(self, config, tokenizer, workdir) -> tuple[dict[str, TargetTable], dict[str, str]]:
         """Returns, by the names of targets in use, their tables and the entries of a batch that are their keys."""

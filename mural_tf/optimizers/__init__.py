@@ -110,7 +110,7 @@ class _VariableRates:
 class Lamb(_VariableRates, LAMB):
     """LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
 
-    Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
+    Its update of a variable is a dozen operations, each a pass over memory. For token tables, which hold most of the
     parameters, these are compiled into a few, which is faster on CPUs. Others stay as they are, because every variable
     would be compiled on its own.
     """
@@ -203,7 +203,7 @@ class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
 def build_optimizers(
     config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]], tasks: Iterable[str]
 ) -> dict[str, keras.optimizers.legacy.Optimizer]:
-    """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} those whose task there is.
+    """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} the optimisers of the method's tasks.
 
     Args:
       config: the tree's `optimizer` branch.

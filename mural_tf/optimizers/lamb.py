@@ -83,9 +83,9 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
             update += state["weight_decay"] * var
         quotient = 1.0
         if not _is_named(var, self.exclude_from_layer_adaptation):
-            norm, of_update = tf.norm(var, ord=2), tf.norm(update, ord=2)
-            both = tf.logical_and(norm > 0, of_update > 0)
-            quotient = tf.where(both, norm / of_update, 1.0)
+            norm, update_norm = tf.norm(var, ord=2), tf.norm(update, ord=2)
+            both = tf.logical_and(norm > 0, update_norm > 0)
+            quotient = tf.where(both, norm / update_norm, 1.0)
         return var.assign(var - quotient * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):

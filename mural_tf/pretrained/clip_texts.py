@@ -36,7 +36,7 @@ PIECES, MERGES = "vocab.json", "merges.txt"
 CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
 TEXT = ("text_encoder", "image_text_head")
 TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
-# What open_clip's own text tower may say, beside what is read below; a key that is not said is so.
+# Keys of open_clip's own text tower that are not read below, and their values, which are also the defaults.
 OPEN_CLIP_KEYS = {
     **open_clip_siglip.TEXT_KEYS,
     **dict.fromkeys(("no_causal_mask", "proj_bias"), (False,)),
@@ -94,8 +94,8 @@ def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[st
     size |= dict(max_position_embeddings=77, hidden_act="quick_gelu", layer_norm_eps=1e-5)
     values = {**size, **json_field(read_json(path), "text_config", dict, path, {})}
     if values["hidden_act"] not in list(clip.ACTIVATIONS):  # it may be anything
-        known = ", ".join(clip.ACTIVATIONS)
-        raise UserError(f"{path}: text_config.hidden_act is {values['hidden_act']!r}, expected one of {known}.")
+        expected = ", ".join(clip.ACTIVATIONS)
+        raise UserError(f"{path}: text_config.hidden_act is {values['hidden_act']!r}, expected one of {expected}.")
     tower.update(
         dict(
             layers=json_field(values, "num_hidden_layers", int, path),
@@ -186,18 +186,18 @@ def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
 # The weights.
 
 
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`."""
-    weights, of_texts = clip.open_weights(folder), not set(TEXT).isdisjoint(parts)
+    weights, with_texts = clip.open_weights(folder), not set(TEXT).isdisjoint(parts)
     if _is_open_clip(weights):
         tables = {"image_encoder": clip.open_clip_table(config.image_tower)}
-        ignored = r"logit_bias|.*attn_mask" if of_texts else r"(?!visual\.|logit_scale).*"
+        ignored = r"logit_bias|.*attn_mask" if with_texts else r"(?!visual\.|logit_scale).*"
         texts = _open_clip_tables
     else:
         tables = {"image_encoder": clip.hugging_face_table(config.image_tower)}
-        ignored = r".*position_ids" + r"|text_model\..*|text_projection\..*" * (not of_texts)
+        ignored = r".*position_ids" + r"|text_model\..*|text_projection\..*" * (not with_texts)
         texts = _hugging_face_tables
-    tables |= {"log_temperature": [clip.TEMPERATURE], **(texts(config, weights) if of_texts else {})}
+    tables |= {"log_temperature": [clip.TEMPERATURE], **(texts(config, weights) if with_texts else {})}
     assign_parts(tables, model, parts, weights, ignored, "a CLIP")
 
 

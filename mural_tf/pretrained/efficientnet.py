@@ -92,8 +92,8 @@ TORCH_LAYERS = {
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
     layouts = {"kernel": linear if layer == CLASSIFIER else convolution, "depthwise_kernel": depthwise}
-    place = "" if block < 0 else f"_blocks.{block}."
-    return Row(variable, (f"{place}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
+    prefix = "" if block < 0 else f"_blocks.{block}."
+    return Row(variable, (f"{prefix}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
@@ -101,15 +101,15 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
     if block < 0:
-        place, number = layer.split("_")[0].replace("top", "head") + "/", 0
+        prefix, number = layer.split("_")[0].replace("top", "head") + "/", 0
     else:
         order = ["project", "expand"] if block == 0 else ["expand", "project"]
         norms = ["", "project"] if block == 0 else ["expand", "", "project"]
-        place, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
+        prefix, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
         part = "" if layer == "bn" else part
         number = norms.index(part) if layer.endswith("bn") else order.index(part) if layer != "dwconv" else 0
-    kind = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
-    return Row(variable, (f"{place}{kind}{f'_{number}' if number else ''}/{rest}",))
+    name = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
+    return Row(variable, (f"{prefix}{name}{f'_{number}' if number else ''}/{rest}",))
 
 
 KERAS = Names(
@@ -148,7 +148,7 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
-    """Opens a file of weights, or the one of a folder, and returns it with how its layers are named.
+    """Opens a file of weights, or the file in a folder, and returns it with the scheme of its layers' names.
 
     Raises `UserError` if it is missing, it is damaged, or of another kind.
     """
@@ -170,7 +170,7 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
 
 
 def _of_tpu(file: WeightFile) -> WeightFile:
-    """Without the model's name in front, and the averages in place of what they are averages of."""
+    """Removes the model's name from the variables' names, and replaces variables by their averages."""
     plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
     averaged = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
     weight = r"(stem|blocks_\d+|head)/.*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
@@ -196,7 +196,7 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     """Sets family, width, depth and normalisation of the image tower in `config` as the weights have them.
 
-    Sizes other than the published ones keep the width and depth that `config` has.
+    Sizes that were not published keep the width and depth that `config` has.
     """
     (file, names), tower = open_weights(weights), config.image_tower
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
@@ -215,14 +215,14 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         config.embedding_size = output_width(tower)
 
 
-def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
+def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
     left_out = [names.ignored]
-    for layer, of_layer in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
+    for layer, pattern in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
         if not any(variable.name.startswith(layer) for variable in variables):
-            left_out.append(of_layer)
+            left_out.append(pattern)
     assign(table(names, variables), variables, file, "|".join(left_out), "an EfficientNet of this size")
 
 

@@ -2,8 +2,9 @@
 
     python golden.py FOLDER OUT.npz
 
-needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and nothing else of this
-project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is downloaded.
+needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and no other file of
+this project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is
+    downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SENTENCES = [
     "  two  spaces,\ta tab and a line's end\n",
     "Größere Straßen führen über die Brücke",
     "La cafetière de l’hôtel, déjà cassée…",
-    "cafe\u0301 and nai\u0308ve, accents that stand alone",
+    "cafe\u0301 and nai\u0308ve, accents as characters of their own",
     "Işıklı bir İstanbul akşamı",
     "Đường phố Hà Nội buổi sáng",
     "Paka mweusi amelala juu ya kiti",
@@ -69,16 +70,16 @@ def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
     picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255], prepared and before they are
     normalised; image_vectors: float32 [M, D].
 
-    Raises `ValueError` for a folder of another kind, and what transformers raises for files that it cannot read.
+    Raises `ValueError` for a folder of another kind, and transformers' errors for files that it cannot read.
     """
     folder = pathlib.Path(folder)
     if (folder / "modules.json").is_file():
-        found = _sentence_transformer(folder)
+        vectors = _sentence_transformer(folder)
     elif (folder / "config.json").is_file():
-        found = _two_towers(folder)
+        vectors = _two_towers(folder)
     else:
         raise ValueError(f"{folder} has neither modules.json nor config.json: expected the folder of a checkpoint.")
-    return {"format": np.array(FORMAT), "sentences": np.array(SENTENCES), **found}
+    return {"format": np.array(FORMAT), "sentences": np.array(SENTENCES), **vectors}
 
 
 def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -89,9 +90,9 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
     prompt = model.prompts.get(model.default_prompt_name) or ""
     sentences = [prompt + sentence for sentence in SENTENCES]
     tokens = getattr(model, "preprocess", model.tokenize)(sentences)  # its name since version 6
-    found = _ids(tokens["input_ids"], tokens["attention_mask"])
+    ids = _ids(tokens["input_ids"], tokens["attention_mask"])
     with torch.no_grad():
-        return {**found, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}
+        return {**ids, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}
 
 
 def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -100,12 +101,12 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
-    kind = model.config.model_type
+    model_type = model.config.model_type
     if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
-        raise ValueError(f"{folder} holds a {kind!r}: expected a model of images and texts, or modules.json.")
+        raise ValueError(f"{folder} holds a {model_type!r}: expected a model of images and texts, or modules.json.")
     length = model.config.text_config.max_position_embeddings
-    length = min(length, 64) if kind == "align" else length  # AlignProcessor's
-    siglip = kind.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    length = min(length, 64) if model_type == "align" else length  # AlignProcessor's
+    siglip = model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
     tokens = AutoTokenizer.from_pretrained(folder, local_files_only=True)(
         SENTENCES, padding="max_length" if siglip else True, truncation=True, max_length=length, return_tensors="pt"
     )
@@ -146,12 +147,12 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
         sys.exit("Usage: python golden.py FOLDER OUT.npz")
     try:
-        found = golden_vectors(arguments[0])
+        vectors = golden_vectors(arguments[0])
         with open(arguments[1], "wb") as file:
-            np.savez_compressed(file, **found)
+            np.savez_compressed(file, **vectors)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"golden.py: {error}")
-    print(f"Wrote {arguments[1]}: {', '.join(found)}.")
+    print(f"Wrote {arguments[1]}: {', '.join(vectors)}.")
 
 
 if __name__ == "__main__":

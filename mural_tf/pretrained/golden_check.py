@@ -115,8 +115,8 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     here = _rows(_as_hugging_face(tokenizer, texts))
     different = [i for i, (a, b) in enumerate(zip(here, there)) if a != b]
     if not different:
-        known = sum(a != b for a, b in zip(own, there))
-        note = f", {known} of them but for what docs/checkpoints.md says of tokens" if known else ""
+        explained = sum(a != b for a, b in zip(own, there))
+        note = f", {explained} of them but for the tokens that docs/checkpoints.md names" if explained else ""
         return tokens, (True, f"equal for {len(texts)} sentences{note}")
     first = different[0]
     a, b = here[first], there[first]
@@ -129,10 +129,10 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
 
 
 def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Tensor]:
-    """Our tokens, but as there where docs/checkpoints.md says that they differ.
+    """Our tokens, changed to Hugging Face's where docs/checkpoints.md says that they differ.
 
-    Of BERT's words one with an unknown character is [UNK], and no sigma is a final one. Of SigLIP's texts one that
-    begins with white space has a "▁" more.
+    BERT: a word with an unknown character is [UNK], and no sigma is a final sigma. SigLIP: a text that begins with
+    white space has a "▁" more.
     """
     if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.layout is LAYOUTS["siglip"]:
         texts = [SPACE + text.lstrip() if text[:1].isspace() else text for text in texts]

@@ -159,7 +159,7 @@ def log_temperature(temperature: np.ndarray) -> np.ndarray:
         return np.log(temperature)
 
 
-def load(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills both towers, the image-text head and the temperature of an ALIGN (or a MURAL) built for `configure`'s
     settings; nothing is changed unless all of it fits."""
     layers, length = config.text_tower.layers, config.text_tower.max_length

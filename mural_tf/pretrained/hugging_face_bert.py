@@ -121,7 +121,7 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 
 
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
-    """Sets `config.text_tower` to what a BERT's configuration says.
+    """Sets `config.text_tower` by a BERT's configuration.
 
     `max_length`, `dropout`, `pooler` and the like are left as they are.
     Raises `UserError` for a BERT of another kind.
@@ -134,7 +134,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         "add_cross_attention": (False,),
         "pruned_heads": ({},),
         "quantization_config": (None,),
-        "auto_map": (None, {}),  # another architecture, whose code stands in the folder
+        "auto_map": (None, {}),  # another architecture, whose code is in the folder
         "pad_token_id": (1,) if roberta else (values.get("pad_token_id"),),  # XLM-RoBERTa's first position is after it
     }
     for key, (default, *others) in expected.items():
@@ -176,20 +176,22 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
-    kind = values.get("model_type", "bert")
-    if kind not in ("bert", "distilbert", "xlm-roberta"):
+    model_type = values.get("model_type", "bert")
+    if model_type not in ("bert", "distilbert", "xlm-roberta"):
         names = values.get("architectures")
         of = f" ({', '.join(map(str, names))})" if isinstance(names, list) and names else ""
-        raise UserError(f"{path}: model_type is {kind!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
-    if kind == "distilbert":
+        raise UserError(f"{path}: model_type is {model_type!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
+    if model_type == "distilbert":
         values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
-    roberta = kind == "xlm-roberta"
+    roberta = model_type == "xlm-roberta"
     if length is not None:
         config.text_tower.max_length = length(positions(values, path, roberta))
     configure_tower(config.text_tower, values, path, roberta)
 
 
-def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None) -> None:
+def load_weights(
+    folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None
+) -> None:
     """Fills a text tower that was built for `configure`'s settings; without `pooler`, not that layer."""
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
@@ -217,7 +219,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets the text tower in `config` to the LaBSE (Feng et al., 2022) in a folder.
 
     LaBSE is a BERT whose sentence vector is the pooler's tanh(W [CLS] + b). Two layouts are in use: Hugging Face's
-    `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT stands at the top, its own
+    `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT is at the top, its own
     pooler is unused, and LaBSE's is the layer `2_Dense`.
     """
     configure(folder, config)
@@ -231,7 +233,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure_labse`'s settings."""
-    load(folder, encoder, tower)
+    load_weights(folder, encoder, tower)
     dense = pathlib.Path(folder) / DENSE
     if dense.is_dir():
         assign(

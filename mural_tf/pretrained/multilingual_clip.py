@@ -61,16 +61,16 @@ def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.P
     """Sets the text tower to a BERT's sizes, which are its arrays' sizes."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
-        found = weights.shapes.get(name, ())
-        if len(found) != rank:
+        sizes = weights.shapes.get(name, ())
+        if len(sizes) != rank:
             raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of a BERT.")
-        return found
+        return sizes
 
     hidden = shape("embeddings.word_embeddings.weight", 2)[1]
     layers = [re.fullmatch(r"encoder\.layer\.(\d+)\.output\.dense\.bias", name) for name in weights.shapes]
     values = {
         "hidden_size": hidden,
-        "num_hidden_layers": sum(found is not None for found in layers),
+        "num_hidden_layers": sum(sizes is not None for sizes in layers),
         "num_attention_heads": max(1, hidden // HEAD_WIDTH),
         "intermediate_size": shape("encoder.layer.0.intermediate.dense.bias", 1)[0],
         "max_position_embeddings": shape("embeddings.position_embeddings.weight", 2)[0],

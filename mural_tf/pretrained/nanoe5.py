@@ -163,7 +163,7 @@ def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def configure(path: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets the text tower and the embedding's size in `config` to what the file says."""
+    """Sets the text tower and the embedding's size in `config` by the file."""
     content, tower = _Content(_file_of(path)), config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
     configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))
@@ -171,7 +171,7 @@ def configure(path: str | os.PathLike, config: ConfigDict) -> None:
     config.embedding_size = tower.hidden_size
 
 
-def load(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower of a model built as `configure` says, and with the identity the text heads among `parts`."""
     fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
     for name in model.head_names:
@@ -182,11 +182,11 @@ def load(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts:
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
     """Returns the lines of the pieces, with lines that are never used for rows without a piece, and sets their use."""
     content = _Content(_file_of(path))
-    kinds = {place: "control" for name, place in content.ids.items() if name != "unknown"}
+    kinds = {number: "control" for name, number in content.ids.items() if name != "unknown"}
     kinds |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
     pieces = [
-        [piece, float(score), kinds.get(place, "normal")]
-        for place, (piece, score) in enumerate(zip(content.pieces, content.scores))
+        [piece, float(score), kinds.get(number, "normal")]
+        for number, (piece, score) in enumerate(zip(content.pieces, content.scores))
     ]
     pieces += [[f"<row {row}>", 0.0, "unused"] for row in range(len(pieces), content.sizes["vocab_size"])]
     settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}

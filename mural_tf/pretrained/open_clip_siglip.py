@@ -40,7 +40,7 @@ TRUNK, BLOCKS = "visual.trunk", "text.transformer.resblocks"
 NAME = r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)"  # of timm, with attention pooling
 HEADS = {"base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 WITH_TANH = r"vit_(so400m_patch16|giantopt_patch16)_.*"
-# What vectors depend on, and what is done here.
+# Keys that vectors depend on, with the values that are done here.
 VISION_KEYS = {"timm_pool": ("map",), "timm_proj": ("none", "")}
 TEXT_KEYS = {
     "pool_type": ("last",),
@@ -64,7 +64,7 @@ def is_siglip(folder: pathlib.Path) -> bool:
 
 
 def configure(folder: pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers, pixels and the embedding's size in `config`; raises `UserError` for what is no SigLIP."""
+    """Sets both towers, pixels and the embedding's size in `config`; raises `UserError` for another model."""
     model, path = clip.open_clip_settings(folder)
     weights = open_weights(folder)
     vision, text = (json_field(model, name, dict, path) for name in ("vision_cfg", "text_cfg"))
@@ -136,8 +136,8 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     pool, size = f"{TRUNK}.attn_pool", config.embedding_size
     patches, positions = f"{TRUNK}.patch_embed.proj", "text.positional_embedding"
 
-    def side_by_side(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-        return np.concatenate([one.T, two.T], axis=-1)
+    def side_by_side(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.concatenate([first.T, second.T], axis=-1)
 
     image = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),

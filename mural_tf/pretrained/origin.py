@@ -14,7 +14,7 @@ import pathlib
 import re
 
 from mural_tf.hugging_face import SCHEME, is_name, parse
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 
 NOT_SAID = "not said in its folder"
 _LINE = re.compile(
@@ -28,7 +28,7 @@ class Origin:
     """One folder of weights.
 
     Attributes:
-      kind: a key of `importers.SOURCES`.
+      kind: a key of `importers.IMPORTERS`.
       name: the folder's, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
       licence: as its README.md names it, "" where that does not say.
@@ -60,8 +60,8 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
     if licence == ["other"]:
         licence = _texts(said.get("license_name")) or licence
     name, revision = weights.name, ""
-    if is_name(shown(weights)):  # the Hub's cache calls the folder of a revision by it
-        name = f"{SCHEME}{parse(shown(weights)).repository}"
+    if is_name(display_name(weights)):  # the Hub's cache calls the folder of a revision by it
+        name = f"{SCHEME}{parse(display_name(weights)).repository}"
         revision = next(part for part in reversed(weights.parts) if re.fullmatch("[0-9a-f]{40}", part))
     plain = [re.sub(r"[^\w.+-]+", "-", text) for text in (*licence, *languages)]
     return Origin(kind, name, revision, " ".join(plain[: len(licence)]), tuple(plain[len(licence) :]))
@@ -69,7 +69,7 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
 
 def origins(text: str) -> list[Origin]:
     """Returns the origins that a configuration's `origin` names; what is of another form is left out."""
-    found = filter(None, map(_LINE.match, text.split("; ")))
+    matches = filter(None, map(_LINE.match, text.split("; ")))
     return [
         Origin(
             match["kind"],
@@ -78,14 +78,14 @@ def origins(text: str) -> list[Origin]:
             "" if match["licence"] == NOT_SAID else match["licence"],
             tuple((match["languages"] or "").split()),
         )
-        for match in found
+        for match in matches
     ]
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
-    """Returns the plain values and lists of plain values at the top of a README.md; {} without any.
+    """Returns the plain values and lists of plain values at the top of a README.md; {} without values.
 
-    Of YAML only this is read, and everything as text: `no` is Norwegian.
+    Only this part of YAML is read, and everything as text: `no` is Norwegian.
     """
     text = readme.read_text(encoding="utf-8", errors="replace")[:100_000] if readme.is_file() else ""
     head = re.match(r"---\s*\n(.*?)^---\s*$", text, re.DOTALL | re.MULTILINE)

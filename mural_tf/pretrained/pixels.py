@@ -39,14 +39,14 @@ def configure_pixels(
     """Sets sizes, resizing and normalisation in `tower`, the `image_tower` part of a configuration.
 
     Args:
-      path: the file. Without it `processor_config.json` beside it is read, where transformers 5 writes the same.
+      path: the file. Without it `processor_config.json` next to it is read, where transformers 5 writes the same.
       tower: is changed.
       image_size: pixels that the model takes; 0 for any.
-      default: stands for the file, and for what it lacks or has as null: `clip_pixels` or `siglip_pixels`.
+      default: replaces the file, and keys that it lacks or has as null: `clip_pixels` or `siglip_pixels`.
       as_trained: of a SigLIP: resize as big_vision's demo does, squashed, without anti-aliasing and cut off.
 
     Raises:
-      UserError: one line on what the file asks for and a tower does not do: pictures of another size or not square,
+      UserError: one line on a setting of the file that a tower does not do: pictures of another size or not square,
         another interpolation or scale, NaFlex.
     """
     whole = path.with_name("processor_config.json")

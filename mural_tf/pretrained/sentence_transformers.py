@@ -2,10 +2,10 @@
 
 `modules.json` names the modules in their order. The first is the text tower; pooling is of the first position or the
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
-`clip-ViT-B-32-multilingual-v1`, whose texts stand in CLIP's space. Without it the heads are the identity.
+`clip-ViT-B-32-multilingual-v1`, whose texts are in CLIP's space. Without it the heads are the identity.
 
 Each module says its settings in a file of its own. Settings that change vectors are used; settings that this project
-does not have may stand there only with the value that changes nothing, and a key that nobody here knows is refused.
+does not have are allowed only with the value that changes nothing, and an unknown key is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 ACTIVATIONS = ("Identity", "Tanh")
-# Where the first module's settings stand: today's name, and the older ones by the tower.
+# Files of the first module's settings: today's name, and the older names by the tower.
 TOWER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -108,56 +108,56 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
     types = [str(row.get("type")) for row in rows]
-    own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
+    own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
     if own:
         raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
     # A path is one name below the folder, even if the file says otherwise.
-    places = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
-    return [(kind.rpartition(".")[2], place) for kind, place in zip(types, places)]
+    folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
 
 
 def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
-    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or the one of its only module."""
+    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or its only module's."""
     if not (folder / MODULES).is_file():
         return folder
-    kinds, places = zip(*(read_rows(folder) or [("", folder)]))
+    kinds, folders = zip(*(read_rows(folder) or [("", folder)]))
     if kinds[0] not in ("CLIPModel", "Transformer") or not set(kinds[1:]) <= {"Normalize"}:
         raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected CLIPModel or Transformer alone.")
-    return places[0]
+    return folders[0]
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
     """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
     folder = pathlib.Path(folder)
     path, rows = folder / MODULES, read_rows(folder)
-    kinds, places = [kind for kind, _ in rows], [place for _, place in rows]
+    kinds, folders = [class_name for class_name, _ in rows], [module_folder for _, module_folder in rows]
     if kinds[:1] == ["CLIPModel"]:
         raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
         raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
-    dense = [place for kind, place in rows if kind == "Dense"]
+    dense = [module_folder for class_name, module_folder in rows if class_name == "Dense"]
     if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
         raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not here.")
-    activations = [_activation(place / "config.json") for place in dense]
+    activations = [_activation(module_folder / "config.json") for module_folder in dense]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
             f"{path}: Dense layers with {', '.join(activations)}; expected one with Tanh, one with Identity, or both."
         )
     by_kind = dict(zip(activations, dense))
-    return Modules(places[0], _pooling(places[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
+    return Modules(folders[0], _pooling(folders[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
 
 
 def _pooling(path: pathlib.Path) -> str:
     values = read_json(path)
     check_keys(values, POOLING_KEYS, path)
-    found = values.get("pooling_mode")
-    if found is None:
-        found = [name for name in OLD_POOLINGS if values.get(name) is True]
-    found = found if isinstance(found, list) else [found]
-    found = [OLD_POOLINGS.get(str(name), str(name)) for name in found] or ["mean"]  # as there, where none is said
-    if len(found) != 1 or found[0] not in POOLINGS:
-        raise UserError(f"{path}: pooling is {', '.join(found)}, expected cls or mean.")
-    return POOLINGS[found[0]]
+    modes = values.get("pooling_mode")
+    if modes is None:
+        modes = [name for name in OLD_POOLINGS if values.get(name) is True]
+    modes = modes if isinstance(modes, list) else [modes]
+    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in modes] or ["mean"]  # as there, where none is said
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise UserError(f"{path}: pooling is {', '.join(modes)}, expected cls or mean.")
+    return POOLINGS[modes[0]]
 
 
 def _activation(path: pathlib.Path) -> str:
@@ -188,7 +188,7 @@ def _length(tower: pathlib.Path, positions: int) -> int:
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets the text tower, its length and the embedding's size in `config` to what a folder says.
+    """Sets the text tower, its length and the embedding's size in `config` by a folder.
 
     Raises `UserError` for modules, settings or a tower of another kind.
     """
@@ -222,9 +222,9 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
             vocabulary.lower_case = True
     path = folder / SETTINGS
     values = read_json(path) if path.is_file() else {}
-    kind = values.get("model_type")
-    if kind not in (None, "SentenceTransformer"):
-        raise UserError(f"{path}: model_type is {kind!r}, expected 'SentenceTransformer'.")
+    model_type = values.get("model_type")
+    if model_type not in (None, "SentenceTransformer"):
+        raise UserError(f"{path}: model_type is {model_type!r}, expected 'SentenceTransformer'.")
     said = json_field(values, "prompts", dict, path) if values.get("prompts") is not None else {}
     prompts = {name: check_json(text or "", str, f"prompts.{name}", path) for name, text in said.items()}
     default = values.get("default_prompt_name")
@@ -244,10 +244,10 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
 
 
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings."""
     modules = read_modules(folder)
-    hugging_face_bert.load(modules.tower, model.text_encoder, config.text_tower, pooler=False)
+    hugging_face_bert.load_weights(modules.tower, model.text_encoder, config.text_tower, pooler=False)
     if modules.pooler is not None:
         _fill(model.text_encoder.get_layer(POOLER), modules.pooler)
     for name in model.head_names:

@@ -1,4 +1,4 @@
-"""SigLIP (Zhai et al., 2023), its multilingual ones and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
+"""SigLIP (Zhai et al., 2023), its multilingual models and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
 
 Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's),
 open_clip's folder (open_clip_siglip.py), or big_vision's `.npz`, which holds weights alone: its vocabulary is named by
@@ -92,12 +92,12 @@ NUMBERS = {"log_temperature": [TEMPERATURE], "bias": [Row("bias", ("logit_bias",
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     """The variables of each part and their names in big_vision's `two_towers` checkpoint.
 
-    Layers stand each for itself, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
+    Layers are single, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
     """
 
     def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
         def row(name, end, layout):
-            return Row(f"{ours}/{name}", tuple(f"{theirs}/{one}" for one in np.atleast_1d(end)), layout)
+            return Row(f"{ours}/{name}", tuple(f"{theirs}/{side}" for side in np.atleast_1d(end)), layout)
 
         attention = "MultiHeadDotProductAttention_0"
         projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
@@ -154,7 +154,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
 
 
 def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
-    """The head's rows; some models end in the text tower itself, and the identity stands in for it."""
+    """The head's rows; some models end in the text tower itself, and the identity replaces it."""
     kernel, bias = (f"{HEAD}/{end}" for end in ("kernel", "bias"))
     if kernel in weights.shapes:
         return [Row("image_text_head/kernel", (kernel,)), Row("image_text_head/bias", (bias,))]
@@ -295,15 +295,15 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
             f"{path} holds no vocabulary: name the SentencePiece model or tokenizer.json that it was trained with by "
             "--vocabulary=FILE."
         )
-    lines, kind = vocabularies.read_sentence_pieces(source, rows)
-    layout = LAYOUTS[kind]
+    lines, model = vocabularies.read_sentence_pieces(source, rows)
+    layout = LAYOUTS[model]
     cleaning = open_clip_siglip.cleaning(path) if _is_open_clip(path) else HUGGING_FACE_CLEANING[layout]
     cleaning = ("lower_ascii",) if as_trained else cleaning
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)
     return lines
 
 
-def load(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
     path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)

@@ -52,7 +52,7 @@ def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Keeps so many rows of a table from `first` on."""
+    """Keeps `count` rows of a table from `first` on."""
     return lambda table: table[first : first + count]
 
 
@@ -62,7 +62,7 @@ def only_row(table: np.ndarray) -> np.ndarray:
 
 
 def no_types(positions: np.ndarray) -> np.ndarray:
-    """The table of token types, which a tower lacks, from that of positions, [T, hidden]."""
+    """The table of token types, which a tower lacks, from the table of positions, [T, hidden]."""
     return np.zeros_like(positions[:TOKEN_TYPES])
 
 
@@ -111,8 +111,8 @@ def assign(
         if weights.shapes.keys() >= set(row.sources):
             shape, expected = _shape_after(row, weights), tuple(by_name[name].shape)
             if shape != expected:
-                found = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
-                wrong.append(f"{found} for {name} {list(expected)}")
+                shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
+                wrong.append(f"{shapes} for {name} {list(expected)}")
     problems = [_listed("missing", missing), _listed("unexpected", unexpected), _listed("of another shape", wrong)]
     if any(problems):
         raise UserError(
@@ -121,13 +121,13 @@ def assign(
     by_sources: dict[tuple[str, ...], list[Row]] = {}  # each array is read once
     for row in rows.values():
         by_sources.setdefault(row.sources, []).append(row)
-    for sources, of_these in by_sources.items():
-        row = of_these[0]
-        if len(of_these) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
+    for sources, same_sources in by_sources.items():
+        row = same_sources[0]
+        if len(same_sources) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
             _assign_blocks(by_name[row.variable], weights.blocks(*sources))
             continue
         values = [weights.read(source) for source in sources]
-        for row in of_these:
+        for row in same_sources:
             by_name[row.variable].assign(row.layout(*values))
 
 
@@ -154,9 +154,9 @@ def assign_parts(
 
     `tables`: {part: its rows}. What the file holds of the others may be there.
     """  # fmt: skip
-    of_model = model.weights_by_part()
-    filled = [part for part in tables if part in parts and part in of_model]
-    variables = [one for part in filled for one in getattr(of_model[part], "variables", [of_model[part]])]
+    by_part = model.weights_by_part()
+    filled = [part for part in tables if part in parts and part in by_part]
+    variables = [variable for part in filled for variable in getattr(by_part[part], "variables", [by_part[part]])]
     others = {name for part, rows in tables.items() if part not in filled for row in rows for name in row.sources}
     ignored = "|".join([*filter(None, [ignored]), *map(re.escape, sorted(others))])
     assign([row for part in filled for row in tables[part]], variables, weights, ignored, what)

@@ -1,6 +1,6 @@
-"""What a folder's tokenizer_config.json and tokenizer.json say beside the pieces: how a text becomes words.
+"""A folder's tokenizer_config.json and tokenizer.json, apart from the pieces: how a text becomes words.
 
-A tokenizer is read by what it says it is: every key that changes the ids is used here, or the folder is refused in a
+A tokenizer is read by its own description: every key that changes the ids is used here, or the folder is refused in a
 line that names the key. Keys without effect on ids, such as `clean_up_tokenization_spaces`, are passed over.
 """
 
@@ -58,11 +58,11 @@ def check_settings(folder: pathlib.Path, kind: str) -> None:
     """
     path, settings = folder / SETTINGS, read_settings(folder)
     name = settings.get("tokenizer_class")
-    known = [f"{one}Tokenizer" for one in _CLASSES[kind]]
-    if name not in (*_ANY, *known, *(f"{one}Fast" for one in known)):
+    classes = [f"{family}Tokenizer" for family in _CLASSES[kind]]
+    if name not in (*_ANY, *classes, *(f"{family}Fast" for family in classes)):
         raise UserError(
             f"{path}: tokenizer_class is {name!r}, which divides texts in a way that is not here: expected "
-            f"{' or '.join(known)}."
+            f"{' or '.join(classes)}."
         )
     for key, values in _EXPECTED.items():
         value = settings.get(key)
@@ -76,7 +76,7 @@ def check_settings(folder: pathlib.Path, kind: str) -> None:
 
 
 def max_length(folder: pathlib.Path) -> int | None:
-    """Returns tokenizer_config.json's `model_max_length`, None where it says none (or 10^30, which stands for none)."""
+    """Returns tokenizer_config.json's `model_max_length`, `None` where it is missing (or 10^30: no limit)."""
     path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
     if value is None:
         return None
@@ -108,11 +108,11 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
         _check_words(tokenizer, path)
     # A BERT's own class makes its steps of these keys, and passes over tokenizer.json.
-    of_bert = settings.get("tokenizer_class") not in _ANY[1:]
+    is_bert = settings.get("tokenizer_class") not in _ANY[1:]
     for key in ("do_lower_case", "tokenize_chinese_chars"):
         if settings.get(key) is not None:
             check_json(settings[key], bool, key, folder / SETTINGS)
-    if of_bert and settings:
+    if is_bert and settings:
         lower = settings.get("do_lower_case", True if lower is None else lower)
         strip = settings.get("strip_accents", strip)
         chinese = settings.get("tokenize_chinese_chars", chinese) is not False
@@ -127,46 +127,46 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
 
 def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
     """BertNormalizer's settings that a word-piece tokenizer's normalizer comes to."""
-    found = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
+    settings = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
     if "normalizer" not in tokenizer:
-        return {**found, "handle_chinese_chars": True}
+        return {**settings, "handle_chinese_chars": True}
     decomposed, steps = False, steps_of(tokenizer, "normalizer")
     for step in steps:
-        kind = step.get("type")
-        if kind == "BertNormalizer":
+        step_type = step.get("type")
+        if step_type == "BertNormalizer":
             if step.get("clean_text") is False:
                 raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is done here.")
-            found["lowercase"] |= bool(step.get("lowercase", True))
-            found["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
+            settings["lowercase"] |= bool(step.get("lowercase", True))
+            settings["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
             strip = step.get("strip_accents")
             if strip is None and len(steps) > 1:
                 strip = step.get("lowercase", True)
-            found["strip_accents"] = found["strip_accents"] or strip  # None alone: as lower-casing, whoever says that
-        elif kind == "Lowercase":
-            found["lowercase"] = True
-        elif kind == "NFD":
+            settings["strip_accents"] = settings["strip_accents"] or strip  # null means: as lower-casing
+        elif step_type == "Lowercase":
+            settings["lowercase"] = True
+        elif step_type == "NFD":
             decomposed = True
-        elif kind == "StripAccents" and decomposed:
-            found["strip_accents"] = True
-        elif kind != "Strip":
+        elif step_type == "StripAccents" and decomposed:
+            settings["strip_accents"] = True
+        elif step_type != "Strip":
             raise UserError(
-                f"{path}: its normalizer has the step {kind}, which is not done here: expected BertNormalizer, or "
+                f"{path}: its normalizer has the step {step_type}, which is not done here: expected BertNormalizer, or "
                 "Lowercase, NFD and StripAccents."
             )
-    if decomposed and not found["strip_accents"]:
+    if decomposed and not settings["strip_accents"]:
         raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not done here.")
-    return found
+    return settings
 
 
 def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
     """Words end at white space and at punctuation, which BERT's step does, or two others in this order."""
     if "pre_tokenizer" not in tokenizer:
         return
-    found = steps_of(tokenizer, "pre_tokenizer")
-    steps = [step.get("type") for step in found]
-    if any(step.get("behavior", "Isolated") != "Isolated" for step in found):
+    pre_tokenizers = steps_of(tokenizer, "pre_tokenizer")
+    steps = [step.get("type") for step in pre_tokenizers]
+    if any(step.get("behavior", "Isolated") != "Isolated" for step in pre_tokenizers):
         raise UserError(
-            f"{path}: its pre_tokenizer's punctuation is no word of its own, and only Isolated is done here."
+            f"{path}: its pre_tokenizer's punctuation is not a word of its own, and only Isolated is done here."
         )
     if steps not in (["BertPreTokenizer"], ["WhitespaceSplit", "Punctuation"]):
         raise UserError(
@@ -203,12 +203,12 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
     cleaning: tuple[str, ...] = ()
     mapped = False
     for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
-        kind = step.get("type")
-        if kind == "Lowercase" and not mapped:
+        step_type = step.get("type")
+        if step_type == "Lowercase" and not mapped:
             cleaning = ("lower_characters",)
-        elif kind in ("Lowercase", "Split", "Prepend"):
-            raise UserError(f"{path}: texts pass {kind} before its model, in a place where it is not done here.")
-        mapped = mapped or kind == "Precompiled"
+        elif step_type in ("Lowercase", "Split", "Prepend"):
+            raise UserError(f"{path}: texts pass {step_type} before its model, in a place where it is not done here.")
+        mapped = mapped or step_type == "Precompiled"
     return cleaning
 
 

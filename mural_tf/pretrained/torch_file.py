@@ -92,8 +92,8 @@ class _Reader(pickle.Unpickler):
         raise _Refused(f"it asks for {module}.{name}")
 
     def persistent_load(self, described: Any) -> _Storage:
-        kind, dtype, key, _, size, *_ = described
-        if kind != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
+        tag, dtype, key, _, size, *_ = described
+        if tag != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
             raise _Refused("a storage is described in another way")
         return _Storage(dtype, key, size)
 
@@ -116,7 +116,7 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
             f"{path} is not read: {refusal}. Expected PyTorch's file of a dictionary of tensors (a state_dict)."
         ) from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises nearly any error
-        raise UserError(f"{path} is no file of PyTorch's tensors or is damaged: {first_line(error)}.") from None
+        raise UserError(f"{path} is not a file of PyTorch's tensors or is damaged: {first_line(error)}.") from None
     return WeightFile(path, {name: tensor.shape for name, tensor in tensors.items()}, lambda name: read(tensors[name]))
 
 
@@ -163,8 +163,10 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         raise _Refused(f"storage {min(missing)} is missing")
 
     def numbers(storage: _Storage) -> np.ndarray:
-        return np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,)) if storage.size else (
-            np.zeros(0, storage.dtype)
+        return (
+            np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,))
+            if storage.size
+            else (np.zeros(0, storage.dtype))
         )
 
     return tensors, lambda tensor: _view(numbers(tensor.storage), tensor)

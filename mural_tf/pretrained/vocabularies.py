@@ -75,7 +75,7 @@ def unused_piece(row: int) -> str:
 
 
 def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
-    return f"{path} has {pieces} pieces and the weights {rows} rows: it is not the one of this model."
+    return f"{path} has {pieces} pieces and the weights {rows} rows: it is not this model's."
 
 
 def token_rows(weights: WeightFile) -> int:
@@ -92,28 +92,28 @@ def _kind(folder: pathlib.Path) -> str:
 
 def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
     """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if it is missing."""
-    found = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
-    if not found:
+    files = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
+    if not files:
         raise UserError(
             f"{folder} has no vocabulary: expected {VOCABULARY} of word pieces, or one of {', '.join(SENTENCE_PIECES)}."
         )
-    return found[0]
+    return files[0]
 
 
 def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:
     """Returns the lines of a SentencePiece vocabulary and its kind, "unigram" or "bpe".
 
-    With `rows`, the rows of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond
-    the pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
+    With `rows`, the rows of the tower's table, pieces beyond them that match no text are left out, and rows beyond the
+    pieces get pieces that are never used. Raises `UserError` for a vocabulary of another size.
     """
     lines = piece_models.read_lines(path, fairseq)
     return fit_rows(lines, rows, path), piece_models.parse_lines(lines, path)[1]["model"]
 
 
 def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
-    """Returns the lines of a SentencePiece vocabulary for a table of so many rows, 0: of as many, see above."""
+    """Returns the lines of a SentencePiece vocabulary for a table of `rows` rows (0: as many as pieces), see above."""
     pieces, _ = piece_models.parse_lines(lines, path)
-    if rows and any(kind in ("normal", "byte", "unknown") for _, _, kind in pieces[rows:]):
+    if rows and any(piece_type in ("normal", "byte", "unknown") for _, _, piece_type in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))
     unused = [json.dumps([unused_piece(row), 0.0, "unused"]) for row in range(len(lines), rows)]
     return [*(lines[:rows] if rows else lines), *unused]

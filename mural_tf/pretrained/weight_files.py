@@ -212,7 +212,7 @@ def _text(name: str | bytes) -> str:
 
 
 def open_npz(path: str | pathlib.Path) -> WeightFile:
-    """Opens a file of NumPy's `savez`, as big_vision writes them; optimiser states beside `params/` are left out.
+    """Opens a file of NumPy's `savez`, as big_vision writes them; optimiser states next to `params/` are left out.
 
     Raises `UserError` if it is missing or damaged, or an array is pickled.
     """

@@ -3,7 +3,7 @@
 [MURAL] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
 (`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir or an export, also by its name on
 the Hugging Face Hub (`hf://ORG/NAME`), or, for the text tower alone, a TF-Hub handle or folder. An export's `hub/` is
-for other people's programs; the export beside it holds more.
+for other people's programs; the export around it holds more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mural_tf.files import as_path
 from mural_tf.hugging_face import suggestion
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import lasting_name, local_copy, local_model, shown
+from mural_tf.remote_folders import display_name, lasting_name, local_copy, local_model
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
@@ -35,7 +35,7 @@ from mural_tf.training.trained_model import load_trained
 from mural_tf.trust import check_class, check_handles, check_stored
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
-# first ones where the configuration leaves them at their defaults.
+# first four where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
 TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "adapter_noise", "frozen_words")
 SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
@@ -54,8 +54,8 @@ def finetune(
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
-      source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a checkpoint of
-        elsewhere with both towers (`importers.kind_of`), which becomes a workdir beside the new one.
+      source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a published checkpoint
+        with both towers (`importers.kind_of`), which becomes a workdir next to the new workdir.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
       given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.
@@ -74,7 +74,7 @@ def finetune(
 
 
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration with the values that zeros stood for when the run began, should the data grow."""
+    """Returns the configuration with the values that replaced zeros when the run began, should the data grow."""
     begun = as_path(workdir) / "config.json"
     if not begun.is_file():
         return config
@@ -92,7 +92,7 @@ def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
 def starting_point(
     config: ConfigDict, source: str, given: Collection[str] = ()
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
-    """Returns the configuration with what is the source's, and what sets a new model's weights.
+    """Returns the configuration with the source's settings, and a function that sets a new model's weights.
 
     The latter is `None` where the tower brings them. Arguments and errors as `finetune`.
     """
@@ -183,11 +183,11 @@ def _with_source_architecture(
     """Returns the configuration with the towers, vocabulary and method of `source`; the student's for texts."""
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
-    of_texts, hidden = source, config.text_tower.head_hidden_size
+    text_config, hidden = source, config.text_tower.head_hidden_size
     if student is not None:
-        of_texts = load_config(student / "config.json")
-        check_stored(of_texts, student / "config.json", given=config)
-    for tower, of in (("image_tower", source), ("text_tower", of_texts)):
+        text_config = load_config(student / "config.json")
+        check_stored(text_config, student / "config.json", given=config)
+    for tower, of in (("image_tower", source), ("text_tower", text_config)):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         kept.update(inherited(config, of, tower, INHERITED, given))
         if of[tower].cached and f"{tower}.frozen" not in given:  # heads alone were trained, and go on so
@@ -203,22 +203,22 @@ def _with_source_architecture(
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.origin = source.origin
-    config.vocabulary.update(of_texts.vocabulary.to_dict())
+    config.vocabulary.update(text_config.vocabulary.to_dict())
     config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
-        _begin_head(config, of_texts, student, hidden)
+        _begin_head(config, text_config, student, hidden)
     return config
 
 
-def _begin_head(config: ConfigDict, of_texts: ConfigDict, student: pathlib.Path, hidden: int) -> None:
+def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, hidden: int) -> None:
     """Sets what a new head of a student's tower follows from; `hidden`: the width of its MLP, 0 for none."""
     config.method.heads_of, config.shared_head, config.text_tower.head_hidden_size = "align", False, hidden
     if "student_size" not in config.method:
         return
-    if not _has_plain_heads(of_texts.model):
-        raise UserError(f"{student} is {of_texts.model}, whose head for texts is of its own kind: take another.")
-    config.method.student_size = of_texts.embedding_size
-    config.method.student_hidden = of_texts.text_tower.head_hidden_size
+    if not _has_plain_heads(text_config.model):
+        raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
+    config.method.student_size = text_config.embedding_size
+    config.method.student_hidden = text_config.text_tower.head_hidden_size
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
@@ -227,7 +227,7 @@ def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
     if config.other_method and not method.starts_from:
         return False
     check_class(source, path, given=config)
-    if not method.starts_from:  # no stage, such as ETCL: goes on as what the source was
+    if not method.starts_from:  # not a stage, such as ETCL: goes on as the source's method
         return True
     if not method.may_start_from(method_class(source)):
         raise UserError(f"{config.model} starts from {method.starts_from}; {path.parent} is {source}.")
@@ -259,8 +259,9 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
     for name, part in parts.items():
         for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
             variable.assign(value)
-    print(f"Starts from the images' side of {shown(folder)} and the text tower of {shown(student)}.", flush=True)
-    return Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
+    name = display_name(folder)
+    print(f"Starts from the images' side of {name} and the text tower of {display_name(student)}.", flush=True)
+    return Embedder.from_model(pictures, tokenizer, pictures.configuration, name)
 
 
 def _trained_model(folder: pathlib.Path) -> tuple:
@@ -278,7 +279,7 @@ def _trained_model(folder: pathlib.Path) -> tuple:
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
     path = restore_for_inference(model, folder, partly=other_method)
-    print(f"Starts from the weights of {shown(path)}.")
+    print(f"Starts from the weights of {display_name(path)}.")
 
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
@@ -286,4 +287,4 @@ def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     from mural_tf.export.hub_modules import restore_from_export
 
     restore_from_export(model, folder)
-    print(f"Starts from the weights of the export {shown(folder)}.")
+    print(f"Starts from the weights of the export {display_name(folder)}.")

@@ -22,7 +22,7 @@ from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
@@ -35,7 +35,7 @@ class MeasuredModel:
 
     The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
     uses what a checkpoint holds: BatchNorm statistics averaged over the replicas. Weights that are averaged over steps
-    take the place of the latest ones in it.
+    replace its latest weights.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
@@ -63,10 +63,10 @@ class MeasuredModel:
         return self._model
 
     def embedder(self, step: int) -> Embedder:
-        """Returns the embedder of `at(step)`; always the same one, so that it is traced once a run."""
+        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run."""
         model = self.at(step)
         if self._embedder is None:
-            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
+            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, display_name(self._workdir))
             if model.known_texts is not None:
                 from mural_tf.models.cached_states import skip_known_texts  # with states of frozen towers alone
 
@@ -130,7 +130,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     if evaluation is not None:
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
         append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
-        write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
+        write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
         groups = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
@@ -143,7 +143,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     with _timed(seconds, "search"):
         searches = {} if embedder is None else find_examples(embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
-    lines = [f"{sentence!r}: {', '.join(name for name, _ in found[:3])}, …" for sentence, found in searches.items()]
+    lines = [f"{sentence!r}: {', '.join(name for name, _ in hits[:3])}, …" for sentence, hits in searches.items()]
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
@@ -165,15 +165,15 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     path = workdir / SUMMARY
     summary = read_json(path)
     table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
-    found = json_field(summary, "search", list[str], path)
-    export, data, tuned = workdir / EXPORT, config.data.directory, f"{shown(workdir)}_tuned"
+    searches = json_field(summary, "search", list[str], path)
+    export, data, tuned = workdir / EXPORT, config.data.directory, f"{display_name(workdir)}_tuned"
     source = f"{workdir} --trust" if names_code(config) else str(workdir)
     # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
     change = " --config.other_method=True" if method_class(config.model).starts_from else ""
     lines = [
         "",
         *([f"Mean recall on {data}, split {split}:", table, ""] if table else []),
-        *(f"Found for {line}" for line in found),
+        *(f"Found for {line}" for line in searches),
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
         *([f"  {export}  both encoders as SavedModels"] if export.exists() else []),
@@ -187,4 +187,4 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     if takes_steps(method_class(config.model)):
         lines.append(f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
                      f"--config.data.directory={data}")  # fmt: skip
-    print(shown("\n".join(lines)))
+    print(display_name("\n".join(lines)))

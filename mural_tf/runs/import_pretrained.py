@@ -22,7 +22,7 @@ from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.golden_check import compare, read_golden
 from mural_tf.pretrained.importers import (
-    SOURCES,
+    IMPORTERS,
     TEXT,
     building,
     configure,
@@ -32,7 +32,7 @@ from mural_tf.pretrained.importers import (
 )
 from mural_tf.pretrained.origin import origin_of
 from mural_tf.pretrained.sentence_transformers import MODULES
-from mural_tf.remote_folders import local_copy, local_folder, local_model, shown
+from mural_tf.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights
@@ -62,7 +62,7 @@ def import_into_workdir(
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: a key of `importers.SOURCES`, or "workdir": another workdir, to change its method.
+      source: a key of `importers.IMPORTERS`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: what the weights do not say; the default is `base_config()`.
@@ -75,11 +75,11 @@ def import_into_workdir(
       vocabulary: of big_vision's file, which holds none.
 
     Raises:
-      UserError: files that are missing, damaged or do not fit; vectors that are not the golden ones; or a workdir that
-        is in use.
+      UserError: files that are missing, damaged or do not fit; vectors that differ from the golden vectors; or a
+        workdir that is in use.
     """
-    if source not in (*SOURCES, WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
+    if source not in (*IMPORTERS, WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*IMPORTERS, WORKDIR))}.")
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
@@ -96,7 +96,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
-        raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
+        raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
     values = read_golden(local_copy(golden)) if golden else {}
     if vocabulary:
         config = starting_config(source) if config is None else config.copy_and_resolve_references()
@@ -115,7 +115,8 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
     taken = f"{weights} and {text}" if text else weights
-    print(f"Imported {taken} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
+    size = f"{config.model} with {trainable_parameters(model):,} parameters"
+    print(f"Imported {taken} into {display_name(workdir)}: {size}.")
     if fresh:
         print(
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
@@ -125,7 +126,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
 
 def _check_empty(workdir: pathlib.Path) -> None:
     if has_checkpoint(workdir):
-        raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
+        raise UserError(f"{display_name(workdir)} holds a trained model already; name another --workdir.")
 
 
 def _build(
@@ -182,10 +183,10 @@ def _build(
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
-    with building(brought, of_texts=built.image_tower.name == "none"):
+    with building(brought, texts_alone=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
-        SOURCES[kind].load(folder, model, config, parts)
+        IMPORTERS[kind].load_weights(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
@@ -193,7 +194,7 @@ def _build(
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
-    """Returns `source`, or if that is a checkpoint of elsewhere, the workdir beside `workdir` that it becomes.
+    """Returns `source`, or for a published checkpoint the workdir next to `workdir` that it becomes.
 
     That is made once and called as `workdir`, with "_" and `role`. Raises `UserError` as `import_into_workdir`, and for
     a checkpoint without `part` or a vocabulary.
@@ -203,37 +204,37 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     kind = kind_of(local_model(source))
     if not kind:
         return source
-    if part not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
+    if part not in IMPORTERS[kind].parts or IMPORTERS[kind].vocabulary is None:
         raise UserError(
             f"The {role} {source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
         )
-    place = as_path(f"{str(workdir).rstrip('/')}_{role}")
-    if not place.exists() or not has_checkpoint(local_copy(place)):
-        import_into_workdir(kind, source, place)
-    return str(place)
+    imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
+    if not imported.exists() or not has_checkpoint(local_copy(imported)):
+        import_into_workdir(kind, source, imported)
+    return str(imported)
 
 
 def _parts(source: str, text, onto) -> tuple[str, ...]:
     """Returns the parts that are taken of the weights; under a workdir's texts CLIP's, English alone, are left out."""
     leaves_texts = text or (onto and source == "clip")
-    return tuple(part for part in SOURCES[source].parts if not (leaves_texts and part in TEXT))
+    return tuple(part for part in IMPORTERS[source].parts if not (leaves_texts and part in TEXT))
 
 
 def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
     """Returns what fills the model: the source, its place, and the parts that are taken of it."""
-    parts = SOURCES[source].parts
+    parts = IMPORTERS[source].parts
     if not text:
         return [(source, weights, _parts(source, text, onto))]
     folder = local_model(text)
     kind = kind_of(folder)
-    if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
+    if "image_encoder" not in parts or not kind or not set(IMPORTERS[kind].parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
-            "XLM-RoBERTa, M-CLIP, Sentence-Transformers) beside weights with an image tower."
+            "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
-    of_texts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
-    return [(source, weights, _parts(source, text, onto)), (kind, folder, of_texts)]
+    text_parts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
+    return [(source, weights, _parts(source, text, onto)), (kind, folder, text_parts)]
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

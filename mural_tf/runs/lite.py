@@ -8,7 +8,7 @@ passed over:
     float16                       half the file; computes as float32 does
     float32                       as trained
 
-Texts come first. Pictures follow with the texts' choice beside them, so that the loss is the whole model's; int8 is
+Texts come first. Pictures follow together with the texts' choice, so that the loss is the whole model's; int8 is
 tried there only if it is faster, since depthwise convolutions stay float32. All numbers go into report.json.
 """
 
@@ -35,9 +35,10 @@ from mural_tf.files import as_path, json_field, read_json, save_array, whole_fol
 from mural_tf.fingerprint import TEXTS, TOLERANCE, encode_probes
 from mural_tf.hashes import bytes_hash
 from mural_tf.lite import pieces
+from mural_tf.lite.few_pieces import PLACES, write_places
 from mural_tf.lite.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROBES, REPORT, TEXT_ENCODER, LiteModel
 from mural_tf.loading import lite_embedder
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import local_copy
 from mural_tf.training.trained_model import load_trained
 
@@ -50,7 +51,7 @@ TIMED = 32  # texts, or pictures, that are timed
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How an encoder's weights are stored: the kind, and the layers that stay float32 beside int8."""
+    """How an encoder's weights are stored: the kind, and the layers that stay float32 among int8."""
 
     kind: str
     in_float: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ def export_lite(
         for a model of texts alone, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
-      kind: of both encoders, one of `KINDS`; "": whichever is best.
+      kind: of both encoders, one of `KINDS`; "": the best of them.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
@@ -104,7 +105,7 @@ def export_lite(
     settings, content = tokenizer.for_lite()
     card = export / "model_card.json"
     trained_in = json_field(read_json(card), "training_data.languages", list[str], card, []) if card.is_file() else []
-    tell("Converting to LiteRT …")
+    announce("Converting to LiteRT …")
     in_float = {TEXT_ENCODER: convert_text_encoder(model, tokenizer.max_length)}
     if has_images(config.image_tower):
         in_float[IMAGE_ENCODER] = convert_image_encoder(model)
@@ -114,6 +115,8 @@ def export_lite(
         save_config(config, partial / "config.json")
         in_lines = settings["kind"] in pieces.IN_LINES
         (partial / (pieces.VOCABULARY if in_lines else pieces.MODEL)).write_bytes(content)
+        if settings["kind"] == "sentence_pieces":
+            write_places(content, partial / PLACES)
         settings["sha256"] = hashlib.sha256(content).hexdigest()
         save_array(partial / PROBES, encode_probes(original.embedder))
         description = dict(format=FORMAT, step=step, embedding_size=original.embedder.embedding_size, heads=heads)
@@ -134,7 +137,7 @@ def _write(path: pathlib.Path, values: dict) -> None:
 
 
 class _Trial:
-    """Tries kinds in a folder that is being written; the encoders that it leaves there are the chosen ones."""
+    """Tries kinds in a folder that is being written; at the end the chosen encoders lie there."""
 
     def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, in_float):
         self._folder, self._description, self._original = folder, description, original
@@ -152,7 +155,7 @@ class _Trial:
         if name == IMAGE_ENCODER and len(candidates) > 1 and not self._is_faster(name):
             candidates = [choice for choice in candidates if choice.kind != "int8"]
         for choice in candidates:
-            tell(f"Trying {name.removesuffix('.tflite')} in {choice} …")
+            announce(f"Trying {name.removesuffix('.tflite')} in {choice} …")
             row, embedder = self._try(name, choice)
             self._tried[name].append(row)
             if choice is candidates[-1] or max(row["lost"].values(), default=0.0) <= MOST_LOST:
@@ -174,12 +177,12 @@ class _Trial:
     def _try(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
         embedder = Remembered(self._opened(name, choice))
         if name == TEXT_ENCODER:
-            found = self._recalls(embedder, self._original)
+            recalls = self._recalls(embedder, self._original)
             cosines = self._original.cosines_of_texts(embedder, self._texts)
         else:
-            found = self._recalls(self._embedders[TEXT_ENCODER], embedder)
+            recalls = self._recalls(self._embedders[TEXT_ENCODER], embedder)
             cosines = self._original.cosines_of_images(embedder)
-        lost = {language: round(self._expected[language] - recall, 2) for language, recall in found.items()}
+        lost = {language: round(self._expected[language] - recall, 2) for language, recall in recalls.items()}
         row = dict(kind=str(choice), bytes=(self._folder / name).stat().st_size)
         row |= dict(milliseconds=round(self._milliseconds(name), 2))
         row |= dict(smallest_cosine=float(cosines.min()), mean_cosine=float(cosines.mean()), compared=len(cosines))
@@ -193,7 +196,7 @@ class _Trial:
         try:
             metrics = measure_retrieval(both, self._config.data.directory, self._config.evaluation.split).metrics
         except UserError as error:
-            tell(f"Recall is not measured: {error}")
+            announce(f"Recall is not measured: {error}")
             return {}
         self._texts = list(self._original.texts) or self._texts
         rows = (key.split("/") for key in metrics)
@@ -253,8 +256,8 @@ class Remembered:
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
         """As `Embedder` has it, with `on_error` "skip"."""
         keys = list(self._keys(images))
-        kept = [place for place, key in enumerate(keys) if self.images[key] is not None]
-        return np.array([self.images[keys[place]] for place in kept], np.float32), np.array(kept, np.int64)
+        kept = [number for number, key in enumerate(keys) if self.images[key] is not None]
+        return np.array([self.images[keys[number]] for number in kept], np.float32), np.array(kept, np.int64)
 
     def _keys(self, images: Iterable[bytes]) -> Iterator[int]:
         for image in images:

@@ -17,7 +17,7 @@ from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set
 from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
-from mural_tf.remote_folders import fetch, local_folder, share, shown
+from mural_tf.remote_folders import display_name, fetch, local_folder, share
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -87,9 +87,7 @@ def train_and_finish(
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
                 with failures_in_one_line(config, strategy):
-                    finished = _train_in_workdir(
-                        config, pieces, folder, strategy, steps, debug_nans, start, signals
-                    )
+                    finished = _train_in_workdir(config, pieces, folder, strategy, steps, debug_nans, start, signals)
         except StopRequested:
             finished = False
     if not finished:
@@ -104,7 +102,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     writes = is_chief(strategy)
     _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
-        print(f"{shown(workdir)} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
+        print(f"{display_name(workdir)} is finished: {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True
     # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
@@ -127,7 +125,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
-        print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
+        print(f"Training {size} for {config.train.steps:,} steps in {display_name(workdir)}.", flush=True)
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
@@ -141,7 +139,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
 
 
 class Start:
-    """Where a run's weights come from, and what follows from that: here from scratch; `tuning.TunedStart` tunes.
+    """Where a run's weights come from, and the consequences: here from scratch; `tuning.TunedStart` tunes.
 
     Attributes:
       evaluation: the kind of its evaluations on a split.
@@ -152,7 +150,7 @@ class Start:
     is_trained: ClassVar[bool] = False
 
     def prepare(self, model: DualEncoder) -> None:
-        """Gives a new model, at every start of the program, what it needs besides its weights."""
+        """Gives a new model, at every start of the program, state that it needs besides its weights."""
 
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
         """Sets a new model's weights, before the first step."""
@@ -161,7 +159,7 @@ class Start:
 
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
-            from mural_tf.models.cached_states import standardize_adapters  # most runs have none
+            from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
 
             _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 

@@ -1,6 +1,6 @@
 """The page with which a run ends: `report.html` in its workdir, one file that can be mailed.
 
-It shows the loss and the recall over the steps, the recall in each language beside what the model had before the run
+It shows the loss and the recall over the steps, the recall in each language next to the recall before the run
 (rows of step 0 in metrics.jsonl), what the model finds and misses, data, settings, and the time of each stage.
 """
 
@@ -25,7 +25,7 @@ from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.files import as_path, read_json, write_whole
 from mural_tf.metrics.top_k import top_k
 from mural_tf.pages import is_finite, line_chart
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import flat, read_metrics
 
@@ -60,7 +60,7 @@ def write_report_page(
     page = pages.render(
         "report.html",
         title=f"{config.model}, {config.train.steps:,} steps",
-        place=shown(workdir),
+        place=display_name(workdir),
         recall=None if evaluation is None else _summary(rows, evaluation),
         charts={
             "Loss over the steps": line_chart(_losses(rows), "loss over steps"),
@@ -68,8 +68,8 @@ def write_report_page(
         },
         languages=[] if evaluation is None else _by_language(rows, evaluation),
         searches={
-            sentence: [(thumbnail_url(picture, SIDE), name) for name, picture in found]
-            for sentence, found in searches.items()
+            sentence: [(thumbnail_url(picture, SIDE), name) for name, picture in pictures]
+            for sentence, pictures in searches.items()
         },
         examples=None if evaluation is None or embedder is None else _examples(evaluation, embedder, config),
         data=_data(config),
@@ -95,7 +95,7 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """The table of groups, with a column of what the model had before where that was measured."""
+    """The table of groups, with a column of the recalls before the run where they were measured."""
     source = _of_step(rows, evaluation.name, 0)
     heads = ["group", "languages", "mean recall, %", *(["before this run, %"] if source else [])]
     lines = []
@@ -108,8 +108,8 @@ def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
 
 def _of_step(rows: list[dict], name: str, step: int) -> dict:
     """The last evaluation of this name at this step."""
-    found = [row for row in rows if row["step"] == step and any(key.startswith(f"{name}/") for key in row)]
-    return found[-1] if found else {}
+    evaluations = [row for row in rows if row["step"] == step and any(key.startswith(f"{name}/") for key in row)]
+    return evaluations[-1] if evaluations else {}
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
@@ -169,13 +169,13 @@ def find_examples(embedder: Embedder, config: ConfigDict) -> dict[str, list[tupl
     images, kept = embedder.encode_image(pictures, on_error="skip", progress=False)
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
     return {
-        sentence: [(ids[number], pictures[number]) for number in kept[found]]
-        for sentence, found in zip(sentences, rows)
+        sentence: [(ids[number], pictures[number]) for number in kept[numbers]]
+        for sentence, numbers in zip(sentences, rows)
     }
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
-    """Of the language with the highest recall, the one in the middle and the last; None without pictures to show."""
+    """Examples in the languages with the highest, the middle and the lowest recall; `None` without pictures to show."""
     if takes_features(config.image_tower):
         return None
     try:
@@ -195,14 +195,14 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
         texts, owners = captions_of(pool, language, wanted[kept])
         if texts:
             made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-            found = [one for one in made if one.found[0].rank <= 1]
-            chosen = [*evenly(found, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
-            languages[language] = [_example(one, texts[one.number], shown_pictures) for one in chosen]
+            right = [example for example in made if example.found[0].rank <= 1]
+            chosen = [*evenly(right, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
+            languages[language] = [_example(example, texts[example.number], shown_pictures) for example in chosen]
     return {"count": len(kept), "total": total, "languages": languages}
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
-    """The first three pictures and, where the right ones are not among them, these behind a gap."""
+    """The first three pictures and, if the right pictures are not among them, these behind a gap."""
     rank, first = searched.found[0].rank, searched.found[0].top[:3]
     shown_pictures = [(thumbnail_url(pictures[i], SIDE), i in searched.right) for i in first]
     if not searched.right.intersection(first):

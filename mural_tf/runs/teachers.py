@@ -20,7 +20,7 @@ from mural_tf.trust import is_trusting
 class Teacher:
     """A teacher from outside.
 
-    digest: 16 hexadecimal digits that stand for it; another one has others.
+    digest: 16 hexadecimal digits that identify it; another teacher has others.
     embed: texts, UTF-8, to float32 [N, D]; a row of zeros where it has no vector. It is loaded when it is called.
     """
 

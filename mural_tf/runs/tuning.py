@@ -1,8 +1,8 @@
 """What fine-tuning adds to a run: settings that follow the data, what is forgotten, and mixes with the source.
 
-Zeros in the configuration (`configs/finetune.py`) stand for values that follow from the number of captions. Dev is
+Zeros in the configuration (`configs/finetune.py`) mean values that follow from the number of captions. Dev is
 measured in the languages of the training captions ("tuned") and in all others that dev, or the dev split of the
-source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned ones, after
+source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned weights, after
 Wortsman et al., "Robust fine-tuning of zero-shot models" (2022), "WiSE-FT", and keeps the mix that dev prefers.
 """
 
@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import base_config, has_images
 from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
-from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.mixture import DataSource
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
@@ -63,7 +63,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
       source: the configuration of the model that the run starts from. Its optimiser takes the place of defaults.
       given: fields, "optimizer.name", whose value in `config` stays, even if it is the default.
 
-    Raises `UserError` where there are no captions to train on.
+    Raises `UserError` without captions to train on.
     """
     config = config.copy_and_resolve_references()
     train = config.train
@@ -79,7 +79,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         return config
     if method_class(config.model).sized_by == TEXT_PAIRS:
         what, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
-        # Many small steps teach more than few large ones of the same texts; captions only keep what they have.
+        # Many small steps teach more than few large steps of the same texts; captions only keep their embeddings.
         train.text_text_batch = batch = train.text_text_batch or max(batch_for(sum(counts.values())) // 2, 1)
         train.image_text_batch = train.image_text_batch or max(batch // 4, 1)
     else:
@@ -108,12 +108,12 @@ def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str
         optimizer.learning_rate = rate or STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
     rate = rate or source.optimizer.learning_rate * RATE
-    of_texts = "text_text_learning_rate"
-    is_open = optimizer[of_texts] == base_config().optimizer[of_texts] and f"optimizer.{of_texts}" not in given
+    text_rate = "text_text_learning_rate"
+    is_open = optimizer[text_rate] == base_config().optimizer[text_rate] and f"optimizer.{text_rate}" not in given
     optimizer.update(inherited(config, source, "optimizer", source.optimizer, given))
     optimizer.learning_rate = rate
     if is_open and source.optimizer.learning_rate:
-        optimizer[of_texts] *= rate / source.optimizer.learning_rate
+        optimizer[text_rate] *= rate / source.optimizer.learning_rate
 
 
 def _described_optimizer(config: ConfigDict) -> str:
@@ -127,8 +127,8 @@ def batch_for(captions: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _counts_of(source: Source, kind: str) -> dict[str, int]:
-    """Texts of records by language: as `dataset.json` says, or else of the first ones, taken for all by their bytes."""
+def _counts_of(source: DataSource, kind: str) -> dict[str, int]:
+    """Texts of records by language: as `dataset.json` says, or else of the first records, scaled by bytes."""
     files = source.files(kind)
     pairs, own = kind == records.TEXT_PAIRS, source.format == "mural"
     if own:
@@ -164,7 +164,7 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 def pair_counts(data: ConfigDict) -> dict[str, int]:
     """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
 
-    Of captions as pairs, the captions' counts. Raises `UserError` if there are not any.
+    Captions as pairs count as captions. Raises `UserError` without pairs.
     """
     if data.text_pairs != "files":
         return caption_counts(data)
@@ -194,7 +194,7 @@ def inherited(
     }
 
 
-# What is gained, and what is forgotten.
+# Gains, and losses elsewhere.
 
 
 class TunedEvaluation(SplitEvaluation):
@@ -237,9 +237,9 @@ class TunedEvaluation(SplitEvaluation):
         if not self._other_languages:
             return {}
         embedder, size = self._measured.embedder(step), self._config.evaluation.batch_size
-        found = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
-        rows = {f"{evaluation.name}/{language}/" for language in found.sizes}
-        return {key: value for key, value in found.metrics.items() if key.startswith(tuple(rows))}
+        measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
+        rows = {f"{evaluation.name}/{language}/" for language in measured.sizes}
+        return {key: value for key, value in measured.metrics.items() if key.startswith(tuple(rows))}
 
     def _find_others(self, evaluation: Evaluation) -> tuple[str, ...]:
         if not self._source or as_path(self._source) == as_path(self._config.data.directory):
@@ -296,7 +296,7 @@ def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -
 
 
 def check_dev(config: ConfigDict) -> None:
-    """Raises `UserError` if nothing could tell whether tuned weights are better than the source's."""
+    """Raises `UserError` if no data could show whether tuned weights are better than the source's."""
     data, chosen = config.data.directory, config.train.interpolate and has_images(config.image_tower)
     if chosen and not records.find_files(data, records.IMAGE_TEXT, "dev"):
         raise UserError(
@@ -366,12 +366,12 @@ class StandingTowers:
 
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
     """Returns the captions by which a model is chosen and measured, each once."""
-    data, found = config.data.directory, {}
+    data, texts = config.data.directory, {}
     for split in ("dev", config.evaluation.split):
         if records.find_files(data, records.IMAGE_TEXT, split):
             for captions in read_pool(data, split).texts.values():
-                found.update(dict.fromkeys(captions))
-    return [text.encode("utf-8", "replace") for text in found]
+                texts.update(dict.fromkeys(captions))
+    return [text.encode("utf-8", "replace") for text in texts]
 
 
 def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -381,11 +381,11 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
       model: that has learned.
       measured: it, or its copy.
     """
-    of_result = measured.at(0)
-    head, data = of_result.image_text_head, config.data.directory
+    result = measured.at(0)
+    head, data = result.image_text_head, config.data.directory
     texts = evaluated_texts(config)
     print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
-    of_result.known_texts = of_result.states_of(texts, config, measured.tokenizer, workdir)
+    result.known_texts = result.states_of(texts, config, measured.tokenizer, workdir)
     evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
         towers = StandingTowers(measured.embedder(0))
@@ -393,7 +393,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
         for value in model.choices:
             model.choose(value, head)
             evaluations[value] = evaluate(0)
-        recalls = {value: found.metrics[f"{found.name}/all/mean_recall"] for value, found in evaluations.items()}
+        recalls = {value: rows.metrics[f"{rows.name}/all/mean_recall"] for value, rows in evaluations.items()}
         best = max(recalls, key=recalls.get)
         model.choose(best, head)
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
@@ -402,11 +402,11 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
         print(f"Mean recall on dev by {model.chooses}: {listed}. Taken: {best:g}.", flush=True)
     else:
         print(f"The {model.chooses} stays as it is: {data} has no dev split to choose it by.", flush=True)
-    save_result(of_result, workdir, 0)
+    save_result(result, workdir, 0)
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
-    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the source as it stands."""
+    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the unchanged source."""
     names = [name for name in (TUNED, OTHERS) if name in rows[0]]
     lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(names)]
     for row in rows:
@@ -417,11 +417,11 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """The numbers that a trained model consists of, each variable once."""
-    found = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
-    return list({variable.ref(): variable for variable in found}.values())
+    variables = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
+    return list({variable.ref(): variable for variable in variables}.values())
 
 
 def _assign(variables, source, tuned, share: float) -> None:
-    for variable, one, other in zip(variables, source, tuned):
-        is_number = np.issubdtype(one.dtype, np.floating)
-        variable.assign((1.0 - share) * one + share * other if is_number else other)
+    for variable, before, after in zip(variables, source, tuned):
+        is_number = np.issubdtype(before.dtype, np.floating)
+        variable.assign((1.0 - share) * before + share * after if is_number else after)

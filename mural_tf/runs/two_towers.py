@@ -1,4 +1,4 @@
-"""Two text towers in one export: each text goes through the one that dev prefers for its language.
+"""Two text towers in one export: each text goes through the tower that dev prefers for its language.
 
 A bridged tower knows more languages than the model that taught it, and the languages that the teacher knows it often
 knows less well. Both embed into one space, so each text can go its own way. Dev says which tower a language takes. A
@@ -34,12 +34,12 @@ from mural_tf.export.versions import MODEL_CARD, newest_description, newest_vers
 from mural_tf.files import as_path, exclusive_lock, read_json, whole_folder
 from mural_tf.loading import load
 from mural_tf.metrics import ranking
-from mural_tf.remote_folders import local_copy, shown
+from mural_tf.remote_folders import display_name, local_copy
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
 ROUNDS, RATE = 300, 0.5  # of Adagrad, on all texts at once
-GALLERY = 1_000  # pictures, of what is searched later
+GALLERY = 1_000  # pictures, about as many as are searched later
 
 
 class Ways(tf.Module):
@@ -101,8 +101,8 @@ class TwoTowers(tf.Module):
         is_own = self.ways(text)
         rows = [tf.where(mask)[:, 0] for mask in (is_own, tf.logical_not(is_own))]
         parts = [
-            tower.signatures["serving_default"](text=tf.gather(text, of_tower))["embedding"]
-            for tower, of_tower in zip((self.own, self.other), rows)
+            tower.signatures["serving_default"](text=tf.gather(text, tower_rows))["embedding"]
+            for tower, tower_rows in zip((self.own, self.other), rows)
         ]
         embeddings = tf.scatter_nd(
             tf.concat(rows, axis=0)[:, None],
@@ -114,39 +114,40 @@ class TwoTowers(tf.Module):
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
     """Returns the texts of training and their languages, each once."""
-    found: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     if records.find_files(data_dir, records.IMAGE_TEXT, "train"):
         for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
-            found.update(dict.fromkeys(zip(record.captions, record.languages)))
+            pairs.update(dict.fromkeys(zip(record.captions, record.languages)))
     if records.find_files(data_dir, records.TEXT_PAIRS, "train"):
         for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
-            found[pair.text_a, pair.language_a] = found[pair.text_b, pair.language_b] = None
-    texts, languages = zip(*found)
+            pairs[pair.text_a, pair.language_a] = pairs[pair.text_b, pair.language_b] = None
+    texts, languages = zip(*pairs)
     return list(texts), list(languages)
 
 
 def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     """Returns by language how well dev's images and captions find each other, as among `GALLERY` images, in percent.
 
-    The mean of both directions and of the first 1, 5 and 10 of so many, which are fewer of dev's, at least the first.
+    The mean of both directions and of ranks 1, 5 and 10 in such a gallery, which are lower ranks in dev, at least rank
+    1.
     """
     pool = read_pool(data_dir, "dev")
     wanted = sorted({owner for owners in pool.owners.values() for owner in owners})
     images, kept = embedder.encode_image(pool.read(wanted), on_error="skip", progress=False)
-    place = np.full(len(pool.image_numbers), -1)
-    place[np.array(wanted)[kept]] = np.arange(len(kept))
-    found = {}
+    row_of = np.full(len(pool.image_numbers), -1)
+    row_of[np.array(wanted)[kept]] = np.arange(len(kept))
+    recalls = {}
     for language, captions in sorted(pool.texts.items()):
-        owners = place[pool.owners[language]]
+        owners = row_of[pool.owners[language]]
         texts = [text for text, owner in zip(captions, owners) if owner >= 0]
         if not texts:  # its only images cannot be read
             continue
-        of_language, owners = np.unique(owners[owners >= 0], return_inverse=True)
+        with_caption, owners = np.unique(owners[owners >= 0], return_inverse=True)
         pairs = owners, np.arange(len(texts))
-        ranks = ranking.ranks_both_ways(images[of_language], encode_captions(embedder, texts, language), pairs)
-        firsts = [max(1, round(first * len(of_language) / GALLERY)) for first in ranking.CUTOFFS]
-        found[language] = float(np.mean([ranking.recall_at(of_way, first) for of_way in ranks for first in firsts]))
-    return found
+        ranks = ranking.ranks_both_ways(images[with_caption], encode_captions(embedder, texts, language), pairs)
+        firsts = [max(1, round(first * len(with_caption) / GALLERY)) for first in ranking.CUTOFFS]
+        recalls[language] = float(np.mean([ranking.recall_at(way, first) for way in ranks for first in firsts]))
+    return recalls
 
 
 def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[str, dict[str, float]]:
@@ -170,8 +171,8 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     if difference > 1e-3:
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
     measured = {name: dev_recalls(embedder, data_dir) for name, embedder in embedders.items()}
-    recalls = {language: {name: found[language] for name, found in measured.items()} for language in measured["own"]}
-    gains = {language: found["own"] - found["other"] for language, found in recalls.items()}
+    recalls = {language: {name: sides[language] for name, sides in measured.items()} for language in measured["own"]}
+    gains = {language: sides["own"] - sides["other"] for language, sides in recalls.items()}
     weights = learn_ways(*training_texts(data_dir), gains)
 
     output = as_path(output)
@@ -181,7 +182,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
         with whole_folder(output, MODEL_CARD) as partial:
             _write(partial, folders, Ways(weights), recalls)
     chosen = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
-    print(f"Languages whose texts take the own tower: {chosen}. Written: {shown(output)}", flush=True)
+    print(f"Languages whose texts take the own tower: {chosen}. Written: {display_name(output)}", flush=True)
     return recalls
 
 
@@ -198,9 +199,9 @@ def _write(folder: pathlib.Path, folders: Sequence[pathlib.Path], ways: Ways, re
         for path in folders
     ]
     module = TwoTowers(*towers, ways)
-    place = folder / TEXT_ENCODER / "1"
-    save_for_inference(module, place, {"serving_default": module.embed})
-    write_warmup_requests(place, TEXT_ENCODER)
-    seal_graph(place)
+    encoder_folder = folder / TEXT_ENCODER / "1"
+    save_for_inference(module, encoder_folder, {"serving_default": module.embed})
+    write_warmup_requests(encoder_folder, TEXT_ENCODER)
+    seal_graph(encoder_folder)
     card = read_json(described / MODEL_CARD) | {"version": 1, "text_towers": recalls}
     (folder / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

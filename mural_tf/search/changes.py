@@ -26,9 +26,9 @@ import numpy as np
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
-from mural_tf.fingerprint import Fingerprint, take
+from mural_tf.fingerprint import Fingerprint, take_fingerprint
 from mural_tf.progress import tqdm
-from mural_tf.remote_folders import shown
+from mural_tf.remote_folders import display_name
 from mural_tf.search import collect
 from mural_tf.search import database as files
 from mural_tf.search.collect import Found, Unreadable
@@ -375,7 +375,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
             with contextlib.closing(files.make(path) if new else connect(path)) as opened:
                 if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: make it again.")
-                if shown(folder) != str(folder):  # a store gets the file while it changes: it is written at the end
+                if display_name(folder) != str(folder):  # a store gets the file at the end
                     opened.execute("PRAGMA wal_autocheckpoint = 0")
                 yield opened
         except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
@@ -430,7 +430,7 @@ def sync(
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
         changes the index, a folder that is something else, or a full disk.
     """
-    model = model or take(embedder)
+    model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
         about = {"kind": kind, "dtype": dtype, "split": split}
         known = meta_of(opened)
@@ -511,8 +511,6 @@ def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
     """Takes items out by their ids; they stay out until their row in the sources is another one."""
     block = json.dumps([int(number) for number in numbers])
     with files.transaction(database, published=True):
-        database.execute(
-            f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}", (block,)
-        )
+        database.execute(f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}", (block,))
         files.take_out(database, numbers)
         files.keep(database, changed=meta_of(database).get("changed", 0) + len(numbers))

@@ -26,7 +26,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path, read_json
 from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.remote_folders import local_copy
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item
 from mural_tf.search.stored_images import image_of_record
@@ -69,7 +69,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
-    return read_files(kind, list_files(kind, sources, split, tell))
+    return read_files(kind, list_files(kind, sources, split, announce))
 
 
 def list_files(

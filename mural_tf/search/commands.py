@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
-from mural_tf.fingerprint import take
-from mural_tf.remote_folders import local_folder, model_place, shown
+from mural_tf.fingerprint import take_fingerprint
+from mural_tf.remote_folders import display_name, local_folder, model_place
 from mural_tf.search import changes, collect, confidence, embed, ranking, strangers
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
@@ -72,7 +72,7 @@ def index(
             embedder.use_training_states()
             about = dict(kind=kind, split=split, fields=fields)
             made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
-        report(made, shown(folder))
+        report(made, display_name(folder))
         check_wanted(made.table, fields)
         unsure = made.confidence is None and (captioned or made.captions is not None)
         if made.kind == IMAGES and (unsure or calibrate):
@@ -100,7 +100,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     made_by, about, items = embed.read(embeddings)
     embedder = load(quickest(model)) if model else None
     if embedder is not None:
-        made_by.check(take(embedder), f"The folder {embeddings}")
+        made_by.check(take_fingerprint(embedder), f"The folder {embeddings}")
     made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
     if not model and made.captions is None and len(made.table.caption_ids()):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
@@ -266,9 +266,7 @@ def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: 
     return found
 
 
-def remove(
-    index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False
-) -> None:
+def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
     """Takes items out of an index, by name or by filters."""
     if not names and not filters:
         raise UserError("Nothing to remove: give names as `search query` shows them, or --filter=name=value.")
@@ -278,7 +276,8 @@ def remove(
         opened = load_index(folder)
         check_filters(opened, filters)
         count, of = changes.remove(folder, names, filters, dry_run)
-    print(f"{count:,} of {of:,} {opened.kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+    done = "would be" if dry_run else "are"
+    print(f"{count:,} of {of:,} {opened.kind} {done} removed from {display_name(index_folder)}.")
 
 
 def export(index_folder: str, output: str) -> None:

@@ -35,8 +35,8 @@ from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.data.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_json, storage_errors, whole, write_whole
-from mural_tf.fingerprint import Fingerprint, take
-from mural_tf.progress import tell, tqdm
+from mural_tf.fingerprint import Fingerprint, take_fingerprint
+from mural_tf.progress import announce, tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_model
 from mural_tf.search import changes, collect
@@ -133,7 +133,7 @@ def embed(
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
             if engine.workers:
-                tell(f"Loading {model} in every worker …")
+                announce(f"Loading {model} in every worker …")
             _run(engine, collect.absolute(model), groups, folder, settings, progress)
             _finish(folder, output, identity, len(groups), settings)
     return output
@@ -212,7 +212,7 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
         except RuntimeError:  # in a process that computed before
             pass
     embedder = load(model, trust=trust)
-    return embedder, take(embedder)
+    return embedder, take_fingerprint(embedder)
 
 
 def make_shard(

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, forget, storage_errors, whole
-from mural_tf.fingerprint import TEXTS, Fingerprint, take
+from mural_tf.files import as_path, release_pages, storage_errors, whole
+from mural_tf.fingerprint import TEXTS, Fingerprint, take_fingerprint
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy, model_place
 from mural_tf.search import confidence, database, ranking
@@ -239,7 +239,7 @@ class Index:
         """Yields the items and vectors of all rows, a few thousand at a time."""
         for begin in range(0, len(self), TOGETHER):
             yield self.table.block(begin, begin + TOGETHER), self.embeddings[begin : begin + TOGETHER]
-            forget(self.embeddings)
+            release_pages(self.embeddings)
 
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
@@ -254,7 +254,8 @@ class Index:
     def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
         of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
-        self.model.check(take(embedder), "The index", len(TEXTS) if of_pictures else 0)  # any text tower may ask these
+        texts = len(TEXTS) if of_pictures else 0  # any text tower may ask these
+        self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(
@@ -281,7 +282,7 @@ def exact(
         if len(rows):
             scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
             found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
-            forget(embeddings)
+            release_pages(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
@@ -446,7 +447,7 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
-        forget(embeddings)
+        release_pages(embeddings)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
         wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
         if wrong.size:
@@ -488,7 +489,7 @@ def index_in_memory(
     from mural_tf.search import changes
 
     opened = database.make()
-    changes.keep_model(opened, take(embedder), "The index in memory")
+    changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
     database.keep(opened, kind=kind, dtype="float32", sources=[])
     counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:

@@ -23,7 +23,7 @@ def build_tokenizer(
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
 
     `as_asset`: the graph reads the file, and a SavedModel carries it.
-    Raises `UserError` for a file that is no such vocabulary, or not the one of `vocabulary.sha256`.
+    Raises `UserError` for a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
     """
     if in_sentence_pieces(config):
         layout = LAYOUTS.get(config.vocabulary.layout)
@@ -53,7 +53,7 @@ def tokenizer_of(
         if len(vocabulary) > settings.size:
             raise UserError(
                 f"{name} has {len(vocabulary)} pieces and vocabulary.size={settings.size} rows: give "
-                f"--config.vocabulary.size={len(vocabulary)}, or the file of a model with so many rows."
+                f"--config.vocabulary.size={len(vocabulary)}, or the file of the model with {settings.size} rows."
             )
         options |= dict(layout=settings.layout, cleaning=settings.cleaning, name=name)
         return SentencePieceTokenizer(vocabulary, **options)
@@ -62,6 +62,6 @@ def tokenizer_of(
             raise UserError(f"vocabulary.prompt={settings.prompt!r}: a tower of words of each language takes none.")
         return WordTokenizer(vocabulary, config.text_tower.languages, **options)
     options |= dict(cleaning=settings.cleaning)
-    kind = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
+    tokenizer_class = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
     check_vocabulary(vocabulary, str(name))
-    return kind(vocabulary, **options)
+    return tokenizer_class(vocabulary, **options)

@@ -53,7 +53,7 @@ class BytePairTokenizer(WordPieceTokenizer):
                 f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not one of vocabulary.builder=byte_pair."
             )
         kinds = {piece: "control" for piece in RESERVED_TOKENS} | {UNKNOWN: "unknown"}
-        pieces = [(piece, -place, kinds.get(piece, "normal")) for place, piece in enumerate(vocabulary)]
+        pieces = [(piece, -number, kinds.get(piece, "normal")) for number, piece in enumerate(vocabulary)]
         self._model = model_of(pieces, SETTINGS)
         super().__init__(vocabulary, **options)
 
@@ -69,8 +69,8 @@ class BytePairTokenizer(WordPieceTokenizer):
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
         words = split_words(texts, self._whole_chinese)  # [B, (words)]
-        unique, places = tf.unique(words.flat_values)
-        return words.with_values(tf.gather(self._ids_of_words(unique), places))
+        unique, word_numbers = tf.unique(words.flat_values)
+        return words.with_values(tf.gather(self._ids_of_words(unique), word_numbers))
 
     def _ids_of_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """string [U] -> int32 [U, (pieces)]."""
@@ -78,8 +78,8 @@ class BytePairTokenizer(WordPieceTokenizer):
         codes = tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0]
         characters = tf.gather(tf.constant(byte_characters()), tf.cast(codes, tf.int32))
         owners = data.value_rowids()
-        places = tf.range(tf.size(codes, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
-        begins = tf.equal(places % LONGEST_WORD, 0)
+        offsets = tf.range(tf.size(codes, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
+        begins = tf.equal(offsets % LONGEST_WORD, 0)
         parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins, tf.int64)) - 1)
         ids = self._merges.divide(tf.strings.reduce_join(parts, axis=1))  # [P, (pieces)]
         by_word = tf.RaggedTensor.from_value_rowids(ids, tf.boolean_mask(owners, begins), tf.size(words, tf.int64))

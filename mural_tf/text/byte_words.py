@@ -3,7 +3,7 @@
 GPT-2's characters (Radford et al., 2019): a byte that is printable Latin-1 is itself, the others are U+0100 and so on.
 CLIP's words (Radford et al., 2021) end in a byte of a second alphabet, where its files write "</w>" behind the word:
 "red</w>" is here "re" and the last letter's other character. So a piece never reaches beyond its word, all words of a
-text stand one behind the other, and SentencePiece's operation divides them in one call.
+text follow each other, and SentencePiece's operation divides them in one call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 END, END_OF_WORD = 0x2800, "</w>"  # how far the second alphabet is from the first; its mark in CLIP's files
-# CLIP's: an English ending, letters, one digit, or other marks; what stands between is space.
+# CLIP's: an English ending, letters, one digit, or other marks; everything between is space.
 _CLIP_WORDS = r"('s|'t|'re|'ve|'m|'ll|'d|\pL+|\pN|[^\s\pL\pN]+)"
 
 
@@ -23,7 +23,7 @@ def byte_characters() -> list[str]:
 
 
 def ended(piece: str) -> str:
-    """Returns a piece of CLIP's files, "red</w>", as it stands here."""
+    """Returns a piece of CLIP's files, "red</w>", in this alphabet."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
         return piece
     word = piece.removesuffix(END_OF_WORD)

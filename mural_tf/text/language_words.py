@@ -47,7 +47,7 @@ def build_words(
     if share < 1:
         raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
-    chosen = (found for found in texts if found[0] in counts)
+    chosen = (entry for entry in texts if entry[0] in counts)
     for language, words in count_by_language(chosen, WordSplitter(lower_case, strip_accents)):
         counts[language].update(words)
     missing = [language for language, words in counts.items() if not words]
@@ -104,9 +104,9 @@ class WordTokenizer(Tokenizer):
             lambda: languages,
             lambda: tf.where(languages >= 0, languages, self.likeliest_languages(words)),
         )
-        of_words = tf.gather(languages, words.value_rowids())
-        ids = self._lookup(tf.gather(tf.constant(self.languages), of_words), words.flat_values)
-        ids = tf.where(ids >= 0, ids, 1 + tf.cast(of_words, tf.int64))
+        word_languages = tf.gather(languages, words.value_rowids())
+        ids = self._lookup(tf.gather(tf.constant(self.languages), word_languages), words.flat_values)
+        ids = tf.where(ids >= 0, ids, 1 + tf.cast(word_languages, tf.int64))
         ids = words.with_flat_values(tf.cast(ids, tf.int32))
         unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None])
         lengths = words.row_lengths()
@@ -142,8 +142,8 @@ class WordTokenizer(Tokenizer):
     def _index(self, tags: tf.Tensor) -> tf.Tensor:
         """int32 [B], the place of each tag among the languages or -1."""
         equal = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])
-        place = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
-        return tf.where(tf.reduce_any(equal, axis=1), place, -1)
+        index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
+        return tf.where(tf.reduce_any(equal, axis=1), index, -1)
 
     def _language_of(self, ids: tf.Tensor) -> tf.Tensor:
         """The language of each id, int32; 0 for [PAD]."""

@@ -42,8 +42,8 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "token
     """Learns pieces from words and how often they occur; the same counts give the same list.
 
     The alphabet of word pieces has a sixth of `size`, in small vocabularies up to 1,000 characters but no more than a
-    third of `size`: a character can cost two pieces, with and without "##". Rarer ones become [UNK], mostly Chinese
-    ones.
+    third of `size`: a character can cost two pieces, with and without "##". Rarer characters become [UNK], mostly
+    Chinese characters.
 
     Args:
       counts: {word: count}, as words.py gives them.

@@ -1,11 +1,11 @@
 """Models of SentencePiece (Kudo and Richardson, 2018) as vocabulary files, and back.
 
-Read are a model file (`spiece.model`, `sentencepiece.bpe.model`), Hugging Face's `tokenizer.json` of the same pieces,
-and our own vocabulary file, which both become: one line a piece, whose number is its id, `["▁the", -3.2, "normal"]`.
+A model file (`spiece.model`, `sentencepiece.bpe.model`) and Hugging Face's `tokenizer.json` of the same pieces become
+our own vocabulary file, which is read too: one line per piece, whose number is its id, `["▁the", -3.2, "normal"]`.
 Line 0 has a fourth entry, the settings of the model. So ids that a family moves are moved in the file, digests, copies
-and assets are those of every vocabulary, and the model that TensorFlow's operation takes is made of the lines.
+and assets are the same as for every vocabulary, and the model that TensorFlow's operation takes is made of the lines.
 
-Of tokenizer.json's types these are read: Unigram with `Precompiled` and `Metaspace`; BPE with byte fallback, whose
+These types of tokenizer.json are read: Unigram with `Precompiled` and `Metaspace`; BPE with byte fallback, whose
 pieces score as the first merge that makes them.
 """
 
@@ -25,7 +25,7 @@ from mural_tf.files import as_path, check_json
 from mural_tf.text.character_maps import problem_of
 from mural_tf.text.vocabulary_file import LONGEST_PIECE
 
-SPACE = "▁"  # U+2581, which stands for a space in pieces
+SPACE = "▁"  # U+2581, a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
 TYPES = {"normal": 1, "unknown": 2, "control": 3, "user_defined": 4, "unused": 5, "byte": 6}
 SETTINGS = {"model": str, "byte_fallback": bool, "add_dummy_prefix": bool, "remove_extra_whitespaces": bool}
@@ -54,12 +54,12 @@ def _model_class() -> type[message.Message]:
     file = descriptor_pb2.FileDescriptorProto(name="pieces.proto", syntax="proto2")
     for name, fields in _FIELDS.items():
         described = file.message_type.add(name=name)
-        for field, number, kind, default in fields:
+        for field, number, type_name, default in fields:
             added = described.field.add(name=field, number=number, label=3 if field == "pieces" else 1)
-            if kind.startswith("."):
-                added.type, added.type_name = added.TYPE_MESSAGE, kind
+            if type_name.startswith("."):
+                added.type, added.type_name = added.TYPE_MESSAGE, type_name
             else:
-                added.type, added.default_value = getattr(added, f"TYPE_{kind}"), default
+                added.type, added.default_value = getattr(added, f"TYPE_{type_name}"), default
     pool = descriptor_pool.DescriptorPool()  # of our own: other packages may hold SentencePiece's
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Model"))
@@ -88,7 +88,7 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
         if fairseq and pieces[0][2] == "unknown":
             ours = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
             names = {piece for piece, _, _ in ours}
-            pieces = [*ours, *(found for found in pieces if found[0] not in names), ["<mask>", 0.0, "control"]]
+            pieces = [*ours, *(entry for entry in pieces if entry[0] not in names), ["<mask>", 0.0, "control"]]
     lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
     parse_lines(lines, path)
     return lines
@@ -99,20 +99,20 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     try:
         pieces = json.loads(f"[{','.join(lines)}]")
         settings = pieces[0].pop(3)
-        good = len(pieces) == len(lines) and all(type(settings[name]) is kind for name, kind in SETTINGS.items())
+        good = len(pieces) == len(lines) and all(type(settings[name]) is tag for name, tag in SETTINGS.items())
         good = good and settings["model"] in MODELS
         charsmap = base64.b64decode(settings["charsmap"], validate=True)
-        for piece, score, kind in pieces:
-            good = good and isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and kind in TYPES
+        for piece, score, tag in pieces:
+            good = good and isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and tag in TYPES
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise _refusal(path, "its lines are not [piece, score, type], with settings in the first")
-    if sum(kind == "unknown" for _, _, kind in pieces) != 1:
+    if sum(tag == "unknown" for _, _, tag in pieces) != 1:
         raise _refusal(path, "not exactly one of its pieces is the unknown one")
     if len({piece for piece, _, _ in pieces}) < len(pieces):
         raise _refusal(path, "a piece occurs twice")
-    if any(kind == "byte" for _, _, kind in pieces) != settings["byte_fallback"]:
+    if any(tag == "byte" for _, _, tag in pieces) != settings["byte_fallback"]:
         raise _refusal(path, "its bytes and its byte_fallback do not agree")
     longest = max(len(piece) for piece, _, _ in pieces)
     if longest > LONGEST_PIECE:
@@ -126,8 +126,8 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
 def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
     """Returns the serialized model of what `parse_lines` returns."""
     model = _model_class()()
-    for piece, score, kind in pieces:
-        model.pieces.add(piece=piece, score=score, type=TYPES[kind])
+    for piece, score, piece_type in pieces:
+        model.pieces.add(piece=piece, score=score, type=TYPES[piece_type])
     for name in SETTINGS:
         part = model.trainer if name in ("model", "byte_fallback", "treat_whitespace_as_suffix") else model.normalizer
         value = settings[name]
@@ -141,7 +141,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
-        raise _refusal(path, "it is no model file and no JSON") from None
+        raise _refusal(path, "it is neither a model file nor JSON") from None
     kinds = {number: name for name, number in TYPES.items()}
     models = {number: name for name, number in MODELS.items()}
     if not model.pieces:
@@ -152,7 +152,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     for name in SETTINGS:
         settings[name] = getattr(model.trainer if hasattr(model.trainer, name) else model.normalizer, name)
     settings |= {"model": models[model.trainer.model], "charsmap": _text(settings["charsmap"])}
-    return [[found.piece, found.score, kinds.get(found.type, "")] for found in model.pieces], settings
+    return [[piece.piece, piece.score, kinds.get(piece.type, "")] for piece in model.pieces], settings
 
 
 def _text(data: bytes) -> str:
@@ -173,28 +173,28 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
-        kind = model.get("type") or ("BPE" if "merges" in model else "")
+        family = model.get("type") or ("BPE" if "merges" in model else "")
         bytes_too = bool(model.get("byte_fallback"))
-        if kind not in ("Unigram", "BPE") or (kind == "BPE" and not bytes_too):
-            raise _refusal(path, f"its model is {kind or 'unnamed'}{' without byte fallback' * (kind == 'BPE')}")
-        scores = _unigram_scores(model) if kind == "Unigram" else _merge_scores(model)
+        if family not in ("Unigram", "BPE") or (family == "BPE" and not bytes_too):
+            raise _refusal(path, f"its model is {family or 'unnamed'}{' without byte fallback' * (family == 'BPE')}")
+        scores = _unigram_scores(model) if family == "Unigram" else _merge_scores(model)
         names = {piece for piece, _ in scores}
         if bytes_too and "<0x09>" not in names:  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
-        unknown = scores[model["unk_id"]][0] if kind == "Unigram" else model["unk_token"]
-        added = {found["content"]: found for found in tokenizer.get("added_tokens") or []}
-        for token in sorted(added.values(), key=lambda found: found["id"]):
+        unknown = scores[model["unk_id"]][0] if family == "Unigram" else model["unk_token"]
+        added = {described["content"]: described for described in tokenizer.get("added_tokens") or []}
+        for token in sorted(added.values(), key=lambda described: described["id"]):
             if token["id"] == len(scores):
                 scores.append([token["content"], 0.0])
-        special = {name: "control" if found.get("special") else "user_defined" for name, found in added.items()}
+        special = {name: "control" if described.get("special") else "user_defined" for name, described in added.items()}
         special |= {f"<0x{byte:02X}>": "byte" for byte in range(256) if bytes_too}
         special[unknown] = "unknown"
-        mergeable = {pair[0] + pair[1] for pair in _merges(model)} if kind == "BPE" else set()
+        mergeable = {pair[0] + pair[1] for pair in _merges(model)} if family == "BPE" else set()
         pieces = []
         for piece, score in scores:
-            plain = "normal" if kind == "Unigram" or len(piece) == 1 or piece in mergeable else "control"
+            plain = "normal" if family == "Unigram" or len(piece) == 1 or piece in mergeable else "control"
             pieces.append([piece, float(score), special.get(piece, plain)])
-        settings = {"model": kind.lower(), "byte_fallback": bytes_too, "treat_whitespace_as_suffix": False}
+        settings = {"model": family.lower(), "byte_fallback": bytes_too, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _refusal(path, "its JSON is not a tokenizer's") from None
@@ -205,11 +205,11 @@ def _unigram_scores(model: Mapping) -> list[list]:
 
 
 def _merge_scores(model: Mapping) -> list[list]:
-    """BPE's pieces in the order of their ids; merged ones score minus the rank of the first merge that makes them."""
+    """BPE's pieces in the order of their ids; merged pieces score minus the rank of the first merge that makes them."""
     ranks: dict[str, int] = {}
     for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
-    ids = sorted(model["vocab"].items(), key=lambda found: found[1])
+    ids = sorted(model["vocab"].items(), key=lambda entry: entry[1])
     if [number for _, number in ids] != list(range(len(ids))):
         raise ValueError("ids")
     return [[piece, -float(ranks.get(piece, 0))] for piece, _ in ids]
@@ -232,7 +232,7 @@ def byte_pair_lines(
       ids: of the pieces.
       merges: "a b" or [a, b] each, in the order in which they were learned.
       special: {piece: its type}.
-      written: how a piece stands in a text.
+      written: how a piece is written in a text.
       path: the file, for messages.
 
     Raises `UserError` for ids or merges that are not such.
@@ -241,7 +241,7 @@ def byte_pair_lines(
         scores = _merge_scores({"vocab": ids, "merges": merges})
         mergeable = {left + right for left, right in _merges({"merges": merges})}
     except (ValueError, TypeError, AttributeError, KeyError):
-        raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is no pair of pieces.") from None
+        raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is not a pair of pieces.") from None
     pieces = []
     for piece, score in scores:
         is_of_text = len(written(piece)) == 1 or piece in mergeable
@@ -274,24 +274,24 @@ def _pattern(step: Mapping) -> str:
 
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
-    found = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+    rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
     for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
-        kind, pattern = step["type"], _pattern(step)
-        if kind == "Precompiled":
-            found["charsmap"] = step["precompiled_charsmap"] or ""
-        elif kind == "Metaspace":
+        step_type, pattern = step["type"], _pattern(step)
+        if step_type == "Precompiled":
+            rules["charsmap"] = step["precompiled_charsmap"] or ""
+        elif step_type == "Metaspace":
             old = "always" if step.get("add_prefix_space", True) else "never"
-            found["add_dummy_prefix"] |= step.get("prepend_scheme", old) != "never"
-        elif kind == "Prepend":
-            found["add_dummy_prefix"] = True
-        elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern in (" {2,}", "\\s+")):
-            found["remove_extra_whitespaces"] = True
-        elif kind == "Replace" and pattern != " ":
+            rules["add_dummy_prefix"] |= step.get("prepend_scheme", old) != "never"
+        elif step_type == "Prepend":
+            rules["add_dummy_prefix"] = True
+        elif step_type == "WhitespaceSplit" or (step_type == "Replace" and pattern in (" {2,}", "\\s+")):
+            rules["remove_extra_whitespaces"] = True
+        elif step_type == "Replace" and pattern != " ":
             raise _refusal(path, f"it replaces {pattern!r} before its model")
-        elif kind not in ("Strip", "Lowercase", "Replace", "Split"):
-            raise _refusal(path, f"texts pass {kind} before its model")
+        elif step_type not in ("Strip", "Lowercase", "Replace", "Split"):
+            raise _refusal(path, f"texts pass {step_type} before its model")
     try:
-        base64.b64decode(found["charsmap"], validate=True)
+        base64.b64decode(rules["charsmap"], validate=True)
     except binascii.Error:
         raise ValueError("charsmap") from None
-    return found
+    return rules

@@ -2,7 +2,7 @@
 
 The operation is tensorflow_text's, on a model made of the vocabulary's lines (piece_models.py); it lies in the graph.
 Begin and end are added here, as the family's `Layout` says: the operation's own flags are settings of a resource that
-all signatures share. Pieces that stand for no text, such as `</s>`, are never found in a text (Hugging Face's
+all signatures share. Pieces that match no text, such as `</s>`, are never found in a text (Hugging Face's
 tokenizers find them).
 """
 
@@ -95,7 +95,7 @@ class SentencePieceTokenizer(Tokenizer):
     """SentencePiece's ids of a text between the begin and end of a family's layout.
 
     Longer texts lose their last pieces, never the end. Any bytes are answered: each byte that is not UTF-8 is read as
-    U+FFFD. Of a very long text only the first `max_bytes` are read.
+    U+FFFD. Only the first `max_bytes` of a very long text are read.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model_of(pieces, settings)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces = tuple(piece for piece, _, _ in pieces)
-        self._special = tuple(i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused"))
+        self._special = tuple(i for i, (_, _, tag) in enumerate(pieces) if tag in ("unknown", "control", "unused"))
         marks = is_end if self.layout.marks_ends else lambda piece: piece.startswith(SPACE)
         self._marks_word = tf.constant([marks(piece) for piece in self._pieces])
         self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
-        unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == "unknown")
+        unknown = next(i for i, (_, _, tag) in enumerate(pieces) if tag == "unknown")
         super().__init__(vocabulary, unknown=unknown, max_length=max_length, **options)
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
@@ -158,7 +158,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of the pieces that stand for no text, the layout's and the unknown one included."""
+        """Ids of the pieces that match no text, the layout's and the unknown one included."""
         layout = self.layout
         return sorted({*self._special, layout.end, layout.pad, *([layout.begin] if layout.begin >= 0 else [])})
 
@@ -183,7 +183,7 @@ class SentencePieceTokenizer(Tokenizer):
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
 
-        Of a layout that `marks_ends`, it ends with its mark.
+        With a layout that `marks_ends`, it ends with its mark.
         """
         ids = self._ids(tf.convert_to_tensor(texts, tf.string))
         size = tf.shape(ids.flat_values, tf.int64)[:1]
@@ -212,7 +212,7 @@ class SentencePieceTokenizer(Tokenizer):
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.
 
-        Of a full layout `input_mask` is 1 everywhere: its models attend to padding.
+        With a full layout `input_mask` is 1 everywhere: its models attend to padding.
         """
         if length is None and self.layout.is_full:
             length = self.max_length
@@ -233,5 +233,5 @@ def _by_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
     missing = sorted(set(named.values()) - set(pieces))
     if missing:
         raise UserError(f"The vocabulary lacks {' and '.join(missing)}, which every row of this layout holds.")
-    found = {name: pieces.index(piece) for name, piece in named.items()}
-    return dataclasses.replace(layout, **found) if found else layout
+    ids = {name: pieces.index(piece) for name, piece in named.items()}
+    return dataclasses.replace(layout, **ids) if ids else layout

@@ -42,7 +42,7 @@ class Tokenizer(tf.Module):
           lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
           vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
             it as an asset instead of as constants.
-          prompt: what stands before every text.
+          prompt: the text before every text.
         """
         super().__init__()
         self._vocabulary = tuple(vocabulary)
@@ -58,7 +58,7 @@ class Tokenizer(tf.Module):
         self._table = table
 
     def on_device_in_scope(self) -> Tokenizer:
-        """Returns this tokenizer for the process of the device in scope: none can look into another one's table."""
+        """Returns this tokenizer for the process of the device in scope: processes cannot read each other's tables."""
         ours = tf.DeviceSpec.from_string(self._table.resource_handle.device)
         there = tf.DeviceSpec.from_string(tf.constant(0).device)
         if (ours.job, ours.task) == (there.job, there.task):
@@ -89,12 +89,12 @@ class Tokenizer(tf.Module):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of entries, reserved ones included."""
+        """Number of entries, reserved entries included."""
         return len(self._vocabulary)
 
     @property
     def unknown_id(self) -> int:
-        """Id of what is not in the vocabulary, -1 if it is missing."""
+        """Id of the entry for unknown words, -1 if there is no such entry."""
         return self._unknown_entry
 
     @property
@@ -127,7 +127,7 @@ class Tokenizer(tf.Module):
 
         Args:
           ids: of texts, without special tokens and padding.
-          length: T; None: as many as the longest row needs, up to `max_length`.
+          length: T; None: the longest row's, up to `max_length`.
         """
         raise NotImplementedError
 
@@ -152,6 +152,6 @@ def _lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.P
             vocab_size=len(vocabulary),
         )
     else:
-        places = tf.range(len(vocabulary), dtype=tf.int64)
-        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), places)
+        ids = tf.range(len(vocabulary), dtype=tf.int64)
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), ids)
     return tf.lookup.StaticHashTable(entries, unknown)

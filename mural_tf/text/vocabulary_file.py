@@ -16,7 +16,7 @@ from mural_tf.files import as_path, whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
-LONGEST_PIECE = 1000  # characters: operations keep tables as long as a piece, and longer ones end the process
+LONGEST_PIECE = 1000  # characters: operations keep tables as long as a piece, and longer pieces end the process
 NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 
 
@@ -40,18 +40,18 @@ def _lines(vocabulary: Iterable[str]) -> Iterable[bytes]:
 
 def digest(vocabulary: Iterable[str]) -> str:
     """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; line ends do not matter."""
-    found = hashlib.sha256()
+    summed = hashlib.sha256()
     for line in _lines(vocabulary):
-        found.update(line)
-    return found.hexdigest()
+        summed.update(line)
+    return summed.hexdigest()
 
 
 def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.Path) -> None:
     """Raises `UserError` if the lines of the file `path` do not have the digest `expected`; "" is any."""
-    found = digest(vocabulary)
-    if expected not in ("", found):
+    actual = digest(vocabulary)
+    if expected not in ("", actual):
         raise UserError(
-            f"The vocabulary {path} is not the one that the model was trained with: its SHA-256 is {found}, expected "
+            f"The vocabulary {path} is not the model's: its SHA-256 is {actual}, expected "
             f"{expected}. Lines were changed, moved, added or lost: copy the file again from where it came from."
         )
 

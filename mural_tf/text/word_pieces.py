@@ -38,8 +38,8 @@ class WordPieceTokenizer(Tokenizer):
     """Word pieces of BERT.
 
     A row is `[CLS] pieces [SEP]` and then [PAD]; longer texts lose their last pieces, never [SEP]. Any bytes are
-    answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s. Of a very long text only the first bytes
-    are cleaned, eight for each character that a row can hold: what stands behind a run of thousands of spaces, controls
+    answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s. Only the first bytes of a very long text
+    are cleaned, eight for each character that a row can hold: text behind a run of thousands of spaces, controls
     or dropped accents is not read.
     """
 
@@ -63,7 +63,7 @@ class WordPieceTokenizer(Tokenizer):
         check_vocabulary(vocabulary)
         self._pad, self._unknown, self._start, self._end = map(vocabulary.index, RESERVED_TOKENS[:4])
         super().__init__(vocabulary, unknown=self._unknown, max_length=max_length, **options)
-        # No more than this can end up in a row: every piece takes at most so many characters and one space.
+        # No more than this can end up in a row: every piece takes at most `_longest_piece` characters and one space.
         self._max_characters = (max_length - 1) * (self._longest_piece + 1)
         self.max_bytes = BYTES_A_CHARACTER * self._max_characters
 
@@ -86,7 +86,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of the special pieces, which stand for no text."""
+        """Ids of the special pieces, which match no text."""
         return [self._vocabulary.index(piece) for piece in RESERVED_TOKENS if piece in self._vocabulary]
 
     @property

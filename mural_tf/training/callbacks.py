@@ -54,7 +54,7 @@ class Intervals:
         return step >= self.steps or step // every > begin // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns (number of intervals, steps in each) from `step` on: the rest of one, whole ones, a shorter one."""
+        """Returns (number of intervals, steps in each) from `step` on: a rest, whole intervals, a shorter interval."""
         whole_from = min(-(-step // self.log_every) * self.log_every, self.steps)
         whole, rest = divmod(self.steps - whole_from, self.log_every)
         parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
@@ -156,17 +156,17 @@ class TrainingLog(_Callback):
 
     def _epochs(self) -> dict[str, int]:
         """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
-        epochs = [epoch for of_stream in self.model.progress.epochs().values() for epoch in of_stream]
+        epochs = [epoch for source_epochs in self.model.progress.epochs().values() for epoch in source_epochs]
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
         tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
-        of_parts = [of_source for tally in tallies for of_source in np.swapaxes(tally.numpy(), 0, 1)]
-        for part, of_pipelines in zip(self.skipped.by_part, of_parts):
-            self.skipped.take(part, of_pipelines)
+        by_part = [source_tallies for tally in tallies for source_tallies in np.swapaxes(tally.numpy(), 0, 1)]
+        for part, part_tallies in zip(self.skipped.by_part, by_part):
+            self.skipped.add_tallies(part, part_tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
-        """Writes one row; of its numbers TensorBoard gets the ones named in `shown`, or all."""
+        """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
         if not self.writes:
             return
         append_metrics(self.workdir, {"step": step, **values})
@@ -389,7 +389,7 @@ class Forecast(_Callback):
             return
         print(
             "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
-            "machine with a GPU or TPU (--dry_run --tpu_type=… guesses how long there).",
+            "machine with a GPU or TPU (--dry_run --tpu=… guesses how long there).",
             flush=True,
         )
         if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
@@ -401,7 +401,7 @@ class AtChance(_Callback):
 
     Args:
       batches: {task: examples in its global batch} of the tasks with an in-batch recall.
-      warmup_steps: before which nothing is expected of a recall.
+      warmup_steps: before which no recall is expected.
     """
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
@@ -411,20 +411,20 @@ class AtChance(_Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         for name, value in (logs or {}).items():
-            kind, _, task = name.partition("_")
-            if kind == "loss" and task:
+            measure, _, task = name.partition("_")
+            if measure == "loss" and task:
                 message = (
                     f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
                     "negative, as in a batch of one pair or where all images have one image_id."
                 )
                 self._look(name, float(value) == 0.0, message)
-            if task in self.batches and kind == "recall@1":
+            if task in self.batches and measure == "recall@1":
                 recall, count = float(value), self.batches[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "
-                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stands near ln N. Likely causes: "
+                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
                     "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
-                    "temperature stands at its bound."
+                    "temperature is at its bound."
                 )
                 self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
 

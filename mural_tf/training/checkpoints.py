@@ -112,7 +112,7 @@ class Checkpoints:
         return restored
 
     def prepare(self) -> None:
-        """Traces what `save` reads, which takes seconds for a large model, so that the first `save` need not."""
+        """Traces the functions of `save`, which takes seconds for a large model, so that the first `save` need not."""
         if self._reader is None:
             self._reader = SnapshotReader(self._checkpoint)
             self._reader.read()
@@ -191,7 +191,7 @@ def training_checkpoints(
 
 
 class BestCheckpoint:
-    """The weights of the best evaluation so far, in `checkpoints/best` beside `best.json`: {"step", "value"}."""
+    """The weights of the best evaluation so far, in `checkpoints/best` next to `best.json`: {"step", "value"}."""
 
     def __init__(self, model: DualEncoder, workdir: pathlib.Path):
         folder = workdir / FOLDERS["best"]
@@ -211,7 +211,7 @@ class BestCheckpoint:
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
-    """Returns the paths of a folder's checkpoints without suffix, by step: those listed and those on disk."""
+    """Returns the paths of a folder's checkpoints without suffix, by step: listed or on disk."""
     try:
         state = tf.train.get_checkpoint_state(str(folder))
     except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves
@@ -295,7 +295,7 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
     for path, before in zip(reversed(paths), [*reversed(paths[:-1]), None]):
         try:
             # Not `restore`, which also wants TensorFlow's own count of saves. The file is read here, wherever a
-            # variable lives: other hosts of a TPU do not see this one's disk.
+            # variable lives: other hosts of a TPU do not see this host's disk.
             checkpoint_of(path).read(path, _on_this_host()).assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:

@@ -41,7 +41,7 @@ from mural_tf.training.strategy import as_compiled
 IMAGES, TEXTS, LOSSES = "image tower", "text tower", "losses"
 TOWERS = (IMAGES, TEXTS)
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
-FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
+FREE = 0.1  # share of a replica's memory that is left to the compiler and to uncounted memory
 WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
 MOST_OPERATIONS = {"CPU": 2e11, "GPU": 2e13}  # of a step that is measured here: larger batches are, in parts
 HERE = "here"
@@ -82,14 +82,14 @@ def find_machine(name: str) -> Machine:
         memory = math.inf if cards else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Machine(HERE, max(cards, 1), memory)
     match = re.fullmatch(r"(gpu:[a-z0-9-]+?)(?:x([1-9]\d*))?|([a-z0-9]+)-([1-9]\d*)", name)
-    kind = (match[1] or match[3]) if match else ""
-    if kind not in MACHINES:
+    chip = (match[1] or match[3]) if match else ""
+    if chip not in MACHINES:
         raise UserError(
-            f"Unknown --tpu_type={name}: expected {HERE}, a TPU's type and size as Google Cloud names it (v4-32), or "
+            f"Unknown --tpu={name} of a dry run: expected a TPU's type and size as Google Cloud names it (v4-32), or "
             f"gpu:NAMExNUMBER (gpu:a100x8), of {', '.join(MACHINES)}."
         )
-    size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[kind]
-    return Machine(name, -(-size // 2) if kind in NAMED_BY_CORES else size, memory * 1e9, peak * 1e12)
+    size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[chip]
+    return Machine(name, -(-size // 2) if chip in NAMED_BY_CORES else size, memory * 1e9, peak * 1e12)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +177,12 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
 
 
 def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
-    tokenizer, known = None, None
+    tokenizer, vocabulary = None, None
     if _has_data(config.data):
-        known = existing_vocabulary(config)
+        vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
-            tokenizer = build_tokenizer(config, known or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = build_model(config, tokenizer.vocabulary_size if known else config.vocabulary.size)
+            tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
+    model = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     compile_model(model, config)
@@ -190,11 +190,11 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
     memory = memory_of_replica(model, config, machine.replicas, work)
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
-    found = Forecast(config, machine, parameters(model), rows, work, memory)
-    operations = sum(map(found.operations, work))
+    forecast = Forecast(config, machine, parameters(model), rows, work, memory)
+    operations = sum(map(forecast.operations, work))
     if machine.name == HERE:
-        return dataclasses.replace(found, seconds=_measured(model, found, operations, tokenizer))
-    return dataclasses.replace(found, seconds=operations / (UTILISATION * machine.peak))
+        return dataclasses.replace(forecast, seconds=_measured(model, forecast, operations, tokenizer))
+    return dataclasses.replace(forecast, seconds=operations / (UTILISATION * machine.peak))
 
 
 def _has_data(data: ConfigDict) -> bool:
@@ -249,7 +249,7 @@ def batch_values(specs: Mapping) -> dict:
 
     def values(name, spec):
         if isinstance(spec, dict):
-            return {each: values(each, one) for each, one in spec.items()}
+            return {each: values(each, spec_of_part) for each, spec_of_part in spec.items()}
         if spec.dtype == tf.int64:
             return tf.range(spec.shape[0], dtype=tf.int64)
         is_language = name == "input_type_ids" or name.endswith("_language_id")
@@ -319,7 +319,7 @@ def _known_sizes(model: DualEncoder, images: int, length_groups: int = 1) -> Ite
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int, work: Mapping[str, Costs]) -> dict:
-    """Returns {what: bytes}; `work` is that of `step_work`."""
+    """Returns {what: bytes}; `work` comes from `step_work`."""
     train, towers = config.train, [work[tower] for tower in TOWERS if tower in work]
     moments = [weight for optimizer in model.optimizers.values() for weight in optimizer.weights]
     gradients = 4.0 * trainable_parameters(model) * len(model.optimizers)
@@ -339,24 +339,24 @@ def _bytes(values) -> float:
     return float(sum(value.shape.num_elements() * value.dtype.size for value in values))
 
 
-def _measured(model: DualEncoder, found: Forecast, operations: float, tokenizer) -> float:
+def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) -> float:
     """Returns the seconds of a whole step, of a replica's part of a batch or a part of that; others work meanwhile."""
-    config, cards = found.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
-    names, parts = ("image_text_batch", "text_text_batch"), found.machine.replicas
-    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [found.config.train[name] for name in names]
+    config, cards = plan.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
+    names, parts = ("image_text_batch", "text_text_batch"), plan.machine.replicas
+    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [plan.config.train[name] for name in names]
     group = captions_per_image(config)
-    while operations > most and all(size % (2 * parts * group * found.chunks) == 0 for size in sizes):
+    while operations > most and all(size % (2 * parts * group * plan.chunks) == 0 for size in sizes):
         parts, operations = 2 * parts, operations / 2
-    config.train.update({name: found.config.train[name] // parts for name in names})
+    config.train.update({name: plan.config.train[name] // parts for name in names})
     print("Measuring steps …", flush=True)
     if tokenizer is None:
         images, texts = (config.train[name] for name in names)
         batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known
-        pad = "longest" if found.machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
+        pad = "longest" if plan.machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
         batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
     batches, train = iter(batches), model.make_train_function()
-    with _known_sizes(model, config.train.image_text_batch // (group * found.chunks), config.text_tower.length_groups):
+    with _known_sizes(model, config.train.image_text_batch // (group * plan.chunks), config.text_tower.length_groups):
         try:
             for limit in (WARM_UP, SECONDS):  # new shapes are compiled while it warms up
                 begun, steps = time.monotonic(), 0
@@ -366,4 +366,4 @@ def _measured(model: DualEncoder, found: Forecast, operations: float, tokenizer)
         except tf.errors.OpError as error:
             reason = error.message.split("\n\t [[")[0].splitlines()[0]
             raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
-    return (time.monotonic() - begun) / steps * parts / found.machine.replicas
+    return (time.monotonic() - begun) / steps * parts / plan.machine.replicas

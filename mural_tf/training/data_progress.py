@@ -1,4 +1,4 @@
-"""Where training stands in its data, and what it skipped: kept beside the model, saved with every checkpoint."""
+"""Training's position in its data, and the skipped records: kept next to the model, saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class DataProgress:
             self.places[stream].assign(tf.where(drawn[..., None], ends["place"], self.places[stream]))
             self.tallies[stream].assign(tf.where(drawn[..., None, None], ends["tally"], self.tallies[stream]))
 
-    def _by_pipeline(self, of_replicas: tf.Tensor) -> tf.Tensor:
+    def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
         """Takes one row of each pipeline's replicas, which all say the same."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return of_replicas[:: replicas // self._pipelines]
+        return tensor[:: replicas // self._pipelines]
 
     def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
         """Returns the places from which an input pipeline goes on: stream -> int64 [sources, PLACE]."""
@@ -69,7 +69,7 @@ class DataProgress:
         return tf.train.Checkpoint(**self.places)
 
     def restore(self, path: str) -> str:
-        """Takes the places of the checkpoint at `path`; where they are no places in this order, its next epochs.
+        """Takes the places of the checkpoint at `path`; where the order has changed, its next epochs.
 
         Returns why the places do not fit, or "".
         """

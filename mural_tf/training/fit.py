@@ -103,7 +103,7 @@ def fit(
     sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
-        model.progress = DataProgress({stream: len(found) for stream, found in sources.items()}, pipelines)
+        model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
         checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
         restored = checkpoints.restore()
         reason = model.progress.restore(restored) if restored else ""
@@ -142,9 +142,9 @@ def fit(
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
         except tf.errors.OpError as error:
-            found = unusable(error)
-            if found is not None:
-                skipped.stop(*found, config.data.max_skipped_fraction)
+            stream_and_tally = unusable(error)
+            if stream_and_tally is not None:
+                skipped.stop(*stream_and_tally, config.data.max_skipped_fraction)
             raise
         finally:
             checkpoints.wait()
@@ -166,19 +166,19 @@ def _reads_share(config: ConfigDict) -> bool:
 
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Says how the data differs from what the checkpoint was trained on; places do not carry over."""
-    parts = {source: set() for of_stream in sources.values() for source, _ in of_stream}
-    for source, files in (one for of_stream in sources.values() for one in of_stream):
+    """Says how the data differs from the checkpoint's; places do not carry over."""
+    parts = {source: set() for entries in sources.values() for source, _ in entries}
+    for source, files in (entry for entries in sources.values() for entry in entries):
         parts[source].update(files)
     missing = [name for files in parts.values() for name in missing_shards(sorted(files))]
     if missing and writes:
         logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
     data = {"files": {}, "dataset": ""}
     for source, files in parts.items():
-        found = describe_files(source.directory, sorted(files))
+        described = describe_files(source.directory, sorted(files))
         inside = f"{source.name}/" if source.name else ""
-        data["files"].update({inside + name: size for name, size in found["files"].items()})
-        data["dataset"] += found["dataset"]
+        data["files"].update({inside + name: size for name, size in described["files"].items()})
+        data["dataset"] += described["dataset"]
     changes = data_changes(workdir, step, data)
     if changes:
         if writes:
@@ -194,7 +194,7 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
 
 
 def _skipped_records(sources, workdir: pathlib.Path) -> SkippedRecords:
-    """Counts on from what the steps before this start skipped, as metrics.jsonl has it."""
+    """Counts on from the records skipped before this start, as metrics.jsonl has them."""
     before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
     def place_of(files):
@@ -222,7 +222,7 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 
 
 def check_train(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` for counts below what they can be, and if the replicas cannot share the batches evenly.
+    """Raises `UserError` for counts that are too small, and if the replicas cannot share the batches evenly.
 
     Args:
       config: a complete configuration.
@@ -233,7 +233,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     for name, least in LEAST.items():
         least = 0 if name == "steps" and not takes_steps(method_class(config.model)) else least
         if train[name] < least:
-            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for what follows from the data."
+            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
             hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""
             raise UserError(f"train.{name}={train[name]}: expected {least} or more.{hint}")
     for name, group in _batch_fields(config).items():
@@ -285,8 +285,8 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
 def _reason(error: tf.errors.OpError) -> str:
     """What befell the connection to another worker, without the places in code that TensorFlow tells with it."""
     ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
-    found = re.search(ends, error.message, re.IGNORECASE)
-    return found[0] if found else type(error).__name__
+    match = re.search(ends, error.message, re.IGNORECASE)
+    return match[0] if match else type(error).__name__
 
 
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
@@ -296,7 +296,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
 
-    def of_pipeline(number, pipelines):
+    def batches_of(number, pipelines):
         shares = _reads_share(config)
         places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
         share = share if shares else ALL
@@ -309,9 +309,9 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
         return rows_of_replicas(batches, replicas, number, pipelines)
 
     if replicas == 1:
-        return of_pipeline(0, 1)
+        return batches_of(0, 1)
     return strategy.distribute_datasets_from_function(
-        lambda context: of_pipeline(context.input_pipeline_id, context.num_input_pipelines)
+        lambda context: batches_of(context.input_pipeline_id, context.num_input_pipelines)
     )
 
 
@@ -325,8 +325,8 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
       batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, places and
         tallies.
       replicas: that share a batch.
-      pipeline: which of them are taken, where several input pipelines read the same batches.
-      pipelines: how many do, each feeding as many replicas.
+      pipeline: which rows are taken, where several input pipelines read the same batches.
+      pipelines: how many pipelines do, each feeding as many replicas.
     """
     local = replicas // pipelines
 

@@ -1,9 +1,9 @@
-"""What a traced function costs: operations of its products, and what it keeps in memory for its gradient.
+"""What a traced function costs: operations of its products, and the memory that it keeps for its gradient.
 
 Both are read off TensorFlow's graph, so that no architecture needs a formula. Products (matrix products and
-convolutions) are counted, two operations for a multiplication and an addition; everything else is cheap beside them. A
-tensor of the forward pass that an operation of the gradient reads is one that is kept. Nothing is computed: sizes may
-be of a machine that is not there.
+convolutions) are counted, two operations for a multiplication and an addition; everything else is cheap in comparison.
+A tensor of the forward pass is kept if an operation of the gradient reads it. No value is computed: sizes may be too
+large for this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum",
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Of one call and its gradient.
+    """The costs of one call and its gradient.
 
     forward, backward: {dtype: operations}.
     kept: bytes of the tensors of examples that are kept for the gradient.
@@ -67,8 +67,8 @@ def gradient_costs(
             outputs.update(function(*inputs))
         ends.append(len(graph.get_operations()))
         for group, names in groups.items():
-            found = tape.gradient([outputs[name] for name in names], wanted)
-            gradients[group] = [getattr(gradient, "values", gradient) for gradient in found if gradient is not None]
+            computed = tape.gradient([outputs[name] for name in names], wanted)
+            gradients[group] = [getattr(gradient, "values", gradient) for gradient in computed if gradient is not None]
             ends.append(len(graph.get_operations()))
 
     graph = tf.function(run, autograph=False).get_concrete_function(*specs).graph
@@ -76,7 +76,7 @@ def gradient_costs(
     operations = graph.get_operations()
     weights = {tensor.op for tensor in graph.inputs if tensor.dtype == tf.resource}
     examples = {tensor.op for tensor in graph.inputs} - weights
-    of_weights = _reached_from(weights, operations[: ends[0]]) - _reached_from(examples, operations[: ends[0]])
+    from_weights = _reached_from(weights, operations[: ends[0]]) - _reached_from(examples, operations[: ends[0]])
     costs = {}
     for group, begin, end in zip(groups, ends, ends[1:]):
         needed = _needed_by(outputs[name].op for name in groups[group])
@@ -85,7 +85,7 @@ def gradient_costs(
         backward = [operation for operation in operations[begin:end] if operation in needed]
         read = {_source(value).ref() for each in backward for value in each.inputs if value.op in forward}
         kept = [value for value in (each.deref() for each in read) if value.op.type not in NOT_KEPT]
-        copies = sum(_bytes(value) for value in kept if value.op in of_weights)
+        copies = sum(_bytes(value) for value in kept if value.op in from_weights)
         whole = sum(map(_bytes, kept))
         costs[group] = Costs(products.of(forward), products.of(backward), whole - copies, copies)
     return costs
@@ -137,18 +137,18 @@ class _Products:
         return dict(self._count([self._nodes[operation.name] for operation in operations], self._shapes))
 
     def _count(self, nodes: Iterable, shapes: Mapping[str, list]) -> collections.Counter[str]:
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for node in nodes:
             inputs = [_of_input(name, shapes) for name in node.input if not name.startswith("^")]
             if node.op in PRODUCTS:
                 count = 2.0 * _multiplications(node, [*inputs, *shapes[node.name][:1]])
-                found[tf.as_dtype(node.attr["T"].type).name] += count
+                counts[tf.as_dtype(node.attr["T"].type).name] += count
                 continue
             called = [name for a in node.attr.values() for name in (a.func.name, *(each.name for each in a.list.func))]
             for function in (self._functions[name] for name in called if name in self._functions):
                 arguments = {a.name: [shape] for a, shape in zip(function.signature.input_arg, inputs)}
-                found.update(self._count(function.node_def, {**arguments, **_shapes(function.node_def)}))
-        return found
+                counts.update(self._count(function.node_def, {**arguments, **_shapes(function.node_def)}))
+        return counts
 
 
 def _shapes(nodes: Iterable) -> dict[str, list]:
@@ -162,7 +162,7 @@ def _of_input(name: str, shapes: Mapping[str, list]) -> tuple[int, ...]:
 
 
 def _multiplications(node, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Of a product with these shapes of inputs and output; 0 where a size depends on data."""
+    """The multiplications of a product with these shapes of inputs and output; 0 where a size depends on data."""
     output = shapes[-1]
     if -1 in output or any(-1 in shape or not shape for shape in shapes[:2]):
         return 0
@@ -173,7 +173,7 @@ def _multiplications(node, shapes: Sequence[tuple[int, ...]]) -> int:
     if node.op not in CONVOLUTIONS:
         transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
         return math.prod(output) * shapes[0][-2 if transposed else -1]
-    filters, values = (shapes[place] for place in CONVOLUTIONS[node.op])
+    filters, values = (shapes[index] for index in CONVOLUTIONS[node.op])
     if node.op.startswith("Depthwise"):  # [k, k, in, multiplier]: each filter sees one channel
         return math.prod(filters[:2]) * math.prod(values)
     return math.prod(filters) * math.prod(values[:-1])

@@ -100,7 +100,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
 def find_vocabulary(config: ConfigDict) -> pathlib.Path:
     """Returns the file of the vocabulary that a configuration names or, if it names none, of the training text.
 
-    The latter is built once and kept beside the data, so that other runs on the same data share it.
+    The latter is built once and kept next to the data, so that other runs on the same data share it.
     """
     return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 

@@ -1,4 +1,4 @@
-"""Which devices train: one, all local ones, several workers, or a TPU; and what several workers agree on."""
+"""Which devices train: one, all local devices, several workers, or a TPU; and agreement among several workers."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool
 def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
     """Returns the configuration to build a model of, whose texts have sizes that are known where XLA compiles a step.
 
-    Those of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on the
-    texts: one group gives the same numbers, computed on padding too. Says so in one line.
+    The sizes of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on
+    the texts: one group gives the same numbers, computed on padding too. Says so in one line.
     """
     groups, is_words = config.text_tower.length_groups, config.text_tower.name == "words"
     if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
         return config
     if is_chief(strategy):
-        reason = "the parts of a tower of words have none" if is_words else "train.compiled_lengths names none"
+        reason = "the parts of a tower of words have no lengths" if is_words else "train.compiled_lengths names none"
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
             f"whole, which needs sizes of texts that are known, and {reason}.",
@@ -83,7 +83,7 @@ def prepare_gpus() -> None:
     """Lets the cards of this machine be shared and keep the similarity's float32; without a card it does nothing."""
     cards = tf.config.list_physical_devices("GPU")
     for card in cards:
-        try:  # memory as it is needed, instead of all of it, so that a server or another run fits beside this one
+        try:  # memory as it is needed, instead of all of it, so that a server or another run fits next to this run
             tf.config.experimental.set_memory_growth(card, True)
         except RuntimeError:  # TensorFlow has begun to use it: as the caller has set it
             pass
@@ -92,7 +92,7 @@ def prepare_gpus() -> None:
 
 
 def describe_devices(strategy: tf.distribute.Strategy) -> str:
-    """Returns the devices of a strategy in one line, and what is wrong where TensorFlow cannot use a card."""
+    """Returns the devices of a strategy in one line, and the reason where TensorFlow cannot use a card."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return f"Devices: {strategy.num_replicas_in_sync} TPU cores."
     cards = tf.config.list_physical_devices("GPU")
@@ -120,22 +120,22 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     try:
-        found = json.loads(cluster)
-        kind, index = found["task"]["type"], int(found["task"]["index"])  # often written as a string
-        hosts = {name: len(list(places)) for name, places in found["cluster"].items()}
+        settings = json.loads(cluster)
+        role, index = settings["task"]["type"], int(settings["task"]["index"])  # often written as a string
+        hosts = {name: len(list(addresses)) for name, addresses in settings["cluster"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}.'
         ) from None
-    others = sorted({*hosts, kind} - {"chief", "worker"})
+    others = sorted({*hosts, role} - {"chief", "worker"})
     if others:
         raise UserError(
             f"TF_CONFIG names tasks of the kind {', '.join(others)}: all processes train alike here, each as a worker "
-            "or the chief; there are no parameter servers and no evaluators."
+            "or the chief; parameter servers and evaluators do not exist."
         )
-    if not 0 <= index < hosts.get(kind, 0):
-        raise UserError(f"TF_CONFIG's task {kind} {index} is not in its cluster, which has {hosts}.")
+    if not 0 <= index < hosts.get(role, 0):
+        raise UserError(f"TF_CONFIG's task {role} {index} is not in its cluster, which has {hosts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -155,7 +155,7 @@ def input_pipelines(strategy: tf.distribute.Strategy) -> int:
 
 def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
-    here = [str(place) for place in places if not isinstance(as_path(place), RemotePath)]
+    here = [str(path) for path in places if not isinstance(as_path(path), RemotePath)]
     hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
     if hosts > 1 and here:
         raise UserError(

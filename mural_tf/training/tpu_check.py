@@ -1,6 +1,6 @@
 """Checks that a configuration's whole training step is one that XLA compiles, as a TPU demands.
 
-    python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
+    python -m mural_tf xla_check --config=configs/mural_base.py --compile
 
 Traces the step with static shapes, lists every operation of its graph, and names the operations that no XLA backend
 compiles, that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read
@@ -39,14 +39,14 @@ FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 
 
 def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
-    """Returns the compiled-to-be training step, a `tf.function` of one batch, and a batch of zeros and ones.
+    """Returns the compiled-to-be training step, a `tf.function` of one batch, and a batch of zeros and of 1.
 
     Args:
       config: the configuration tree; its batch sizes are not used.
       vocabulary_size: word pieces of the token table.
       batch: images and text pairs, each.
     """
-    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are none either
+    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
@@ -90,12 +90,12 @@ def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     library.TF_NewStatus.restype = ctypes.c_void_p
     library.TF_GetRegisteredKernelsForOp.restype = ctypes.POINTER(_Buffer)
     library.TF_GetRegisteredKernelsForOp.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    status, found = library.TF_NewStatus(), {}
+    status, devices = library.TF_NewStatus(), {}
     for name in names:
         buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
         listed = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))
-        found[name] = {kernel.device_type for kernel in listed.kernel}
-    return found
+        devices[name] = {kernel.device_type for kernel in listed.kernel}
+    return devices
 
 
 class _Buffer(ctypes.Structure):

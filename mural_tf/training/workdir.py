@@ -49,7 +49,7 @@ FREE_FIELDS = (
 SHOWN = 2  # fields that differ, in a message
 EVALUATED = "evaluated"  # in rows of metrics.jsonl: {name of an evaluation: {"data", "split"}}
 TRAINED_ON = "trained_on.json"
-BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
+BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is also next to the data
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def threads() -> int:
 
 
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
-    """Returns what differs between `data` and what the checkpoint of `step` was trained on; nothing if not known.
+    """Returns differences between `data` and the data that the checkpoint of `step` was trained on; [] if not known.
 
     Args:
       data: {"files": {name: size in bytes}, "dataset": digest of the description}, as of `records.describe_files`.
@@ -174,7 +174,7 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
     try:
         entries = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "what was trained on", path)
         kinds = {"from_step": int, "files": dict[str, int], "dataset": str}
-        return [{name: json_field(entry, name, kind, path) for name, kind in kinds.items()} for entry in entries]
+        return [{name: json_field(entry, name, type_, path) for name, type_ in kinds.items()} for entry in entries]
     except (ValueError, RecursionError):
         message = f"{path} is damaged. Remove it: then whether the data changed is not checked at this start."
         raise UserError(message) from None
@@ -205,7 +205,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
 
 
 def _row(line: str) -> dict | None:
-    """Returns what a line holds, `None` if it is no row."""
+    """Returns what a line holds, `None` if it is not a row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -229,13 +229,13 @@ def has_evaluation(row: dict, name: str, step: int) -> bool:
 
 def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
     """Returns {"x.y": value} of a tree of fields; lists as tuples."""
-    found = {}
+    fields = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
+            fields.update(flat(value, f"{prefix}{key}."))
         else:
-            found[prefix + key] = tuple(value) if isinstance(value, list) else value
-    return found
+            fields[prefix + key] = tuple(value) if isinstance(value, list) else value
+    return fields
 
 
 def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:

@@ -26,7 +26,41 @@ NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "deploy/README.md", NOTEBOOK]
 SOURCES = [path for room in ("mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
 OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
+UNIT = (
+    "(?:line|row|text|file|sentence|number|vector|name|word|caption|picture|image|question|language|product|record|"
+    "example|step|pair|pass|piece|seed|shard|part|item|batch|block|table|folder|device|replica|worker|process|query|"
+    "column|field|run|pixel|answer|request|page|emoji|locale|position|second|byte|time|million|ms|[GMK]i?B)s?"
+)
+BEFORE_WHAT = (
+    "of|to|for|in|from|by|and|with|on|at|as|than|but|or|into|over|before|after|beyond|below|above|whether|only|just|"
+    "without|behind"
+)
+AFTER_WHAT = (
+    "is|are|was|were|it|they|has|have|the|a|an|there|can|may|does|do|this|that|stands?|lies|each|every|one|only|"
+    "comes|came|goes|went|follows|needs|differs|we|you"
+)
 FLAGS_OF_OTHERS = {"worker", "spot", "runner"}  # which stand alone in a document
+# Idioms that a reader stumbles over: how they are found in README, docs, docstrings, comments and messages, and how
+# often each may still occur. A count may only fall: CONTRIBUTING.md has what to write instead.
+IDIOMS = {
+    "has none": (r"\b(?:is|are|was|were|be|has|have|had|there) none\b", 32),
+    "is no noun": (r"(?<!here\x20)\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|such\b)[a-z]+", 17),
+    "tells whether": (r"\b[Tt]ells? whether\b", 7),
+    "those of": (r"\b[Tt]hose (?:of|that|in|which|who|with|for|on|from|by|whose)\b", 42),
+    "that of": (r"\bthat of (?!\w+ing\b)", 9),
+    "the one that": (r"\bthe one (?:that|which|who|of|in|with|without|on)\b", 11),
+    "ones": (r"(?<![_.])\b[Oo]nes\b(?!_|\(| =|\])", 30),
+    "no more": (r"\b(?:no|any) more\b(?! than)(?=[.,:;) ])", 12),
+    "Of first": (r"(?:^|[.:;] |\"\"\")Of (?!course)\w+", 14),
+    "whoever": (r"\b[Ww]h(?:oever|atever|ichever|om)\b|\b[Ww]ho asks\b", 18),
+    "a line a text": (rf"\b(?:an?|one|two|three|\d+) {UNIT} an? {UNIT}\b", 10),
+    "stands": (r"\b(?:[Ss]tands?|stood)\b", 30),
+    "what is": (rf"\b(?:{BEFORE_WHAT}) what (?:{AFTER_WHAT})\b", 62),
+    "beside": (r"\b[Bb]eside\b", 34),
+    "so that, so that": (r"\bso that\b[^.;]*\bso that\b", 0),
+}
+# Names of variables that say nothing of their contents, and how often they may still be given.
+NAMES = {"found": 74, "one": 55, "kind": 108, "place": 57, "places": 23, "known": 32, "of_": 23}
 CALL = re.compile(r"(?:python3? -m mural_tf|\brun_(\w+)\.py)(?: +(.*))?$")
 
 
@@ -261,3 +295,37 @@ def test_the_rows_of_the_table_override_fields_that_exist():
     for method in (*table_rows.METHODS, *table_rows.ABLATIONS):
         for stage in method.stages:
             assert {name for name, _ in stage.overrides} <= set(fields(table_rows.load(stage))), method.name
+
+
+def lines_with(idiom, text):
+    """The numbers of the lines in which an idiom begins; it may go on in the next line or in a joined string."""
+    pattern = IDIOMS[idiom][0].replace(" ", r'\s*"?\s+(?:# ?|f?")?')
+    return [text.count("\n", 0, match.start()) + 1 for match in re.finditer(pattern, text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_idioms_do_not_grow(idiom):
+    texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in [*PAGES, *SOURCES]}
+    lines = [f"{path}:{number}" for path, text in texts.items() for number in lines_with(idiom, text)]
+    assert len(lines) <= IDIOMS[idiom][1], f"{idiom}: {len(lines)} times\n" + "\n".join(lines)
+
+
+def test_idioms_are_found_across_lines():
+    text = '"""Of a line the\n    one that is, or ones."""\nraise E(f"a file a "\n    f"line")  # there is\n  # none'
+    assert {idiom: lines for idiom in IDIOMS if (lines := lines_with(idiom, text))} == {
+        "has none": [4], "the one that": [1], "ones": [2], "Of first": [1], "a line a text": [3],
+    }  # fmt: skip
+
+
+def test_names_that_say_nothing_do_not_grow():
+    """Of variables and arguments; `of_` counts all names that begin so."""
+    lines = {name: [] for name in NAMES}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            given = isinstance(node, ast.arg) or isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = (node.arg if isinstance(node, ast.arg) else node.id) if given else ""
+            name = "of_" if name.startswith("of_") else name
+            if name in NAMES:
+                lines[name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    more = {name: found for name, found in lines.items() if len(found) > NAMES[name]}
+    assert not more, "\n".join(f"{name}: {len(found)} times, {' '.join(found)}" for name, found in more.items())

@@ -249,9 +249,19 @@ def test_any_iterable_is_read_once(color_embedder):
 
 RED = png(COLORS["red"])
 REFUSED = [  # what is asked of an embedder, the error, the words that must occur
-    *((lambda e, texts=texts: e.encode_text(texts), TypeError, words) for texts, words in (
-        (None, "None"), (b"a", "b'a'"), (3, "3"), (["a", None], "number 1 is None"), ([b"a"], "number 0 is b'a'"),
-        ({"a": 1}, "strings"), (["a", float("nan")], "strings"), (tf.constant([1.0]), "strings"))),
+    *(
+        (lambda e, texts=texts: e.encode_text(texts), TypeError, words)
+        for texts, words in (
+            (None, "None"),
+            (b"a", "b'a'"),
+            (3, "3"),
+            (["a", None], "number 1 is None"),
+            ([b"a"], "number 0 is b'a'"),
+            ({"a": 1}, "strings"),
+            (["a", float("nan")], "strings"),
+            (tf.constant([1.0]), "strings"),
+        )
+    ),
     (lambda e: e.encode_image(None), TypeError, "a path, an open file, encoded bytes, .* None"),
     (lambda e: e.encode_image([np.zeros((2, 2, 3), np.uint8), None]), TypeError, "Image 1 is None.* a path"),
     (lambda e: e.encode_image([RED, b""]), UserError, "Image 1 .*empty image file"),
@@ -353,7 +363,7 @@ def with_digest_of_another_order(path):
         (lambda p: with_config(p, hidden_size=32), "does not fit"),
         (lambda p: shutil.rmtree(p / "checkpoints"), "no checkpoint"),
         (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
-        (with_digest_of_another_order, f"vocabulary.txt is not the one .* expected {digest(VOCABULARY)}"),
+        (with_digest_of_another_order, f"vocabulary.txt is not the model.* expected {digest(VOCABULARY)}"),
         (lambda p: with_config(p, "", seed="0"), "config.json: seed is '0', expected a whole number"),
         (lambda p: with_config(p, "", seed=True), "config.json: seed is True, expected a whole number"),
         (lambda p: with_config(p, "", loss=[1.0]), r"config.json: loss is \[1.0\], expected an object"),

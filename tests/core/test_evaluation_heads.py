@@ -34,5 +34,5 @@ def test_align_has_one_head():
     model, tokenizer = contract.build(config), toy_tokenizer()
     embedder = Embedder.from_model(model, tokenizer, config)
     assert not embedder.text_heads and set(text_encoder(model, tokenizer)[1]) == {"serving_default", "tokens"}
-    with pytest.raises(UserError, match="no text head 'text_text' beside image_text: none"):
+    with pytest.raises(UserError, match="no text head 'text_text'; besides image_text it has none"):
         embedder.with_text_head("text_text")

@@ -56,7 +56,7 @@ def test_a_version_that_is_killed_while_it_appears_is_passed_over(tmp_path, monk
     add_version(tmp_path / "again", export, number)  # the same number again
     assert models_of(export)["text_encoder"] == [1, number]
     assert (export / f"text_encoder/{number}/variables/variables.index").read_text() == "new"
-    with pytest.raises(UserError, match=f"has a version {number} already, and what is served never changes"):
+    with pytest.raises(UserError, match=f"has a version {number} already, and a served version never changes"):
         choose_number(export, str(number))
     with pytest.raises(UserError, match="expected auto or a number from 1 on"):
         choose_number(export, "next")

@@ -22,7 +22,7 @@ from mural_tf.configs.finetune import get_config
 from mural_tf.errors import UserError
 from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.report import evaluate_and_report
-from mural_tf.remote_folders import local_copy, local_model, shown
+from mural_tf.remote_folders import display_name, local_copy, local_model
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.runs.teachers import open_teacher
@@ -96,7 +96,20 @@ def run(hub, cache, program, *arguments, **others):
     return done.stdout.splitlines()
 
 
-def test_three_lines(hub, models, tmp_path):
+def test_three_lines(hub, models):
+    embedder = mural_tf.load("hf://org/sentences")
+    expected = mural_tf.load(models / "sentences").encode_text(TEXTS)
+    assert np.abs(embedder.encode_text(TEXTS) - expected).max() <= 1e-6
+    check_origin(embedder.path, embedder.config.origin)
+
+
+def check_origin(source, origin):
+    assert source == "hf://org/sentences"
+    assert origin == f"sentences hf://org/sentences at {SHA}, licence apache-2.0, languages sw no pt-BR"
+
+
+@pytest.mark.slow  # processes that see the Hub by their environment: `test_every_failure_is_one_line…`
+def test_three_lines_in_a_process(hub, models, tmp_path):
     program = (
         "import json, mural_tf\n"
         'embedder = mural_tf.load("hf://org/sentences")\n'
@@ -105,8 +118,7 @@ def test_three_lines(hub, models, tmp_path):
     vectors, source, origin = json.loads(run(hub, tmp_path / "home", program)[-1])
     expected = mural_tf.load(models / "sentences").encode_text(TEXTS)
     assert np.abs(np.array(vectors) - expected).max() <= 1e-6
-    assert source == "hf://org/sentences"
-    assert origin == f"sentences hf://org/sentences at {SHA}, licence apache-2.0, languages sw no pt-BR"
+    check_origin(source, origin)
 
 
 @pytest.mark.parametrize("name, lacks", [
@@ -149,7 +161,7 @@ def test_a_revision_and_a_renamed_model(hub, models):
     assert (local_copy(f"hf://org/bert@{OTHER}") / "README.md").read_bytes() == changed["README.md"]
     folder = local_copy("hf://before/bert")
     assert (folder / "README.md").read_text() == README and folder.name == SHA
-    assert shown(f"{folder}/config.json is damaged") == "hf://before/bert/config.json is damaged"
+    assert display_name(f"{folder}/config.json is damaged") == "hf://before/bert/config.json is damaged"
     with pytest.raises(UserError, match="^hf://before/bert holds one tower .* import bert --weights=hf://before/bert "):
         mural_tf.load("hf://before/bert")
     assert local_copy("hf://org/bert/README.md").read_text() == README  # a file alone
@@ -233,7 +245,7 @@ def test_what_was_cut_off_is_not_taken_for_whole(hub, tmp_path):
     assert "model.safetensors" in line.split() and hub.cut == 0  # the library tries again by itself
     hub.cut = 1000
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert")
-    check_line(line, "hf://org/bert", "was not fetched whole: .* The same command again goes on from what is there")
+    check_line(line, "hf://org/bert", "was not fetched whole: .* The same command again fetches the rest")
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert", HF_HUB_OFFLINE="1")
     check_line(line, "hf://org/bert", "not, or not whole, in the cache")
     hub.cut = 0

@@ -17,7 +17,7 @@ import mural_tf
 from mural_tf.data.images import decode_image
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import TOLERANCE, take
+from mural_tf.fingerprint import TOLERANCE, take_fingerprint
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
@@ -150,14 +150,14 @@ def test_a_workdirs_lite_is_the_model_and_says_what_it_costs(workdir, small):
 def test_the_lite_model_has_its_models_fingerprint(workdir, small, tmp_path):
     folder, config, report = workdir
     lite = mural_tf.load(folder / "export/lite")
-    whole = take(Embedder.from_model(small[1], toy_tokenizer(), config))
-    assert str(take(lite)) == str(whole) and take(lite).distance(whole) < 1e-5
+    whole = take_fingerprint(Embedder.from_model(small[1], toy_tokenizer(), config))
+    assert str(take_fingerprint(lite)) == str(whole) and take_fingerprint(lite).distance(whole) < 1e-5
     assert TOLERANCE <= report["bound"] < 0.1
     other = shutil.copytree(folder / "export/lite", tmp_path / "other")
     probes = np.load(other / "model_probes.npy")
     np.save(other / "model_probes.npy", probes[:, ::-1])
     with pytest.raises(UserError, match="are not the encoders of the model that they name: 1 - cosine is"):
-        take(mural_tf.load(other))
+        take_fingerprint(mural_tf.load(other))
 
 
 WITHOUT = """

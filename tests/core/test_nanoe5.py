@@ -110,7 +110,7 @@ def test_files_that_lie(name, tmp_path):
 
 @pytest.mark.parametrize("weights, said", [
     ("none", "does not exist: expected weights with image_encoder"),
-    ("empty", "is no checkpoint that docs/checkpoints.md names"),
+    ("empty", "is not listed in docs/checkpoints.md"),
     ("texts", "holds text_encoder, .*: expected weights with image_encoder"),
     ("package://no-such-package", "no such Python package is installed here: pip install no-such-package"),
     ("google/siglip2-base", "give hf://google/siglip2-base"),

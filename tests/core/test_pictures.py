@@ -141,7 +141,7 @@ def test_programs_own_folders_hold_no_pictures(tmp_path):
     files, others = picture_files(tmp_path, ("txt",))
     assert files == [tmp_path / "a/x.jpg", tmp_path / "a/y.txt"]
     assert {kind: len(paths) for kind, paths in others.items()} == {
-        "picture that is hidden, or in a folder of a program": 4, "file that is no picture (.MP4)": 1
+        "picture that is hidden, or in a folder of a program": 4, "file that is not a picture (.MP4)": 1
     }  # fmt: skip
 
 

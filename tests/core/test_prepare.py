@@ -64,7 +64,7 @@ def test_a_given_file_that_is_not_the_expected_one_is_refused(folder):
     config = toy_data.toy_config("")
     config.vocabulary.update(dict(file=str(folder / "given.txt"), sha256=digest(PIECES[:-1])))
     open_workdir(folder / "w", config)
-    with pytest.raises(UserError, match="given.txt is not the one"):
+    with pytest.raises(UserError, match="given.txt is not the model.s"):
         prepare_tokenizer(config, folder / "w")
     assert not (folder / "w/vocabulary.txt").exists()
 

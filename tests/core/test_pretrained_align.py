@@ -10,7 +10,7 @@ import mural_tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.pretrained import hugging_face_align
-from mural_tf.pretrained.importers import SOURCES, configure, import_weights
+from mural_tf.pretrained.importers import IMPORTERS, configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
 # What transformers 5.23.0 with PyTorch 2.13.0 gives for `write_align`, `random_images` and `random_tokens`; the parity
@@ -59,7 +59,7 @@ def imported(folder):
 def load_into(imported, folder):
     """Configures for a folder, and fills the one model with its weights."""
     config, pieces = configure("align", folder, small_config())
-    hugging_face_align.load(folder, imported[0], config, SOURCES["align"].parts)
+    hugging_face_align.load_weights(folder, imported[0], config, IMPORTERS["align"].parts)
     return config, pieces
 
 

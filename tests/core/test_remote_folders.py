@@ -18,7 +18,7 @@ from object_store import object_store, stored, upload
 from mural_tf import files, remote_folders
 from mural_tf.errors import UserError
 from mural_tf.paths import RemotePath
-from mural_tf.remote_folders import Mirror, local_folder, shown
+from mural_tf.remote_folders import Mirror, display_name, local_folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -136,8 +136,8 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch,
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
     monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
-    assert shown("/tmp/x/export") == "gs://b/run1/export" and shown("/tmp/xy") == "/tmp/xy"
-    assert shown("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
+    assert display_name("/tmp/x/export") == "gs://b/run1/export" and display_name("/tmp/xy") == "/tmp/xy"
+    assert display_name("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
     with local_folder(tmp_path / "w") as folder:
         assert folder == tmp_path / "w"
 

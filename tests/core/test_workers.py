@@ -177,7 +177,7 @@ def cluster(kind, index, **tasks):
     ("[]", "TF_CONFIG cannot be used .TypeError"),
     (cluster("worker", 2), "task worker 2 is not in its cluster, which has {'worker': 2}"),
     (cluster("worker", "first"), "TF_CONFIG cannot be used .ValueError: .*'first'"),
-    (cluster("ps", 0, ps=["c:1"]), "tasks of the kind ps: .* there are no parameter servers and no evaluators"),
+    (cluster("ps", 0, ps=["c:1"]), "tasks of the kind ps: .* parameter servers and evaluators do not exist"),
     (cluster("worker", 0, ps=["c:1"]), "tasks of the kind ps"),
     (cluster("evaluator", 0), "tasks of the kind evaluator"),
 ])  # fmt: skip

@@ -443,7 +443,7 @@ def test_places_that_are_no_source_teach(tmp_path):
     with pytest.raises(UserError, match=f"Unknown source .*Did you mean records:{tmp_path}/mine,splits=dev"):
         parse_source(f"{tmp_path}/mine,splits=dev", KINDS)
     for name in ("*.tar", "00000.tar"):
-        with pytest.raises(UserError, match=f"is no folder: give the one that img2dataset wrote; .* {tmp_path}."):
+        with pytest.raises(UserError, match=f"is not a folder: expected img2dataset's output, such as {tmp_path}."):
             parse_source(f"img2dataset:{tmp_path}/{name}", KINDS).files()
 
 

@@ -103,8 +103,8 @@ def members_tar(path, names):
     (["s.input.jpg", "s.outputs.txt"], [], {"empty caption": 1, "sample without an image": 1}),
     (["1.cls", "1.jpg", "1.txt", "1.npy", "2.seg.png.npy", "2.jpg", "2.txt", "._2.jpg", ".DS_Store"], ["1", "2"], {}),
     (["1.jpg", "1.txt", "x.mp3", "readme", "2.jpg", "2.txt", "3.mp4"], ["1", "2"],
-     {"member of a tar file that is no image, text or metadata": 3}),
-    (["1.mp3"], [], {"member of a tar file that is no image, text or metadata": 1}),
+     {"member of a tar file that is not an image, text or metadata": 3}),
+    (["1.mp3"], [], {"member of a tar file that is not an image, text or metadata": 1}),
 ])  # fmt: skip
 def test_every_member_of_a_tar_is_used_or_counted(tmp_path, names, ids, skipped):
     members_tar(tmp_path / "data/00000.tar", names)

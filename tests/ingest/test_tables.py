@@ -315,7 +315,7 @@ TABLES = {
         "title", "p0.jpg coat", 2, "1 x row without a picture, an id or words"),
     # folders
     "folder": (folder_of("red_hat.jpg", "x.jpg", "@eaDir/x.jpg/y.jpg", "film.mp4"), "--captions=names",
-        "red_hat.jpg x.jpg", 0, "1 x file that is no picture (.mp4), first at {folder}/in/film.mp4"),
+        "red_hat.jpg x.jpg", 0, "1 x file that is not a picture (.mp4), first at {folder}/in/film.mp4"),
     "folder and table": (folder_of("red_hat.jpg", t_csv="image,caption\n"), "in/t.csv` that table", "red_hat.jpg", 0,
         "(.csv)"),
     "texts beside pictures": (folder_of("p0.jpg", "p1.webp", p0_de_txt="Hut", p0_txt="en=hat\n",

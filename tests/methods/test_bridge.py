@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
         file.write(b"half a block")
     again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
     again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
-    assert "4 are embedded already; reading the data up to what is new …" in capsys.readouterr().out
+    assert "4 are embedded already; reading the data up to the new texts …" in capsys.readouterr().out
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
     keys = np.array([7 * 9 % 31, 0], np.int64)
@@ -173,8 +173,20 @@ def test_a_damaged_folder_is_reported(tmp_path):
         open_teacher(str(tmp_path / "none"))
 
 
+def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
+    config = contract.toy_config(METHOD, method__cached=True, method__pivot="de", method__teacher="outside")
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
+    compile_model(model, complete(config))
+    assert list(model.training_parts()) == ["teacher_digest"]
+    model.outside_teacher = Teacher("ff" * 8, embed)
+    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
+        model.completer(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
+
+
+@pytest.mark.slow  # tables of targets are tested above, each on its own
 def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
-    """Losses and gradients; and the checkpoint holds a digest in place of the teacher's weights."""
+    """Losses and gradients."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
     found, tokenizer, own = {}, toy_data.toy_tokenizer(), None
     for teacher in ("", "outside"):
@@ -195,10 +207,6 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
     np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
     one, other = (gradients for _, gradients in found.values())
     assert contract.largest_difference(one, other) < 2e-3 * contract.scale(one)
-    assert list(model.training_parts()) == ["teacher_digest"]
-    model.outside_teacher = Teacher("ff" * 8, own)
-    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
-        model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 
 @pytest.mark.slow
@@ -254,7 +262,7 @@ def test_a_target_of_zeros_has_no_gradient():
     )
     for key, moves in ((1, True), (2, False)):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.math.l2_normalize(text, axis=1) * table.take(tf.constant([key], tf.int64)))
+            loss = tf.reduce_sum(tf.math.l2_normalize(text, axis=1) * table.look_up(tf.constant([key], tf.int64)))
         assert bool(np.any(tape.gradient(loss, text).numpy())) == moves
 
 
@@ -285,7 +293,7 @@ def test_neighbours_are_centred_on_the_known_texts():
     head = NeighboursHead(keras.layers.Activation("linear"), 2, 2, name="image_text_head")
     states, vectors = np.array([[1.6, 1.2], [0.4, -0.3]], "f"), np.eye(2, dtype="f")
     head(states)
-    head.take(states, vectors)
+    head.set_known(states, vectors)
     head.temperature.assign(2.0 / np.log(3.0))  # cosines of 1 and -1: weights of 3 to 1
     np.testing.assert_allclose(head.known, [[0, 1], [0, -1]], atol=1e-6)
     np.testing.assert_allclose(head(states), [[0.75, 0.25], [0.25, 0.75]], atol=1e-6)
@@ -302,7 +310,7 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
         head = NeighboursHead(keras.layers.Activation("linear"), 8, 4, name="image_text_head")
         head(known[:1])
         head.temperature.assign(0.01)
-        head.take(known, vectors)
+        head.set_known(known, vectors)
         found[visited] = head(known[:50] + 0.01).numpy()
     np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
     assert 0 < np.abs(found[40] - found[0]).max() < 0.01

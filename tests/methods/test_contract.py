@@ -238,8 +238,8 @@ def test_methods_are_found_by_their_modules():
     ("no_such_module:Method", "cannot be imported"),
     ("outside_method:Missing", "cannot be imported"),
     ("contract:toy_config", "not a subclass of"),
-    (":Method", "is no name of a class"),
-    (".method:Method", "is no name of a class"),
+    (":Method", "is not the name of a class"),
+    (".method:Method", "is not the name of a class"),
 ])  # fmt: skip
 def test_what_is_not_a_method_is_reported(name, message):
     with pytest.raises(UserError, match=message):

@@ -215,7 +215,7 @@ def completed(tmp_path, **fields):
     config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
     model, tokenizer = contract.build(config), toy_data.toy_tokenizer()
     batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
-    return model, tf.function(model.completer(config, tokenizer, tmp_path), autograph=False)(batch)
+    return model, model.completer(config, tokenizer, tmp_path)(batch)
 
 
 def taught(model, batch, name):
@@ -258,7 +258,7 @@ def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
 
 def test_an_id_without_a_target_ends_the_run():
     table = targets.TargetTable(np.array([5, 2]), np.eye(2, dtype=np.float32))
-    np.testing.assert_array_equal(table.take(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(table.look_up(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
     for unknown in (3, 9):
         with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):
             tf.function(table.take)(tf.constant([unknown], tf.int64))
@@ -381,5 +381,5 @@ def test_data_without_the_pivot_is_reported(tmp_path):
     with pytest.raises(UserError, match="No text pair has one side in method.pivot=sw"):
         streamed(config, "text_text")
     config.data.text_pairs = "co_captions_across_languages"
-    with pytest.raises(UserError, match="draws languages, and a target is in those of method.pivot: use files"):
+    with pytest.raises(UserError, match="draws languages, and a target is in method.pivot's languages: use files"):
         streamed(config, "text_text")

@@ -16,7 +16,7 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 from mural_tf.data import records
 from mural_tf.data.vectors import read_rows, vector_files
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import take
+from mural_tf.fingerprint import take_fingerprint
 from mural_tf.search import changes, collect, commands, database, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
@@ -32,7 +32,7 @@ def model(monkeypatch, tmp_path):
     """A model folder, and what is loaded from it."""
     (tmp_path / "model").mkdir()
     loaded = ColorEmbedder()
-    monkeypatch.setattr(embed, "load_model", lambda *_: (loaded, take(loaded)))
+    monkeypatch.setattr(embed, "load_model", lambda *_: (loaded, take_fingerprint(loaded)))
     return loaded
 
 
@@ -83,7 +83,7 @@ def test_texts(tmp_path, model):
     assert described["skipped"] == {"Text that is not UTF-8": {"count": 1, "first": f"{tmp_path}/texts.tsv:301"}}
     assert described["left_out"]["repeated"]["count"] == 400 - len(found)
     assert (output / "skipped.tsv").read_text() == f"Text that is not UTF-8\t{tmp_path}/texts.tsv:301\n"
-    assert described["made_by"]["identity"] == str(take(model)) and described["made_by"]["step"] == 7
+    assert described["made_by"]["identity"] == str(take_fingerprint(model)) and described["made_by"]["step"] == 7
     assert "tests" not in embed.describe(output) and f"{len(found):,} texts in" in embed.describe(output)
     assert sorted(path.name for path in tmp_path.glob(".out*")) == [".out.lock"]
 
@@ -149,7 +149,7 @@ def test_another_model_does_not_go_on(tmp_path, monkeypatch):
         run(tmp_path, sources)
     (next((tmp_path / ".out.embedding" / "parts").glob("*.json"))).unlink()
     other = ColorEmbedder(seed=1)
-    monkeypatch.setattr(embed, "load_model", lambda *_: (other, take(other)))
+    monkeypatch.setattr(embed, "load_model", lambda *_: (other, take_fingerprint(other)))
     with pytest.raises(UserError, match="unfinished work in .* was made by the model colors at step 7"):
         run(tmp_path, sources)
     (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too

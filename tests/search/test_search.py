@@ -13,7 +13,7 @@ from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import TEXTS as PROBES
-from mural_tf.fingerprint import Fingerprint, take
+from mural_tf.fingerprint import Fingerprint, take_fingerprint
 from mural_tf.metrics import top_k
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
@@ -320,7 +320,7 @@ def test_two_processes_do_not_change_one_index(shared, tmp_path):
 
 def test_items_survive_the_database():
     item = Item("bild \ud800\n名\0", "/x", 12, (("ja", "赤\u2028い"), ("de", "")), "", {"z": "\udc00", "a": ""})
-    opened = Index([item, Item("b")], np.eye(2, dtype=np.float32), take(ColorEmbedder()))
+    opened = Index([item, Item("b")], np.eye(2, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert opened.describe(0) == item and list(opened.describe(0).fields) == ["z", "a"]
     assert list(opened.items) == [item.name, "b"] and list(opened.table) == [item, Item("b")]
 
@@ -329,14 +329,14 @@ def test_items_survive_the_database():
 
 
 def test_fingerprints_tell_models_apart_not_their_rounding():
-    one = take(ColorEmbedder())
+    one = take_fingerprint(ColorEmbedder())
     close = Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
     one.check(close, "It")
     assert one.distance(one) < 1e-6
     # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
     a, b = (Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
     assert abs(a.distance(b) - 0.2) < 1e-6
-    for other in (take(ColorEmbedder(seed=1)), a):
+    for other in (take_fingerprint(ColorEmbedder(seed=1)), a):
         with pytest.raises(UserError, match="It was made by the model colors at step 7"):
             one.check(other, "It")
 
@@ -354,9 +354,9 @@ def test_models_without_pictures_have_a_fingerprint(tower):
             return np.stack([np.frombuffer(image, "<f4") for image in images])
 
     Model.config.image_tower.update(dict(name=tower, feature_size=8))
-    probes = take(Model()).probes
+    probes = take_fingerprint(Model()).probes
     assert probes.shape == (len(PROBES) + (2 if tower == "features" else 0), 8)
-    assert take(Model()).distance(take(Model())) < 1e-6
+    assert take_fingerprint(Model()).distance(take_fingerprint(Model())) < 1e-6
 
 
 # --- queries and commands

@@ -12,7 +12,7 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import take
+from mural_tf.fingerprint import take_fingerprint
 from mural_tf.search import changes, collect, commands, database, index
 from mural_tf.search.collect import FIELDS
 from mural_tf.search.database import table_of
@@ -180,7 +180,7 @@ def test_numbers_and_dates_are_compared():
 
 def test_facets_count_values_and_know_the_ends_of_numbers():
     items = [Item(str(n), fields={"half": str(n % 2), "price": f"{n} €", "id": f"x{n}"}) for n in range(60)]
-    index = Index(items, np.eye(60, 3, dtype=np.float32) + 0.0, take(ColorEmbedder()))
+    index = Index(items, np.eye(60, 3, dtype=np.float32) + 0.0, take_fingerprint(ColorEmbedder()))
     ends = {"least": "0 €", "most": "59 €"}
     assert index.facets() == {"half": {"values": {"0": 30, "1": 30}}, "price": ends, "id": {}}
     below = index.facets(parse_filters(["price<3"]))
@@ -217,7 +217,7 @@ def test_the_terminal_and_programs_get_captions_and_fields(opened):
 
 def test_what_others_wrote_does_not_command_the_terminal():
     item = Item("a\x1b[31m\nb", captions=(("en", "x" * 200 + "\u202e"), ("de", "\x9bK")), fields={"f": "\ud800\r"})
-    opened = Index([item], np.eye(1, 3, dtype=np.float32), take(ColorEmbedder()))
+    opened = Index([item], np.eye(1, 3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     for language in ("en", "de"):
         (line,) = to_lines(opened, search(opened, ColorEmbedder(), [Query("red", language)], 1)[0])[1:]
         assert line.encode() and not any(c < " " or "\x7f" <= c < "\xa0" for c in line) and len(line) < 150

@@ -11,7 +11,7 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf import text_files
 from mural_tf.errors import UserError
-from mural_tf.progress import telling
+from mural_tf.progress import announcing
 from mural_tf.search import changes, collect, item_table
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
@@ -72,14 +72,14 @@ def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
         '<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"><rect width="8" height="8" fill="#0000fa"/></svg>'
     )
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
-    with telling():
+    with announcing():
         made = Index.build(tmp_path / "index", ColorEmbedder(), [folder])
     assert sorted(made.items) == ["drawing.svg", "red.png"]
     assert np.abs(made.embeddings[list(made.items).index("drawing.svg")] - [0, 0, 1]).max() < 0.02
     assert "phone.heic\tHEIC picture: `pip install pillow-heif`" in (tmp_path / "index/skipped.tsv").read_text()
     said = capsys.readouterr()
     lines = [line for line in (said.out + said.err).splitlines() if line.startswith("Not taken: ")]
-    for words in ("5 x picture that is hidden", "1 x file that is no picture (.mp4)", "(.pdf)", "(.CR2)"):
+    for words in ("5 x picture that is hidden", "1 x file that is not a picture (.mp4)", "(.pdf)", "(.CR2)"):
         assert any(words in line for line in lines), lines
 
 

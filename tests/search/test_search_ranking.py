@@ -14,7 +14,7 @@ from mural_tf.errors import UserError
 from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import commands, ranking, strangers, words
 from mural_tf.search.database import table_of
-from mural_tf.search.index import Index, load_index, take
+from mural_tf.search.index import Index, load_index, take_fingerprint
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json
 
@@ -65,7 +65,7 @@ class Letters:
 @pytest.fixture(scope="module")
 def index():
     vectors = np.array([[0, 0, 1], [0, 1, 0], [0.6, 0.8, 0], [1, 0, 0]], np.float32)
-    made = Index(ITEMS, vectors, take(TwoHeads()))
+    made = Index(ITEMS, vectors, take_fingerprint(TwoHeads()))
     texts = [text for item in ITEMS for _, text in item.captions]
     made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
     return made
@@ -191,7 +191,7 @@ def test_pictures_that_look_the_same_are_one_hit():
     same = (("en", "x"),)
     items = [Item("1", captions=same), Item("2", captions=same), Item("3", captions=(("en", "y"),)), Item("4")]
     vectors = np.array([[1, 0, 0], [0.99999, 0.004, 0], [1, 0, 0], [0, 1, 0]], np.float32)
-    made = Index(items, vectors, take(ColorEmbedder()))
+    made = Index(items, vectors, take_fingerprint(ColorEmbedder()))
     result = search(made, ColorEmbedder(), [Query("red", right=("2",))], 4)[0]
     assert [(hit.name, hit.alike) for hit in result.hits] == [("1", 1), ("3", 0), ("4", 0)]
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
@@ -250,7 +250,7 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
 
 def test_names_of_files_are_words_where_nothing_describes_pictures():
     items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("a/flower3.png")]
-    made = Index(items, np.eye(3, dtype=np.float32), take(ColorEmbedder()))
+    made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
     assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
 
@@ -263,7 +263,7 @@ def test_vectors_of_texts_are_not_outvoted_by_their_letters():
     """A question in another language shares a word with the wrong text."""
     items = [Item("red"), Item("a rotten apple"), *(Item(f"{number:04}") for number in range(40))]
     vectors = np.eye(3, dtype=np.float32)[[0, 1, *[2] * 40]]
-    texts, question = Index(items, vectors, take(TwoHeads()), "texts"), "rot wie eine Tomate"
+    texts, question = Index(items, vectors, take_fingerprint(TwoHeads()), "texts"), "rot wie eine Tomate"
     vector = np.array([[1, 0, 0]], np.float32)
     (one,) = ranking.rank_all(texts, [question], vector, None)
     assert list(one.lists) == ["texts", "words"] and list(one.lists["words"]) == [1]
@@ -310,11 +310,11 @@ def test_strangers_do_not_see_what_holds_the_answer():
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
     items.append(Item("alone", captions=(("en", "a green one"),)))
     vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
-    made = Index(items, vectors, take(TwoHeads()))
+    made = Index(items, vectors, take_fingerprint(TwoHeads()))
     texts = [text for item in items for _, text in item.captions]
     made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
     assert strangers.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
-    asked = strangers.ask(made, Index(items, vectors, take(TwoHeads())), TwoHeads())
+    asked = strangers.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
     assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
     for one in asked:  # by the caption in the other language alone, of which the number is the question's
         assert not one.ranked.whole and one.ranked.lists["words"].get(one.target, (1, 0.0))[1] < 0.7
@@ -325,7 +325,7 @@ def test_strangers_do_not_see_what_holds_the_answer():
 def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
     vectors = unit(np.random.default_rng(0).standard_normal((30, 3)))
     items = [Item(f"p{n}") for n in range(30)]
-    made = Index(items[:20], vectors[:20], take(ColorEmbedder()))
+    made = Index(items[:20], vectors[:20], take_fingerprint(ColorEmbedder()))
     outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
     (one,) = strangers.ask(made, outside, ColorEmbedder())
     (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})

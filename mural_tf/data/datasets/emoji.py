@@ -7,7 +7,7 @@ languages are unequal: training captions exist for all emoji in the well-resourc
 in every other language, while translation pairs exist for all of them.
 
     image_text/train   one record per emoji and training style (Noto, Twemoji, OpenMoji): its captions in all
-                       languages that have one for this emoji in training; the same ones in all three styles
+                       languages that have a caption for this emoji in training; the same captions in all three styles
     image_text/test    1,000 EmojiOne drawings chosen by a fixed hash, with their names in all languages
     image_text/dev     the other EmojiOne drawings, likewise
     text_pairs/train   English with every other language: all emoji names, and the names of languages, territories,
@@ -16,7 +16,7 @@ in every other language, while translation pairs exist for all of them.
 What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
-no language but the well-resourced ones has a translation pair or a training caption, and evaluation measures apart how
+only the well-resourced languages have a translation pair or a training caption, and evaluation measures apart how
 well their names find the pictures. All else is as without. In a build with *one language* a training picture has
 captions in one language alone, chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only what pictures
 have in common tells that two languages speak of the same.
@@ -139,12 +139,12 @@ def build_emoji(
       keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
         "<emoji>:keywords", wherever there is one of the name.
       progress: show bars.
-      held_out_names: leave names out of training, see above; which ones does not depend on the seed.
+      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
       one_language: training captions of each emoji in one language alone.
       locale_names: text pairs also of names of languages, territories, scripts and variants.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
-    The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
+    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. What an
     interrupted build left is removed by the next one.
 
     Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
@@ -228,8 +228,8 @@ def choose_held_out(test: set[str]) -> set[str]:
 def without_held_out(names: Names, held_out: set[str]) -> Names:
     """Returns the names without the names of `held_out`, which well-resourced languages keep."""
     return {
-        language: {k: v for k, v in of_language.items() if language in WELL_RESOURCED or k not in held_out}
-        for language, of_language in names.items()
+        language: {k: v for k, v in texts.items() if language in WELL_RESOURCED or k not in held_out}
+        for language, texts in names.items()
     }
 
 
@@ -239,11 +239,11 @@ def captioned_in_training(names: Names, seed: int) -> Names:
     Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
     """
     chosen = {}
-    for language, of_language in names.items():
-        keys = sorted(of_language, key=lambda key: _hash("caption", seed, language, key))
+    for language, texts in names.items():
+        keys = sorted(texts, key=lambda key: _hash("caption", seed, language, key))
         if language not in WELL_RESOURCED:
             keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
-        chosen[language] = {key: of_language[key] for key in keys}
+        chosen[language] = {key: texts[key] for key in keys}
     return chosen
 
 
@@ -253,13 +253,13 @@ def one_language_each(captions: Names, seed: int) -> Names:
     for language in sorted(captions):
         for key in captions[language]:
             languages[key].append(language)
-    chosen = {key: min(known, key=lambda x: _hash("language", seed, x, key)) for key, known in languages.items()}
+    chosen = {key: min(with_name, key=lambda x: _hash("language", seed, x, key)) for key, with_name in languages.items()}
     return {x: {key: name for key, name in names.items() if chosen[key] == x} for x, names in captions.items()}
 
 
 def restricted(names: Names, emoji: set[str]) -> Names:
     """Returns the names of `emoji` only."""
-    return {language: {k: v for k, v in of_language.items() if k in emoji} for language, of_language in names.items()}
+    return {language: {k: v for k, v in texts.items() if k in emoji} for language, texts in names.items()}
 
 
 def image_text_records(
@@ -274,8 +274,8 @@ def image_text_records(
     `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
     """
     by_emoji: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
-    for language, of_language in captions.items():
-        for key, entry in of_language.items():
+    for language, entries in captions.items():
+        for key, entry in entries.items():
             by_emoji[key].append((entry.name, language, f"{key}:name"))
             keywords = ", ".join(entry.keywords)
             if keyword_captions and keywords not in ("", entry.name):
@@ -295,10 +295,10 @@ def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int)
     one that does not was left untranslated.
     """
     pairs = []
-    for language, of_language in names.items():
+    for language, entries in names.items():
         if language == "en":
             continue
-        for key, entry in of_language.items():
+        for key, entry in entries.items():
             pairs.append(TextPair(names["en"][key].name, "en", entry.name, language, f"{key}:name"))
         for code, name in locale_names[language].items():
             english = locale_names["en"].get(code)
@@ -347,7 +347,7 @@ def read_emoji_names(
 
     `languages` "core" reads only the locales of the two groups, "all" every one.
 
-    The first has the single emoji, the second the composed ones (flags, keycaps, families); none is in both.
+    The first has the single emoji, the second the composed emoji (flags, keycaps, families); no emoji is in both.
     A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
     """
     names: dict[str, dict[str, EmojiName]] = {}
@@ -357,11 +357,11 @@ def read_emoji_names(
             locale = path.split("/")[1]
             if languages == "core" and locale not in CORE:
                 continue
-            of_locale = names.setdefault(locale, {})
+            locale_names = names.setdefault(locale, {})
             for emoji, entry in parse_json(content, tarball, path)[folder].get("annotations", {}).items():
                 if entry.get("tts"):
                     keywords = tuple(entry.get("default", ()))
-                    of_locale.setdefault(key_of_text(emoji), EmojiName(", ".join(entry["tts"]), keywords))
+                    locale_names.setdefault(key_of_text(emoji), EmojiName(", ".join(entry["tts"]), keywords))
     return names
 
 
@@ -370,14 +370,14 @@ def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str
 
     Names of languages, territories, scripts and language variants. An entry that only repeats its code is not a name.
     """
-    files = tuple(f"{kind}.json" for kind in _LOCALE_NAME_KINDS)
+    files = tuple(f"{group}.json" for group in _LOCALE_NAME_KINDS)
     members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))
     names: dict[str, dict[str, str]] = {locale: {} for locale in locales}
     for path, content in sorted(members.items()):
-        locale, kind = path.split("/")[1], path.split("/")[2].removesuffix(".json")
+        locale, group = path.split("/")[1], path.split("/")[2].removesuffix(".json")
         if locale in names:
-            entries = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"].get(kind, {})
-            names[locale].update({f"{kind}:{code}": name for code, name in entries.items() if name != code})
+            entries = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"].get(group, {})
+            names[locale].update({f"{group}:{code}": name for code, name in entries.items() if name != code})
     return names
 
 
@@ -456,13 +456,13 @@ def draw_all(
 
     One process does: the 7,087 drawings take a few seconds.
     """
-    found = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
+    drawings_by_style = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
-    total = sum(len(files) for files in found.values())
+    total = sum(len(files) for files in drawings_by_style.values())
     with tqdm(total=total, desc="Drawing emoji", unit="drawing", disable=not progress) as bar:
         for style, tarball in styles:
             drawings[style.name] = {}
-            for key, content in found[style.name].items():
+            for key, content in drawings_by_style[style.name].items():
                 try:
                     drawings[style.name][key] = draw(content, style.suffix)
                 except (OSError, ValueError) as error:

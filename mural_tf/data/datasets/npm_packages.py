@@ -78,10 +78,10 @@ def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
     """Fetches into a scratch folder, verifies, and moves the tarball to its path; the caller holds the lock."""
     with scratch_folder(path.parent / "fetching") as folder:
         tarball = fetch(package, folder)
-        found = integrity_of(tarball)
-        if found != package.integrity:
+        integrity = integrity_of(tarball)
+        if integrity != package.integrity:
             raise UserError(
-                f"{package} failed its integrity check: expected {package.integrity}, the download has {found}. "
+                f"{package} failed its integrity check: expected {package.integrity}, the download has {integrity}. "
                 "It was not kept; the registry or a proxy serves another file than the pinned one."
             )
         publish(tarball, path)
@@ -129,7 +129,7 @@ def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> 
     """Returns path -> content of the regular files for which `wanted(path)`, read in memory.
 
     Paths are relative to the archive's top folder ("package/"). Nothing is written to disk. Members that are not
-    regular files (links, devices, folders) and those with absolute paths or `..` are ignored.
+    regular files (links, devices, folders) and members with absolute paths or `..` are ignored.
 
     Raises `UserError` for a damaged archive or a wanted file above `MAX_MEMBER_BYTES`.
     """

@@ -132,8 +132,8 @@ def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progre
         records[split].append(_image_record(name, scene, languages, image_size, random.Random(f"{name} {seed}")))
     pairs = _text_pairs(train[:images])
     random.Random(f"pairs {seed}").shuffle(pairs)
-    for split, of_split in records.items():
-        write_records(folder, IMAGE_TEXT, split, of_split)
+    for split, split_records in records.items():
+        write_records(folder, IMAGE_TEXT, split, split_records)
     write_records(folder, TEXT_PAIRS, "train", pairs)
     return _describe(records, pairs)
 
@@ -241,7 +241,7 @@ def captions(scene: Scene, language: str) -> tuple[str, ...]:
 
 
 def _table(words: str) -> dict[str, str]:
-    """Reads "red=rot green=grün"; an underscore stands for a space."""
+    """Reads "red=rot green=grün"; an underscore means a space."""
     return {key: word.replace("_", " ") for key, word in (entry.split("=") for entry in words.split())}
 
 

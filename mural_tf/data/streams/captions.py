@@ -29,12 +29,12 @@ class ClozeCaptions(Stream):
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
         """Ids and tokens and, with a cloze task, masked tokens."""
-        found, own = self.caption(items), self.settings.own
+        caption, own = self.caption(items), self.settings.own
         if not own.cloze_weight:
-            return found
+            return caption
         if self.settings.cached_texts:
             raise UserError("text_tower.cached=True: a cloze task masks tokens, whose states are not made before.")
-        return {**found, "cloze": mask_tokens(found["caption"], self.texts.tokenizer, own.cloze_share, seed)}
+        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 
 class Captions(ClozeCaptions):
@@ -44,15 +44,15 @@ class Captions(ClozeCaptions):
     with_pictures = False
 
     def finish(self, items, seed):
-        found = self.cloze_caption(items, seed)
-        return {name: value for name, value in found.items() if name != "image_id"}
+        values = self.cloze_caption(items, seed)
+        return {name: value for name, value in values.items() if name != "image_id"}
 
 
 MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
 
 
 def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the tokens with some pieces masked, and what stood there.
+    """Returns the tokens with some pieces masked, and the original pieces.
 
     Args:
       tokens: int32 [B, T] each, as the tokenizer gives them.
@@ -62,7 +62,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
     Returns:
       The tokens' three tensors, and [B, K] with K = ceil(share · (T - 2)), at least 1: `places` int32, where the
-      pieces stand; `targets` int32, what they are; `weights` float32, 1 where there is one to predict.
+      pieces are; `targets` int32, the pieces' ids; `weights` float32, 1 at places with a piece to predict.
     """
     ids = tokens["input_word_ids"]
     draws = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
@@ -77,11 +77,11 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     weights = tf.cast(tf.cast(rank, tf.float32)[None, :] < wanted[:, None], tf.float32)  # [B, K]
     targets = tf.gather(ids, places, batch_dims=1)
 
-    kind = tf.random.stateless_uniform(tf.shape(places), draws[1])
+    draw = tf.random.stateless_uniform(tf.shape(places), draws[1])
     ordinary = [i for i in range(tokenizer.vocabulary_size) if i not in set(tokenizer.special_ids)]
     chosen = tf.random.stateless_uniform(tf.shape(places), draws[2], 0, len(ordinary), tf.int32)
     other = tf.gather(tf.constant(ordinary, tf.int32), chosen)
-    written = tf.where(kind < MASKED, tokenizer.mask_id, tf.where(kind < MASKED + RANDOM, other, targets))
+    written = tf.where(draw < MASKED, tokenizer.mask_id, tf.where(draw < MASKED + RANDOM, other, targets))
     written = tf.where(weights > 0, written, targets)
     rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(places))
     masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, places], axis=2), written)

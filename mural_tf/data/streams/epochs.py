@@ -14,8 +14,8 @@
 - A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
 - There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
 - An epoch ends with an empty item, `END_OF_EPOCH`; the next one begins with the files in another order.
-- Work is done in blocks, because in `tf.data` the call of a function costs more than what it does here.
-- `scan` is `map` with a state that goes from block to block: the `Begin` of what comes next, or the tally of problems.
+- Work is done in blocks, because in `tf.data` the call of a function costs more than its work here.
+- `scan` is `map` with a state that goes from block to block: the next block's `Begin`, or the tally of problems.
 - Inside a pipeline epoch and offset are one number, epoch · 2^40 + offset.
 """
 
@@ -56,7 +56,7 @@ class Begin(NamedTuple):
     group: the group's number in the epoch.
     turn: the slot, a file of the group, whose turn is first.
     begins: int64 [CYCLE], the byte in each slot.
-    counts: int64 [CYCLE], how many records stand before that byte.
+    counts: int64 [CYCLE], how many records precede that byte.
     """
 
     items: tf.Tensor
@@ -167,20 +167,20 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     Files are read in `order`, int64 [files]; a record that cannot be parsed is an item.
     """
 
-    def of_group(group):
+    def blocks_of_group(group):
         chosen = order[group * CYCLE : (group + 1) * CYCLE]
         is_first = tf.equal(group, begin.group)
         turn, begins, counts = (tf.where(is_first, value, 0) for value in begin[2:])
         read = read_group(files, chosen, turn, begins, counts).batch(BLOCK)
         before, in_all = (tf.reduce_sum(tf.gather(files.sizes, some)) for some in (order[: group * CYCLE], order))
-        of_block = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(of_block).repeat(), read))
+        labels = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(labels).repeat(), read))
 
     def parse_block(group, block):
         return {**_parse_block(block, parse), "group": group, "record": {n: block[n] for n in ("slot", "end", "count")}}
 
     groups = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
-    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(of_group)
+    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(blocks_of_group)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
@@ -188,7 +188,7 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     """Returns where the next block begins, and the block's items in as many copies as `copies` says.
 
     The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
-    has if those of the bytes that are still to be read are like those so far.
+    has if the rest of its bytes has items as the bytes read so far.
     """
     begin, block = Begin.of(begin), dict(block)
     group, record = block.pop("group"), block.pop("record")
@@ -203,13 +203,13 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     count = tf.size(block["problem"], tf.int64)
     is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
     block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
-    place = record["slot"][:, None]
+    slot = record["slot"][:, None]
     after = Begin(
         begin.items + count,
         group["number"],
         (record["slot"][-1] + 1) % group["slots"],
-        tf.tensor_scatter_nd_max(begin.begins, place, record["end"]),
-        tf.tensor_scatter_nd_max(begin.counts, place, record["count"]),
+        tf.tensor_scatter_nd_max(begin.begins, slot, record["end"]),
+        tf.tensor_scatter_nd_max(begin.counts, slot, record["count"]),
     )
     read = tf.cast(group["before"] + tf.reduce_sum(after.begins), tf.float64)
     in_epoch = tf.cast(after.items, tf.float64) * tf.cast(group["in_all"], tf.float64) / tf.maximum(read, 1.0)
@@ -224,8 +224,8 @@ def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shu
     begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
     items = tf.data.Dataset.zip(window)
     if shuffled:
-        of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-        seed = tf.random.stateless_uniform([], of_window, 0, np.iinfo(np.int64).max, tf.int64)
+        window_seed = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
+        seed = tf.random.stateless_uniform([], window_seed, 0, np.iinfo(np.int64).max, tf.int64)
         items = items.shuffle(size, seed, reshuffle_each_iteration=False)
     return tf.data.Dataset.zip((begin.repeat(), items))
 
@@ -260,7 +260,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
-    """Returns all elements, of which there may be none, as one, {name: [elements, …]}."""
+    """Returns all elements, zero or more, as one, {name: [elements, …]}."""
     blocks = elements.batch(np.iinfo(np.int64).max)
     none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), blocks.element_spec)
     return blocks.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
@@ -286,14 +286,14 @@ def usable_items(
 
     Args:
       items: of `endless_items`.
-      decode: from (item, position) to what the item becomes, as `Stream.decode`; `None`: it stays.
+      decode: from (item, position) to the decoded item, as `Stream.decode`; `None`: items stay as they are.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of an epoch; see `_too_many`.
       used: how many items were used before.
 
     Returns:
       Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
-      "tally" of what was read up to each, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
+      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
       takes.
     """
 
@@ -302,16 +302,16 @@ def usable_items(
         return *_decode_block(places, items, decode), begins
 
     def keep(state, block):
-        (tally, used), (kept, rows, found, begins) = state, block
-        tallies = _tallies(tally, found)
-        is_end = tf.equal(found["problem"], END_OF_EPOCH)
+        (tally, used), (kept, rows, origins, begins) = state, block
+        tallies = _tallies(tally, origins)
+        is_end = tf.equal(origins["problem"], END_OF_EPOCH)
         at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
         stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
         with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
         kept, rows = _rows(kept, usable), tf.gather(rows, usable)
-        counted = {"position": positions(tf.gather(found["place"], rows)), "tally": tf.gather(tallies, rows)}
+        counted = {"position": positions(tf.gather(origins["place"], rows)), "tally": tf.gather(tallies, rows)}
         uses = used + 1 + tf.range(tf.size(rows, tf.int64))
         counted.update(begin=tf.gather(begins, rows), used=uses)
         return (tallies[-1], used + tf.size(rows, tf.int64)), {**kept, **counted}
@@ -328,10 +328,10 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
     """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} of all: what is counted."""
-    found = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
+    origins = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
     if decode is None:
         rows = tf.range(tf.size(places))
-        return dict(items), rows, {**found, "problem": items["problem"]}
+        return dict(items), rows, {**origins, "problem": items["problem"]}
 
     def decode_one(row, place, item):
         return {**decode(item, positions(place)), "row": row}
@@ -340,25 +340,25 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
-    return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
+    return decoded, rows, {**origins, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
 
 
-def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
+def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
-    is_kind = tf.equal(found["problem"][:, None], tf.constant(KINDS)[None, :])
-    is_end = tf.equal(found["problem"], END_OF_EPOCH)
-    lost = tf.where(is_end, tf.constant(0, tf.int64), found["lost"])
-    in_epoch = tf.where(is_end, found["place"] % EPOCH, found["in_epoch"])
+    is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])
+    is_end = tf.equal(origins["problem"], END_OF_EPOCH)
+    lost = tf.where(is_end, tf.constant(0, tf.int64), origins["lost"])
+    in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])
     skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
     sums = before[0, :2] + tf.cumsum(tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1))
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    places = tf.stack([tf.gather(found["file"], first), tf.gather(found["byte"], first)], axis=1)  # [kinds, 2]
-    places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], places, 0)
-    places = tf.where(before[1:, :1] > 0, before[1:, 1:], places)
-    places = tf.broadcast_to(places, tf.concat([tf.shape(counts), [2]], axis=0))
-    return tf.concat([sums[:, None], tf.concat([counts[..., None], places], axis=2)], axis=1)
+    first_places = tf.stack([tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1)  # [kinds, 2]
+    first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
+    first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
+    first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))
+    return tf.concat([sums[:, None], tf.concat([counts[..., None], first_places], axis=2)], axis=1)
 
 
 def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
@@ -417,8 +417,8 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
             "data.format for img2dataset's records."
         )
     if lost:
-        kind, place, count = lost[0]
-        raise UserError(f"No usable record in {len(files)} files: {count} x {kind}, first at {place}.")
+        fault, place, count = lost[0]
+        raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
     raise UserError(without)
 
 
@@ -444,14 +444,14 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
         return None
     folder = files[0].rsplit("/", 2)[0]
     described = records.describe_shards(folder)
-    found: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for name in files:
         shard = described.get(name[len(folder) + 1 :])
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
-            found[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
-    return dict(found)
+            counts[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
+    return dict(counts)
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
@@ -464,8 +464,8 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     table: collections.Counter[str] = collections.Counter()
     for block in one_pass(files, parse, ("problem", *keys)):
         is_lost = (block["problem"] != b"") & (block[keys[0]] == b"")
-        found = np.concatenate([block[key][~is_lost] for key in keys])
-        for name, count in zip(*np.unique(found, return_counts=True)):
+        languages = np.concatenate([block[key][~is_lost] for key in keys])
+        for name, count in zip(*np.unique(languages, return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
 

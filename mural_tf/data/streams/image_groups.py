@@ -1,6 +1,6 @@
 """An image and several of its captions, in several languages, as one item.
 
-Of I = train.image_text_batch / N images, with N the captions per image: "image", "image_id", and of I N captions, an
+A batch has I = train.image_text_batch / N images, with N captions each: "image", "image_id", and for I N captions, an
 image's in succession, "caption" (tokens), "caption_id" and "caption_language_id", the tokenizer's, -1 in empty places.
 
 In every epoch each image draws N of its captions, no caption twice and at most `captions_per_language` in a language;
@@ -23,14 +23,14 @@ class ImageGroups(Stream):
 
     fields = dict(
         captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
-        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+        captions_per_language=1,  # at most so many of them in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
     )
 
     def __init__(self, settings: Settings, texts: Texts):
-        places, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
-        if batch % places or not tokenizer.takes_languages or settings.data.format != "mural":
+        captions, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
+        if batch % captions or not tokenizer.takes_languages or settings.data.format != "mural":
             raise UserError(
-                f"method.captions_per_image={places} must divide train.image_text_batch={batch}, and needs "
+                f"method.captions_per_image={captions} must divide train.image_text_batch={batch}, and needs "
                 "text_tower.name='words' and data.format='mural'."
             )
         super().__init__(settings, texts)
@@ -100,8 +100,8 @@ def draw_captions(
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
     captions, languages = tf.gather(captions, order), tf.gather(languages, order)
-    place = tf.range(tf.size(order))
-    before = tf.logical_and(place[None, :] < place[:, None], tf.equal(languages[:, None], languages[None, :]))
+    rank = tf.range(tf.size(order))
+    before = tf.logical_and(rank[None, :] < rank[:, None], tf.equal(languages[:, None], languages[None, :]))
     kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
     empty = tf.fill([slots], "")
     return tuple(
@@ -111,5 +111,5 @@ def draw_captions(
 
 
 def captions_per_image(config: ConfigDict) -> int:
-    """Returns how many captions of an image a batch holds: of a method that takes these groups, else 1."""
+    """Returns the number of an image's captions in a batch: the method's number if it takes these groups, else 1."""
     return config.method.get("captions_per_image", 1)

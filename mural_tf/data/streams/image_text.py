@@ -4,4 +4,4 @@ from mural_tf.data.streams.stream import Stream
 
 
 class ImageText(Stream):
-    """What `Stream` is as it stands."""
+    """`Stream` itself, under the name of its records."""

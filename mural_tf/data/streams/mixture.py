@@ -1,8 +1,8 @@
 """What training reads: one folder, or several in proportions that the configuration names.
 
-`data.sources` holds {name: {"directory", "weight", "format"}}; without any, `data.directory` is the only one. Of the
-items of each stream a source gives the share weight / sum of weights, of those sources that have such items at all.
-Draws follow from the seed and from how many items were used, so that a run goes on with the draw that comes next.
+`data.sources` holds {name: {"directory", "weight", "format"}}; without sources, `data.directory` is the only source. A
+source gives the share weight / sum of weights of each stream's items; the sum is over the sources that have such items.
+Draws follow from the seed and from how many items were used, so that a run goes on with the next draw.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = ("mural", "img2dataset")
 DRAWS = 10_000  # in which every source has its share to the nearest one
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """A data folder with the proportion in which its items are drawn; the only one has the name ""."""
 
     name: str
@@ -36,13 +36,13 @@ class Source(NamedTuple):
         return records.list_files(self.directory, kind, "train")
 
 
-def training_sources(data: ConfigDict) -> list[Source]:
+def training_sources(data: ConfigDict) -> list[DataSource]:
     """Returns the sources that the configuration's `data` branch names; raises `UserError` for what cannot be there."""
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
     if not data.sources:
-        sources = [Source("", data.directory, 1.0, data.format)]
+        sources = [DataSource("", data.directory, 1.0, data.format)]
     else:
         sources = [_named(name, value) for name, value in sorted(data.sources.items())]
     for source in sources:
@@ -52,7 +52,7 @@ def training_sources(data: ConfigDict) -> list[Source]:
     return sources
 
 
-def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
+def sources_of(data: ConfigDict, kind: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources with training records of a kind, each with its files as tallies number them.
 
     Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
@@ -60,23 +60,23 @@ def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
     sources = training_sources(data)
     if len(sources) == 1:
         return [(sources[0], sources[0].files(kind))]
-    found = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
-    if not any(files for _, files in found):
+    with_files = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+    if not any(files for _, files in with_files):
         raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
-    return [(source, files) for source, files in found if files]
+    return [(source, files) for source, files in with_files if files]
 
 
-def _named(name: str, value) -> Source:
-    known = dict(directory=str, weight=(int, float), format=str)
+def _named(name: str, value) -> DataSource:
+    expected = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
     given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
-    fits = given.keys() == known.keys() and all(isinstance(given[key], kind) for key, kind in known.items())
+    fits = given.keys() == expected.keys() and all(isinstance(given[key], value_type) for key, value_type in expected.items())
     if not fits or not 0 < given["weight"] < math.inf:
         raise UserError(
             f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
             f"format ({' or '.join(FORMATS)})."
         )
-    return Source(name, given["directory"], float(given["weight"]), given["format"])
+    return DataSource(name, given["directory"], float(given["weight"]), given["format"])
 
 
 def mixed(
@@ -102,8 +102,8 @@ def mixed(
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [
-        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": one.unbatch()})
-        for number, one in enumerate(usable)
+        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": batches.unbatch()})
+        for number, batches in enumerate(usable)
     ]
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
     return drawn.map(lambda drawn: {**drawn["item"], "source": drawn["source"]})
@@ -113,6 +113,6 @@ def _shares(weights: Sequence[float], total: int) -> np.ndarray:
     """Returns whole numbers that sum to `total` in proportion to weights, at least 1 each: largest remainders."""
     exact = np.asarray(weights) / np.sum(weights) * total
     counts = np.maximum(np.floor(exact), 1).astype(int)
-    for place in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
-        counts[place] += 1
+    for index in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
+        counts[index] += 1
     return counts

@@ -3,9 +3,9 @@
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each. A
 stream is a file of this folder, and `stream.py` says what one is.
 
-A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; those that cannot be
-used are dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
-augmented and whose texts are tokenized. Of several input pipelines (hosts of a TPU, workers) each reads its share of
+A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; unusable items are
+dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
+augmented and whose texts are tokenized. Each of several input pipelines (hosts of a TPU, workers) reads its share of
 the files and makes its rows of the global batch.
 """
 
@@ -32,7 +32,7 @@ from mural_tf.data.streams.epochs import (
     start_of,
     usable_items,
 )
-from mural_tf.data.streams.mixture import Source, mixed, sources_of
+from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 from mural_tf.errors import UserError
 
@@ -60,9 +60,9 @@ def training_batches(
 
     Returns:
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
-      ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is that of the batch's
-      last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts
-      what was read and skipped up to there (`skipped.py`).
+      ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
+      batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
+      counts what was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     no_state = np.asarray(unusable, np.int64)
@@ -90,20 +90,20 @@ def stream_of(
     name: str,
     config: ConfigDict,
     texts: Texts,
-    source: Source | None = None,
+    source: DataSource | None = None,
     seed: int | None = None,
     pipelines: int = 1,
     unusable: np.ndarray | None = None,
 ) -> Stream:
     """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
-    kind, data = stream_class(name), ConfigDict(config.data)
+    stream, data = stream_class(name), ConfigDict(config.data)
     if source is not None:
         data.directory, data.format = source.directory, source.format
     seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
-    own = ConfigDict({name: config.method.get(name, default) for name, default in kind.fields.items()})
+    own = ConfigDict({name: config.method.get(name, default) for name, default in stream.fields.items()})
     unusable = np.zeros(0, np.int64) if unusable is None else unusable
     cached = config.text_tower.cached
-    return kind(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
+    return stream(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -111,7 +111,7 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train[stream_class(stream).batch_field]
 
 
-def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
+def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
     return sources_of(data, stream_class(stream).kind(data))
 
@@ -120,9 +120,9 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
     """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
-        kind = stream_of(stream, config, texts, source)
-        key, languages = kind.language_key, [name.encode() for name in kind.languages]
-        for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+        reader = stream_of(stream, config, texts, source)
+        key, languages = reader.language_key, [name.encode() for name in reader.languages]
+        for block in one_pass(files, reader.parse, tuple(dict.fromkeys((*names, key, "problem")))):
             wanted = block["problem"] == b""
             if languages:
                 wanted &= np.isin(block[key], languages)
@@ -130,7 +130,7 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
 
 
 def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, unusable: np.ndarray):
-    """Returns what are to be a stream's batches, {name: [B, …]}, from just after its places, and what finishes one."""
+    """Returns a stream's unfinished batches, {name: [B, …]}, after its places, and the function that finishes them."""
     sources, seed = stream_sources(config.data, name), config.seed
     places = np.stack([start_of(0)] * len(sources)) if places is None else places
     usable = []
@@ -151,13 +151,13 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
 
     def finish(items):
         epoch, offset = tf.unstack(items["position"][0])
-        of_batch = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
-        return {**stream.finish(items, of_batch), **_progress(name, items, len(sources))}
+        batch_seed = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
+        return {**stream.finish(items, batch_seed), **_progress(name, items, len(sources))}
 
     return batches, finish
 
 
-def part_name(stream: str, source: Source) -> str:
+def part_name(stream: str, source: DataSource) -> str:
     """Returns how a source's part of a stream is called in messages and logs."""
     return f"{stream}/{source.name}" if source.name else stream
 
@@ -167,16 +167,16 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     if sources == 1:
         places, tallies = place_of_last(items)[None], items["tally"][-1:]
     else:
-        of_sources = []
+        by_source = []
         for number in range(sources):
             rows = tf.where(tf.equal(items["source"], number))[:, 0]
             last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
-            of_sources.append(tf.cond(
+            by_source.append(tf.cond(
                 tf.size(rows) > 0,
                 lambda last=last: (place_of_last(last), last["tally"][-1]),
                 lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
             ))  # fmt: skip
-        places, tallies = (tf.stack(values) for values in zip(*of_sources))
+        places, tallies = (tf.stack(values) for values in zip(*by_source))
     return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
 
 

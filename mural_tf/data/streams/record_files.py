@@ -1,7 +1,7 @@
 """Records of TFRecord files in `tf.data`'s graph, also those behind damage.
 
 `tf.data.TFRecordDataset` ends a file at its first bad checksum. Here that is only the fast way through a file: where it
-stops before the file's end, the rest is read record by record, by the rules of `tfrecord.py`. What is lost becomes an
+stops before the file's end, the rest is read record by record, by the rules of `tfrecord.py`. A lost stretch becomes an
 element with a `problem`, so that it is shuffled, counted and bounded like everything else. Nothing calls Python: a
 pipeline may run in another process.
 """
@@ -54,13 +54,13 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
-      counts: int64 [CYCLE], how many records stand before that byte.
+      counts: int64 [CYCLE], how many records precede that byte.
 
     Returns:
       Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
       its file, "slot" its place in the group; "byte", where it begins there, "end", where the next one does, and
-      "count", how many records stand before that; "lost", how many records the element stands for, 1 but for a stretch
-      that is damaged.
+      "count", how many records precede that byte; "lost", how many records are lost with the element, more than 1 only
+      for a damaged stretch.
     """
     nothing = tf.zeros([CYCLE], tf.int64)
     begins, counts = (nothing if values is None else values for values in (begins, counts))
@@ -91,7 +91,7 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
     blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
-    def place(position_and_count, block):
+    def locate(position_and_count, block):
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
         after = tf.concat([[position], ends], axis=0)
@@ -126,34 +126,34 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
         )
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
-    placed = blocks.scan(first, place)
+    placed = blocks.scan(first, locate)
     return placed.flat_map(elements)
 
 
 def _read_rest(
     name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, position: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns what stands behind the place where the fast way ended."""
+    """Returns the records behind the place where the fast way ended."""
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
-        found, length = _next_header(name, size, position)
-        is_record = tf.equal(found, position)
+        header, length = _next_header(name, size, position)
+        is_record = tf.equal(header, position)
         stated = tf.cond(is_record, lambda: length, lambda: _stated(name, size, position))
-        lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, found - position, position, count))
-        after = tf.where(is_record, position + FRAME + length, found)
+        lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, header - position, position, count))
+        after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
-        places = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
+        labels = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
 
         def element(serialized, problem):
-            return {"serialized": serialized, "problem": problem, **places}
+            return {"serialized": serialized, "problem": problem, **labels}
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
         names = tf.repeat(name, tf.cast(is_record, tf.int32))
-        found = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
-        record = found.map(lambda data: element(data, ""))
+        data = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = data.map(lambda data: element(data, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
@@ -184,16 +184,16 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
     def look(begin, window, _):
         lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
-        places = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
-        found = tf.size(places) > 0
-        after = tf.where(found, begin + tf.reduce_sum(places), tf.minimum(begin + window, size))
-        length = tf.where(found, tf.reduce_sum(tf.gather(lengths, places)), tf.constant(-1, tf.int64))
+        offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
+        is_there = tf.size(offsets) > 0
+        after = tf.where(is_there, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
+        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
     start = position, tf.constant(1, tf.int64), tf.constant(-1, tf.int64)
-    found, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
-    return found, tf.maximum(length, 0)
+    header, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
+    return header, tf.maximum(length, 0)
 
 
 def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -217,9 +217,9 @@ def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor)
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
-    """Returns the length that stands at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
-    places = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
-    headers = tf.gather(data, places[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
+    """Returns the length stored at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
+    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
+    headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
     parts = tf.gather(_CRC_TABLES, tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256))  # [N, 8]
     crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))
@@ -229,7 +229,7 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
 
 
 def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """The length that stands at `position`, whether or not it can be one; -1 where the file ends before."""
+    """The length stored at `position`, plausible or not; -1 where the file ends before."""
     data = _bytes(name, size, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))

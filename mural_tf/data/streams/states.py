@@ -1,8 +1,8 @@
 """States of frozen towers: what a tower that is not trained gives of each picture and each text, made once.
 
-A step then costs what the heads cost. States lie beside the data (`.states/`), where every run and every method with
-the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, in the
-form of `targets.py`, and a run that was killed goes on with what is there. A picture that does not decode has no
+A step then costs what the heads cost. States are stored next to the data (`.states/`), where every run and every method
+with the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, in the
+form of `targets.py`, and a run that was killed goes on from the finished part. A picture that does not decode has no
 state: streams skip it and count it as ever.
 """
 
@@ -40,7 +40,7 @@ STATES = "state of the frozen tower"
 
 
 def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
-    """Returns 16 hexadecimal digits of what a tower's answers follow from: its weights, and settings as JSON."""
+    """Returns 16 hexadecimal digits for a tower's answers: a hash of its weights, and settings as JSON."""
     summed = hashlib.blake2b(digest_size=8)
     for variable in variables:
         summed.update(np.ascontiguousarray(variable.numpy()))
@@ -49,7 +49,7 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
-    """Returns 16 hexadecimal digits of what a run's pictures and texts follow from: files, languages, and `fields`."""
+    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
     files = [
         describe_files(source.directory, sorted(files))
         for stream in streams
@@ -149,10 +149,10 @@ def made_text_states(
 
     Arguments are as of `text_states`; `tower` is called only where states of any tower lie.
     """
-    place = _place(config, workdir) / FOLDER
-    if not (isinstance(place, pathlib.Path) and place.is_dir() and any(place.glob("texts-*"))):
+    root = _place(config, workdir) / FOLDER
+    if not (isinstance(root, pathlib.Path) and root.is_dir() and any(root.glob("texts-*"))):
         return None
-    folder = place / f"texts-{_digest_of_texts(config, tower())}"
+    folder = root / f"texts-{_digest_of_texts(config, tower())}"
     if not folder.is_dir():
         return None
     return Targets(folder, width, "float16", folder.name.removeprefix("texts-"), STATES).table(as_stored=True)
@@ -175,8 +175,8 @@ def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, w
 
 def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
     """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
-    place = as_path(config.data.directory) if config.data.directory else workdir
-    return place if isinstance(place, pathlib.Path) and place.is_dir() and os.access(place, os.W_OK) else workdir
+    folder = as_path(config.data.directory) if config.data.directory else workdir
+    return folder if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK) else workdir
 
 
 def _texts_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

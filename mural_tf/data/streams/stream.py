@@ -41,7 +41,7 @@ class Settings:
 
 
 class Stream:
-    """Base of all streams; as it stands, an image and one of its captions.
+    """Base of all streams; by itself, an image and one of its captions.
 
     Attributes:
       fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
@@ -68,7 +68,7 @@ class Stream:
         self.size = self.items_of(settings.batch, settings.own)
         self.parse: Callable = caption_parser(data.format, data.default_language)
         if settings.image_tower.cached and type(self).decode is Stream.decode:
-            self.decode = None  # items stay as `read` gives them: nothing is to be done for each alone
+            self.decode = None  # items stay as `read` gives them: no item needs a step of its own
 
     @classmethod
     def kind(cls, data: ConfigDict) -> str:
@@ -82,7 +82,7 @@ class Stream:
 
     @classmethod
     def items_of(cls, batch: int, own: ConfigDict) -> int:
-        """How many items hold so many texts."""
+        """Returns how many items hold `batch` texts."""
         return batch
 
     def read(self, serialized: tf.Tensor) -> dict:

@@ -22,12 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, forget, read_json, write_whole
+from mural_tf.files import exclusive_lock, release_pages, read_json, write_whole
 
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
 BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
-Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros where there is no vector
+Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 
 class TargetTable:
@@ -43,19 +43,19 @@ class TargetTable:
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
         """Returns bool [B], which of int64 [B] are keys here."""
-        places = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
-        return self._keys[places] == keys if len(self._keys) else np.zeros(len(keys), bool)
+        nearest = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
+        return self._keys[nearest] == keys if len(self._keys) else np.zeros(len(keys), bool)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
             raise ValueError("There are no targets.")
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        if not np.array_equal(self._keys[places], keys):
+        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        if not np.array_equal(self._keys[nearest], keys):
             raise ValueError("The data changed after training began.")
-        vectors = self._vectors[self._rows[places]].astype(np.float32)
+        vectors = self._vectors[self._rows[nearest]].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
-            forget(self._vectors)
+            release_pages(self._vectors)
         if self._as_stored:
             return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -71,13 +71,13 @@ class TargetTable:
             begin + np.flatnonzero(~np.any(self._vectors[begin : begin + BLOCK], axis=1))
             for begin in range(0, len(self._keys), BLOCK)
         ]
-        places = np.concatenate([np.zeros(0, np.int64), *zeros])
-        return self._keys[np.isin(self._rows, places)]
+        empty = np.concatenate([np.zeros(0, np.int64), *zeros])
+        return self._keys[np.isin(self._rows, empty)]
 
-    def take(self, keys: tf.Tensor) -> tf.Tensor:
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
-        found = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
-        return tf.ensure_shape(found, [*keys.shape, self._vectors.shape[1]])
+        vectors = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
+        return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
 
 
 class Targets:
@@ -87,7 +87,7 @@ class Targets:
       folder: of this machine.
       width: D.
       dtype: of the stored vectors, "float16" or "float32".
-      teacher: hexadecimal digits that stand for it.
+      teacher: hexadecimal digits that identify it.
       what: a vector, in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
@@ -142,17 +142,17 @@ class Targets:
         """
         self._trim()
         if self.said["count"]:
-            print(f"{self.said['count']:,} are embedded already; reading the data up to what is new …", flush=True)
-        known, waiting = np.sort(self._keys()), {}
-        for keys, of_keys in texts:
-            places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
-            new = np.flatnonzero(known[places] != keys) if len(known) else range(len(keys))
+            print(f"{self.said['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
+        sorted_keys, waiting = np.sort(self._keys()), {}
+        for keys, keyed_texts in texts:
+            nearest = np.minimum(np.searchsorted(sorted_keys, keys), max(len(sorted_keys) - 1, 0))
+            new = np.flatnonzero(sorted_keys[nearest] != keys) if len(sorted_keys) else range(len(keys))
             for row in new:
-                waiting.setdefault(int(keys[row]), of_keys[row])
+                waiting.setdefault(int(keys[row]), keyed_texts[row])
             if len(waiting) >= (block or BLOCK):
-                known, waiting = self._add(known, waiting, embed, is_full=True), {}
+                sorted_keys, waiting = self._add(sorted_keys, waiting, embed, is_full=True), {}
         if waiting:
-            self._add(known, waiting, embed, is_full=False)
+            self._add(sorted_keys, waiting, embed, is_full=False)
 
     def _trim(self) -> None:
         """Removes what a killed run wrote of a block that it did not finish."""
@@ -160,7 +160,7 @@ class Targets:
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.said["count"] * size)
 
-    def _add(self, known: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
+    def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
         texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
@@ -175,7 +175,7 @@ class Targets:
         self._say()
         if is_full:
             print(f"{self.said['count']:,} are embedded …", flush=True)
-        return np.sort(np.concatenate([known, keys]), kind="stable")
+        return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
         with open(self.folder / name, "ab") as file:
@@ -202,7 +202,7 @@ class Targets:
         for begin in range(0, len(ids), BLOCK):
             mine = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
             sums = np.add.reduceat(vectors[rows[mine]].astype(np.float32), first[begin : begin + BLOCK] - mine.start)
-            forget(vectors)
+            release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)
 
@@ -232,7 +232,7 @@ def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
     vectors = None
     for begin in range(0, len(order), TEXTS):
         rows = order[begin : begin + TEXTS]
-        found = embed([texts[row] for row in rows])
-        vectors = np.zeros([len(texts), found.shape[1]], np.float32) if vectors is None else vectors
-        vectors[rows] = found
+        embedded = embed([texts[row] for row in rows])
+        vectors = np.zeros([len(texts), embedded.shape[1]], np.float32) if vectors is None else vectors
+        vectors[rows] = embedded
     return vectors

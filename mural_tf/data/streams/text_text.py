@@ -37,7 +37,7 @@ from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser
 from mural_tf.errors import UserError
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
-# Of the languages with at least half as many captions as the one with most: that with most text pairs; or all of them.
+# Among the languages with at least half as many captions as the largest: the language with most text pairs; or all.
 FOUND, MEAN = "", "mean"
 
 
@@ -57,7 +57,7 @@ class TextText(Stream):
         if source not in SOURCES:
             raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
         if pivot is not None and source == ACROSS_LANGUAGES:
-            raise UserError(f"data.text_pairs={source} draws languages, and a target is in those of method.pivot: use "
+            raise UserError(f"data.text_pairs={source} draws languages, and a target is in method.pivot's languages: use "
                             f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
         self.without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
         self.parse = parse_text_pair if source == FILES else parse_co_captions
@@ -93,12 +93,12 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     item = parse_image_text(serialized)
     several = tf.size(item["caption"]) > 1
     count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
-    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
+    captions = {name: item[name][:count] for name in ("caption", "language", "problem")}
     pair = {"group_id": item["image_id"][:count]}
     for side, shift in (("a", 0), ("b", -1)):
-        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
-        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
-    return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
+        pair[f"text_{side}"] = tf.roll(captions["caption"], shift, axis=0)
+        pair[f"language_{side}"] = tf.roll(captions["language"], shift, axis=0)
+    return {**pair, "problem": either_problem(captions["problem"], tf.roll(captions["problem"], -1, axis=0))}
 
 
 def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
@@ -125,8 +125,8 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
 def across_languages_parser(languages: Sequence[str] = ()):
     """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
 
-    An item holds all of the image's captions and their languages as one string. `languages` are those of the second
-    text, if any are named; an image without such a pair is left out.
+    An item holds all of the image's captions and their languages as one string. `languages` are the second text's, if
+    any are named; an image without such a pair is left out.
     """
 
     def parse(serialized):
@@ -179,7 +179,7 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
 
 
 def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
-    """Returns the languages that `method.pivot` stands for in this data; those of captions that are trained alone."""
+    """Returns the languages that `method.pivot` means in this data, or the languages of captions trained alone."""
 
     def captions():
         counts = collections.Counter()
@@ -197,7 +197,7 @@ def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
 
 
 def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
-    """Returns the languages that `pivot` stands for: itself, "en+de", or what the data says for `FOUND` and `MEAN`.
+    """Returns the languages that `pivot` means: itself, "en+de", or the data's languages for `FOUND` and `MEAN`.
 
     Args:
       pivot: as of a method's `pivot`.
@@ -211,11 +211,11 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
     if not counts:
         raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
     most = max(counts.values())
-    known = sorted(language for language, count in counts.items() if 2 * count >= most)
+    frequent = sorted(language for language, count in counts.items() if 2 * count >= most)
     if pivot == MEAN:
-        return tuple(known)
-    of_pairs = pairs() if len(known) > 1 else {}
-    return (min(known, key=lambda language: (-of_pairs.get(language, 0), -counts[language])),)
+        return tuple(frequent)
+    pair_counts = pairs() if len(frequent) > 1 else {}
+    return (min(frequent, key=lambda language: (-pair_counts.get(language, 0), -counts[language])),)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again

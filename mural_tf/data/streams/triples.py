@@ -32,7 +32,7 @@ class Triples(Stream):
         data = settings.data
         if data.format != "mural":
             raise UserError(
-                f"data.format={data.format} has one caption an image; triples need two: see docs/methods.md."
+                f"data.format={data.format} has one caption per image; triples need two: see docs/methods.md."
             )
         self.parse, self.languages = parse_triples(data.image_text_languages), ()
 

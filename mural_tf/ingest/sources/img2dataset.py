@@ -69,7 +69,7 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     """
     directory = as_path(directory)
     if not directory.is_dir():
-        raise UserError(f"{directory} is no folder: give the one that img2dataset wrote; of files, {directory.parent}.")
+        raise UserError(f"{directory} is not a folder: expected img2dataset's output, such as {directory.parent}.")
     for pattern in ("*.tar", "*.tfrecord"):
         shards = sorted(directory.glob(pattern))
         if shards:
@@ -104,24 +104,24 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Members of one sample follow each other; what it has besides, such as key.cls, is not looked at."""
-    key, found, others = None, {}, []
+    """Members of one sample follow each other; other members, such as key.cls, are passed over."""
+    key, members, others = None, {}, []
     for name, content, where in _members(shard, on_problem, images):
         stem, ending = split_name(name)
         if not ending:
             others.append(name)
             continue
         if stem != key:
-            if found:
-                yield from _sample(key, found, shard, on_problem)
+            if members:
+                yield from _sample(key, members, shard, on_problem)
             others = _report_others(others, (key, stem), shard, on_problem)
-            key, found = stem, {}
+            key, members = stem, {}
         if ending in ENDINGS:
-            found.update(image=content, where=where)
+            members.update(image=content, where=where)
         else:
-            found[ending] = content
-    if found:
-        yield from _sample(key, found, shard, on_problem)
+            members[ending] = content
+    if members:
+        yield from _sample(key, members, shard, on_problem)
     _report_others(others, (key,), shard, on_problem)
 
 
@@ -142,7 +142,7 @@ def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: path
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
-            on_problem("member of a tar file that is no image, text or metadata", f"{shard}, {name}")
+            on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
     return []
 
 
@@ -199,11 +199,11 @@ def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.
     """Reports a header that `tarfile` passed over: what begins behind a member is neither `next_one` nor zeros."""
     if position == next_one:
         return
-    place = file.tell()
+    position_before = file.tell()
     file.seek(position)
     if any(file.read(tarfile.BLOCKSIZE)):
         on_problem("tar header that is damaged: its member is lost", f"{shard}, byte {position}")
-    file.seek(place)
+    file.seek(position_before)
 
 
 def _problem_with(member: tarfile.TarInfo) -> str:
@@ -216,11 +216,11 @@ def _problem_with(member: tarfile.TarInfo) -> str:
 def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
-            found: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
+            members: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
                 if partner.exists():
-                    found[ending] = _read(shard, partner.name)
+                    members[ending] = _read(shard, partner.name)
         except BadImage as error:
             on_problem(str(error), str(path))
         except (FileNotFoundError, NotADirectoryError) as error:  # a link that leads nowhere
@@ -229,7 +229,7 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
             refuse_failure(error, path)
             raise
         else:
-            yield from _sample(path.stem, found, shard, on_problem)
+            yield from _sample(path.stem, members, shard, on_problem)
 
 
 def _read(folder: pathlib.Path, name: str) -> bytes:
@@ -239,38 +239,38 @@ def _read(folder: pathlib.Path, name: str) -> bytes:
 def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for offset, record in tfrecord.read_all(shard, on_problem, open_path):
         try:
-            found, key = parse_example(record)
+            members, key = parse_example(record)
         except DecodeError:
             on_problem("record that is not a tf.train.Example", f"{shard}, byte {offset}")
             continue
-        if "image" in found and not images:
-            found["image"] = None
-        found["where"] = (offset, len(record))
-        yield from _sample(key, found, shard, on_problem)
+        if "image" in members and not images:
+            members["image"] = None
+        members["where"] = (offset, len(record))
+        yield from _sample(key, members, shard, on_problem)
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
     """Returns the parts of an img2dataset Example, and its key."""
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
-    found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
     image = next((values[ending] for ending in ENDINGS if ending in values), None)
     if image is not None:
-        found["image"] = image
-    return found, values.get("key", b"").decode("utf-8", "replace")
+        members["image"] = image
+    return members, values.get("key", b"").decode("utf-8", "replace")
 
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     for number, row in read_rows(shard, None, on_problem):
-        place, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
+        location, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
         caption = row.get("caption") or row.get("txt") or ""
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
-            on_problem("image that was not downloaded", f"{place} ({row.get('status')})")
+            on_problem("image that was not downloaded", f"{location} ({row.get('status')})")
         elif not isinstance(image, bytes):
-            on_problem("image that is not bytes", place)
+            on_problem("image that is not bytes", location)
         elif not is_text(key):
-            on_problem(NOT_TEXT, place)
+            on_problem(NOT_TEXT, location)
         else:
             yield Sample(key, image if images else None, caption, row)
 
@@ -279,23 +279,23 @@ def _image_column(names: Sequence[str]) -> str | None:
     return next((ending for ending in ENDINGS if ending in names), None)
 
 
-def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
-    place = f"{shard}, {key}"
-    if "where" not in found or "image" not in found:
-        on_problem("sample without an image", place)
+def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    location = f"{shard}, {key}"
+    if "where" not in members or "image" not in members:
+        on_problem("sample without an image", location)
         return
     try:
-        metadata = parse_object(found["json"]) if "json" in found else {}
-        caption = decode(found["txt"]) if "txt" in found else metadata.get("caption") or ""
+        metadata = parse_object(members["json"]) if "json" in members else {}
+        caption = decode(members["txt"]) if "txt" in members else metadata.get("caption") or ""
     except UnicodeDecodeError:
-        on_problem("text that is not UTF-8", place)
+        on_problem("text that is not UTF-8", location)
     except ValueError:
-        on_problem("metadata that are not a JSON object", place)
+        on_problem("metadata that are not a JSON object", location)
     else:
         if is_text(key):
-            yield Sample(key, found["image"], caption, metadata, found["where"])
+            yield Sample(key, members["image"], caption, metadata, members["where"])
         else:
-            on_problem(NOT_TEXT, place)
+            on_problem(NOT_TEXT, location)
 
 
 @dataclasses.dataclass
@@ -305,13 +305,11 @@ class Img2dataset(ShardSource):
     Attributes:
       language: of the captions.
       language_column: the name of saved metadata that hold each caption's language (LAION-2B-multi: LANGUAGE).
-      split: which the records go to.
     """
 
     KIND: ClassVar[str] = "img2dataset"
     language: str = "en"
     language_column: str = ""
-    split: str = "train"
 
     def files(self) -> list[pathlib.Path]:
         """Returns the shards."""
@@ -323,7 +321,7 @@ class Img2dataset(ShardSource):
         for sample in read_samples(item, tally.skip):
             text = self._text(sample, item, tally)
             if text is not None:
-                yield Captioned(self._image_id(sample), sample.image, [text], self.split)
+                yield Captioned(self._image_id(sample), sample.image, [text], "train")
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption) of a shard."""
@@ -338,23 +336,23 @@ class Img2dataset(ShardSource):
         return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
-        place = f"{shard}, {sample.key}"
+        location = f"{shard}, {sample.key}"
         if not is_text(sample.metadata.get("url") or ""):
-            tally.skip("address that is not text", place)
+            tally.skip("address that is not text", location)
             return None
         code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
         language = known_language(code)
         if not language:
-            tally.skip("unknown language", f"{place}: {code!r}")
+            tally.skip("unknown language", f"{location}: {code!r}")
             return None
         if not is_text(sample.caption):
-            tally.skip("caption that is not text", place)
+            tally.skip("caption that is not text", location)
             return None
         caption = clean(sample.caption)
         if not caption:
-            tally.skip("empty caption", place)
+            tally.skip("empty caption", location)
             return None
-        return Text(caption, language, "", place)
+        return Text(caption, language, "", location)
 
 
 # Images by file name or address, for sources whose captions name them.
@@ -398,7 +396,7 @@ class DownloadedImages:
             )
 
     def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
-        """Yields (address, offset, size) of what a shard holds; in a folder the offset is the file's number."""
+        """Yields (address, offset, size) of a shard's images; in a folder the offset is the file's number."""
         shard = self.shards[number]
         files = {} if shard.suffix else {path.stem: place for place, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.
@@ -409,10 +407,10 @@ class DownloadedImages:
 
     def get(self, name: str, decided: Any) -> bytes | None:
         """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
-        found = decided.location(name)
-        if found is None:
+        location = decided.location(name)
+        if location is None:
             return None
-        number, offset, size = found
+        number, offset, size = location
         shard = self.shards[number]
         try:
             if shard.is_dir():

@@ -30,18 +30,18 @@ class OwnRecords(ShardSource):
     def files(self) -> list[pathlib.Path]:
         """Returns the shards of the splits."""
         root = as_path(self.path)
-        found = [
+        readable = [
             path
             for kind in ("image_text", "text_pairs")
             for split in self.splits
             for path in sorted((root / kind).glob(f"{split}-*.tfrecord"))
         ]
-        if not found:
+        if not readable:
             raise UserError(
                 f"No records of split {'+'.join(self.splits)} in {root}: expected image_text/train-*.tfrecord or "
                 "text_pairs/train-*.tfrecord there."
             )
-        return found
+        return readable
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
         """Yields the shard; the first shard counts the missing shards."""
@@ -54,43 +54,43 @@ class OwnRecords(ShardSource):
         """Yields what a shard holds."""
         tally = reading.tally
         split = item.name.split("-")[0]
-        for record, place in _parsed(item, tally):
+        for record, location in _parsed(item, tally):
             if isinstance(record, ImageTextRecord):
-                texts = _texts(record, place, tally)
+                texts = _texts(record, location, tally)
                 if texts:
                     yield Captioned(record.image_id, record.image, texts, split)
                 elif not record.captions:
-                    tally.skip("image without captions", place)
+                    tally.skip("image without captions", location)
             elif not record.text_a.strip() or not record.text_b.strip():
-                tally.skip("empty text", place)
+                tally.skip("empty text", location)
             else:
                 yield Pair(
-                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, place, split
+                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, location, split
                 )
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption); of text pairs both texts, without an id."""
-        for found in self.records(item, Reading()):
-            if isinstance(found, Captioned):
-                yield from ((found.image_id, text) for text in found.texts)
+        for record in self.records(item, Reading()):
+            if isinstance(record, Captioned):
+                yield from ((record.image_id, text) for text in record.texts)
             else:
-                yield "", Text(found.text_a, found.language_a, "", found.place)
-                yield "", Text(found.text_b, found.language_b, "", found.place)
+                yield "", Text(record.text_a, record.language_a, "", record.place)
+                yield "", Text(record.text_b, record.language_b, "", record.place)
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
-        place = f"{path}, record {number}"
+        location = f"{path}, record {number}"
         try:
-            yield parse_record(serialized, str(path), number), place
+            yield parse_record(serialized, str(path), number), location
         except UnusableRecord as error:
-            tally.skip(error.kind, place)
+            tally.skip(error.kind, location)
 
 
-def _texts(record, place: str, tally: Tally) -> list[Text]:
+def _texts(record, location: str, tally: Tally) -> list[Text]:
     """Returns the captions that can be used; the others are counted."""
     triples = zip(record.captions, record.languages, record.caption_groups)
-    texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
+    texts = [Text(caption, language, group, location) for caption, language, group in triples if caption.strip()]
     if len(texts) < len(record.captions):
-        tally.skip("empty caption", place, len(record.captions) - len(texts))
+        tally.skip("empty caption", location, len(record.captions) - len(texts))
     return texts

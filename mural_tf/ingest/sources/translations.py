@@ -82,24 +82,21 @@ class AlignedSource(Source):
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
         """Yields the aligned lines of a pair of files, or of a part of it."""
         pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
-        of_file = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
-        languages = self.tags(pair.codes, str(pair.path_a), of_file)
+        file_reading = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
+        languages = self.tags(pair.codes, str(pair.path_a), file_reading)
         if languages is not None and not pair.path_b.exists():
-            of_file.tally.skip("aligned file without its partner", str(pair.path_b))
+            file_reading.tally.skip("aligned file without its partner", str(pair.path_b))
         elif languages is not None:
             with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
                 files, part = {str(pair.path_a): a, str(pair.path_b): b}, unit.part(unpacked_size(pair.path_a))
                 yield from read_aligned_lines(files, languages, reading, pair.split, part)
 
-    def tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
-        """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
+    def tags(self, codes: tuple[str, str], location: str, reading: Reading) -> tuple[str, str] | None:
+        """Returns the pair's language tags, or `None` (reported to `reading`) if a language is unknown."""
         tags = known_language(codes[0]), known_language(codes[1])
-        if not all(tags):
-            reading.tally.skip(f"unknown language in {'-'.join(codes)}", place)
-        elif not self.wants(*tags):
-            reading.tally.leave_out("file in languages not asked for", place)
-        else:
+        if all(tags):
             return tags
+        reading.tally.skip(f"unknown language in {'-'.join(codes)}", location)
         return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
@@ -151,8 +148,8 @@ def read_aligned_lines(
                 return  # behind the part the others go on
             if _NOTHING in lines:
                 if content_of_part:
-                    place = f"{names[lines.index(_NOTHING)]}:{number}"
-                    reading.tally.skip("aligned file with fewer lines than its partner", place)
+                    location = f"{names[lines.index(_NOTHING)]}:{number}"
+                    reading.tally.skip("aligned file with fewer lines than its partner", location)
                 return
             if number == 1:
                 lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
@@ -178,12 +175,10 @@ class Opus(AlignedSource):
     one number on each line. Other members (README, LICENSE, ids) are not looked at.
 
     Attributes:
-      languages: pairs of these only, joined by "+"; default all.
       min_score: leaves out what CCMatrix's scores put below; 0 leaves out none.
     """
 
     KIND: ClassVar[str] = "opus"
-    languages: tuple[str, ...] = ()
     min_score: float = 0.0
 
     def weight(self, path: pathlib.Path) -> int:
@@ -202,26 +197,26 @@ class Opus(AlignedSource):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
         """Yields the aligned lines of a zip, or of a part of it."""
-        of_file = reading if unit.number == 0 else Reading()
+        file_reading = reading if unit.number == 0 else Reading()
         try:
             with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:
-                yield from self._read_archive(unit, archive, reading, of_file)
+                yield from self._read_archive(unit, archive, reading, file_reading)
         except UserError:
             raise
         except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
             if not as_path(unit.path).is_dir():
                 refuse_failure(error, unit.path)
-            of_file.tally.skip("file that is not a zip or is cut off", unit.path)
+            file_reading.tally.skip("file that is not a zip or is cut off", unit.path)
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
-            of_file.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
+            file_reading.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
 
-    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, of_file: Reading):
-        found = aligned_names(archive.namelist())
-        if found is None:
-            of_file.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
+    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading):
+        aligned = aligned_names(archive.namelist())
+        if aligned is None:
+            file_reading.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
             return
-        members, codes, scores = found
-        languages = self.tags(codes, unit.path, of_file)
+        members, codes, scores = aligned
+        languages = self.tags(codes, unit.path, file_reading)
         if languages is None:
             return
         if scores is None and self.min_score:
@@ -264,21 +259,19 @@ class Lines(AlignedSource):
       partner: the other file.
       language_a: of the first file.
       language_b: of the partner.
-      split: which the pairs go to.
     """
 
     KIND: ClassVar[str] = "lines"
     partner: str = ""
     language_a: str = "en"
     language_b: str = ""
-    split: str = "train"
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the two files."""
         files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
-        yield AlignedFiles(files[0], as_path(self.partner), (self.language_a, self.language_b), self.split)
+        yield AlignedFiles(files[0], as_path(self.partner), (self.language_a, self.language_b), "train")
 
 
 @dataclasses.dataclass
@@ -287,20 +280,16 @@ class Tatoeba(AlignedSource):
 
     It is a benchmark: its pairs go to the split "test". OPUS's Tatoeba corpus for training is `opus:`; remove these
     test sentences from it with --exclude_texts.
-
-    Attributes:
-      languages: pairs of these only (English included), joined by "+"; default all.
     """
 
     KIND: ClassVar[str] = "tatoeba"
-    languages: tuple[str, ...] = ()
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""
-        found = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
-        if not found:
+        files = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
+        if not files:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
-        for path in found:
+        for path in files:
             yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), "test")
 
 
@@ -314,7 +303,7 @@ class Pairs(Source):
     Attributes:
       text_a, text_b: columns of the texts, by number from 0 or by name; "translation.de" is the field de of a column.
       language_a, language_b: of the texts; or the column that holds it, as "column 2" or "column lang".
-      group: column of what pairs that mean the same share; "" for none.
+      group: column that pairs of the same meaning share; "": there is no such column.
       header: whether the first line of a TSV names the columns.
       split: which the pairs go to.
     """
@@ -347,29 +336,29 @@ class Pairs(Source):
         header = next(read_lines(path, lambda *problem: None), (1, ""))[1] if self.header else ""
         numbers = {column: _number_of(column, (header or "").split("\t"), path) for column in columns}
         least = 1 + max(numbers.values())
-        for line, place in lines_of(unit, reading, self.header):
+        for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
-            yield ({c: fields[n] for c, n in numbers.items()} if len(fields) >= least else None), place
+            yield ({c: fields[n] for c, n in numbers.items()} if len(fields) >= least else None), location
 
     def records(self, item: tuple[dict[str, Any] | None, str], reading: Reading) -> Iterable[Pair]:
         """Yields the row's pair."""
-        (row, place), tally = item, reading.tally
+        (row, location), tally = item, reading.tally
         if row is None:
-            tally.skip("row with the wrong number of columns", place)
+            tally.skip("row with the wrong number of columns", location)
             return
         texts, group = (row[self.text_a], row[self.text_b]), row[self.group] if self.group else ""
         if not all(map(is_text, texts)) or not (isinstance(group, int) or is_text(group)):
-            tally.skip("text or group that is not text", place)
+            tally.skip("text or group that is not text", location)
             return
         text_a, text_b = map(clean, texts)
         codes = (row.get(column_of(option), option) for option in (self.language_a, self.language_b))
         language_a, language_b = map(known_language, codes)
         if not text_a or not text_b:
-            tally.skip("empty text", place)
+            tally.skip("empty text", location)
         elif not language_a or not language_b:
-            tally.skip("unknown language", place)
+            tally.skip("unknown language", location)
         else:
-            yield Pair(text_a, language_a, text_b, language_b, str(group), place, self.split)
+            yield Pair(text_a, language_a, text_b, language_b, str(group), location, self.split)
 
 
 def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:

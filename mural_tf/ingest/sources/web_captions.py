@@ -22,18 +22,18 @@ class TsvOfCaptions(CaptionedImages):
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per line."""
         language = language_tag(self.language)
-        for line, place in lines_of(unit, reading, self.header):
+        for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) <= max(self.url, self.caption):
-                reading.tally.skip("row with the wrong number of columns", place)
+                reading.tally.skip("row with the wrong number of columns", location)
                 continue
             url, caption = fields[self.url].strip(), clean(fields[self.caption])
             if not self._is_usable(fields):
-                reading.tally.skip("row that says it failed", place)
+                reading.tally.skip("row that says it failed", location)
             elif not url or not caption:
-                reading.tally.skip("row without address or caption", place)
+                reading.tally.skip("row without address or caption", location)
             else:
-                yield ImageItem(url, url, [Text(caption, language, "", place)], self.split)
+                yield ImageItem(url, url, [Text(caption, language, "", location)], self.split)
 
     def _is_usable(self, fields: list[str]) -> bool:
         del fields
@@ -65,13 +65,13 @@ class Cc3m(TsvOfCaptions):
     """CC3M: `cc3m:Train_GCC-training.tsv,images=downloads/cc3m`: caption first, then address.
 
     Attributes:
-      images, split: see captions.
+      images: see captions.
     """
 
     KIND: ClassVar[str] = "cc3m"
     url: ClassVar[int] = 1
     caption: ClassVar[int] = 0
-    split: str = "train"
+    split: ClassVar[str] = "train"
 
 
 @dataclasses.dataclass
@@ -93,13 +93,13 @@ class Uc2(TsvOfCaptions):
     Columns img_id, img_url, caption, success; rows whose success is "fail" or "false" are skipped.
 
     Attributes:
-      images, split, language: see captions.
+      images, language: see captions.
     """
 
     KIND: ClassVar[str] = "uc2"
     url: ClassVar[int] = 1
     caption: ClassVar[int] = 2
-    split: str = "train"
+    split: ClassVar[str] = "train"
     language: str = "en"
 
     def _is_usable(self, fields: list[str]) -> bool:

@@ -1,8 +1,8 @@
 """WIT, as MURAL uses it ([MURAL] A.3): reference descriptions, each language divided into train, dev and test.
 
-MURAL's own division was never published. Here, a salted hash of the image's address decides. The order of images is
-that of their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
-set those with the highest, so that languages that share images mostly agree on where these go.
+MURAL's own division was never published. Here, a salted hash of the image's address decides. Images are ordered
+by their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
+set the images with the highest, so that languages that share images mostly agree on where these go.
 """
 
 from __future__ import annotations
@@ -47,16 +47,14 @@ class Wit(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
       languages: joined by "+"; default all.
-      sizes: pairs in dev, and as many in test; the largest is taken of which a language's pairs are
-        twice as many as dev and test together.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
     """
 
     KIND: ClassVar[str] = "wit"
+    SIZES: ClassVar[tuple[int, ...]] = (5000, 3000, 1000)  # of dev and of test, see `choose`
     languages: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ("5000", "3000", "1000")
     scope: str = "all"
     split: str = ""
 
@@ -99,9 +97,8 @@ class Wit(CaptionedImages):
         Args:
           hashes: language -> `image_hash`es of all its captions' images, with repeats, uint64.
         """
-        sizes = sorted((int(size) for size in self.sizes), reverse=True)
         everywhere = self.scope == "all"
-        return HeldOut(everywhere, choose(hashes, sizes, everywhere))
+        return HeldOut(everywhere, choose(hashes, self.SIZES, everywhere))
 
 
 def read_wit(
@@ -111,7 +108,7 @@ def read_wit(
 ) -> Iterator[Caption]:
     """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
-    Rows without one are left out in silence: most have none. File and id are the image's address.
+    Rows without a caption are left out without a count: most rows have no caption. File and id are the image's address.
 
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
@@ -202,9 +199,9 @@ class HeldOut:
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
         """Returns what `as_json` wrote."""
-        found = json.loads(text)
-        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in found["splits"].items()}
-        return cls(found["everywhere"], splits)
+        values = json.loads(text)
+        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in values["splits"].items()}
+        return cls(values["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
         """Returns train, dev or test; "" if the image is held out in another language only."""
@@ -252,11 +249,11 @@ def _size(pairs: int, sizes: Sequence[int]) -> int:
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int, from_top: bool) -> np.ndarray:
     """Takes images in order while their pairs fit into `size`; one with too many pairs is passed over."""
     order = range(len(images) - 1, -1, -1) if from_top else range(len(images))
-    found, total = [], 0
+    chosen, total = [], 0
     for index in order:
         if total == size:
             break
         if total + counts[index] <= size:
-            found.append(images[index])
+            chosen.append(images[index])
             total += counts[index]
-    return np.array(sorted(found), np.uint64)
+    return np.array(sorted(chosen), np.uint64)

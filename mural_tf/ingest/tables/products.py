@@ -49,7 +49,7 @@ from mural_tf.ingest.tables.table_columns import (
     plain,
 )
 from mural_tf.ingest.tables.table_pictures import Pictures, pictures_of
-from mural_tf.progress import tell
+from mural_tf.progress import announce
 from mural_tf.text_files import canonical_language, clean
 
 
@@ -323,7 +323,7 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
             for text in texts_of(value) if columns.caption_language(name) == "" else ():
                 texts[name].append(plain_text(text))
     if texts:
-        tell("Guessing the languages of captions …")
+        announce("Guessing the languages of captions …")
     return {name: Guess(some) for name, some in texts.items()}
 
 

@@ -16,8 +16,8 @@ from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES
 from mural_tf.export.versions import newest_models
-from mural_tf.progress import tell
-from mural_tf.remote_folders import local_model, shown
+from mural_tf.progress import announce
+from mural_tf.remote_folders import display_name, local_model
 from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel, Signature
 from mural_tf.search.server.rest_json import BadRequest, Spec
 
@@ -32,7 +32,7 @@ def load_models(export, loaded: Mapping[str, object] = {}) -> dict[str, ServedMo
     it is damaged.
     """
     paths = newest_models(local_model(export), export)
-    tell(f"Loading version {paths[0].name} of {shown(export)} and warming it up …")
+    announce(f"Loading version {paths[0].name} of {display_name(export)} and warming it up …")
     return {path.parent.name: load_model(path, loaded.get(path.parent.name)) for path in paths}
 
 
