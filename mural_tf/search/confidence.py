@@ -229,8 +229,9 @@ def from_bytes(data: bytes, count: int) -> Confidence | NoiseLevel | None:
         values, arrays = json.loads(data), {}
         if "levels" not in values:
             arrays = {name: np.array(values[name], np.float64) for name in ("center", "scale", "weights")}
-        found = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(**values)
+        levels = {} if arrays else {way: float(level) for way, level in values["levels"].items()}
+        found = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(values["count"], levels)
         same_size = abs(count - found.count) <= CHANGED * found.count
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"How sure answers are is damaged ({error}): make the index again.") from None
     return found if same_size and (not arrays or arrays["weights"].shape == (1 + len(FEATURES),)) else None
