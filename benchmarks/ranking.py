@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from benchmarks.stamps import read_stamps
 from mural_tf import cli
 from mural_tf.search import ranking
 from mural_tf.search.collect import find
@@ -81,8 +82,6 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
 
 def shop(embedder, folder: str) -> tuple[Index, Questions]:
     """Returns the index of the stamps, each with one title, and the questions."""
-    from benchmarks.photographs import read_stamps
-
     stamps, times = read_stamps(pathlib.Path(folder)), collections.Counter()
     items = []
     for row, (name, _, texts) in enumerate(stamps):  # stamps in several folders may have one name
