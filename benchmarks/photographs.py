@@ -13,7 +13,6 @@ lies here.
 from __future__ import annotations
 
 import csv
-import io
 import pathlib
 
 import numpy as np
