@@ -13,15 +13,14 @@ lies here.
 from __future__ import annotations
 
 import csv
-import io
 import pathlib
 
 import numpy as np
 from absl import app, flags
-from PIL import Image
 
 import mural_tf
 from benchmarks.first_answers import MODEL, OUTPUT
+from benchmarks.stamps import read_stamps
 from mural_tf.search.index import index_in_memory
 from mural_tf.search.items import Item
 from mural_tf.search.queries import Query, search
@@ -40,28 +39,6 @@ QUESTIONS = (  # language, question, how the names of the right files begin
     ("uk", "слон", ("elephant",)),
     ("hi", "ऊंट", ("camel", "dromedary")),
 )
-
-
-def read_stamps(folder: pathlib.Path) -> list[tuple[str, bytes, dict[str, str]]]:
-    """Returns the file's name, the picture as a square PNG on white, and captions by language, of each stamp."""
-    stamps = []
-    for path in sorted(folder.rglob("*.txt")):
-        picture = path.with_suffix(".png")
-        if not picture.is_file() or "symbols" in path.parts:
-            continue
-        with Image.open(picture) as image:
-            image = image.convert("RGBA")
-        square = Image.new("RGBA", (max(image.size),) * 2, "white")
-        square.alpha_composite(image, tuple((square.width - side) // 2 for side in image.size))
-        encoded = io.BytesIO()
-        square.convert("RGB").save(encoded, "PNG")
-        english, *others = path.read_text(encoding="utf-8").splitlines()
-        captions = {"en": english.strip()}
-        for line in others:
-            language, _, caption = line.partition(".utf8=")
-            captions[language] = caption.strip()
-        stamps.append((picture.name, encoded.getvalue(), captions))
-    return stamps
 
 
 def main(_) -> None:

@@ -5,12 +5,13 @@
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Weights are the fixed
-ones. A cell is R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Pictures weigh what the
+index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
 """
 
 from __future__ import annotations
 
+import collections
 import csv
 import pathlib
 import sqlite3
@@ -18,11 +19,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from benchmarks.stamps import read_stamps
 from mural_tf import cli
 from mural_tf.search import ranking
 from mural_tf.search.collect import find
 from mural_tf.search.index import Index, index_in_memory
 from mural_tf.search.items import IMAGES, Item
+from mural_tf.search.strangers import weigh_pictures
 from mural_tf.search.words import quoted
 
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
@@ -79,11 +82,13 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
 
 def shop(embedder, folder: str) -> tuple[Index, Questions]:
     """Returns the index of the stamps, each with one title, and the questions."""
-    from benchmarks.photographs import read_stamps
-
-    stamps = read_stamps(pathlib.Path(folder))
-    items = [Item(name, captions=(title_of(row, texts),)) for row, (name, _, texts) in enumerate(stamps)]
+    stamps, times = read_stamps(pathlib.Path(folder)), collections.Counter()
+    items = []
+    for row, (name, _, texts) in enumerate(stamps):  # stamps in several folders may have one name
+        times[name] += 1
+        items.append(Item(name if times[name] == 1 else f"{name}#{times[name]}", captions=(title_of(row, texts),)))
     index = index_in_memory(embedder, ((item, picture) for item, (_, picture, _) in zip(items, stamps)))
+    assert len(index) == len(stamps), "a question's right answer is its stamp's row"
     return index, shop_questions([texts for *_, texts in stamps])
 
 
@@ -141,6 +146,8 @@ def main(_) -> None:
         index, questions = shop(embedder, FLAG["stamps"].value)
     else:
         index, questions = emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
+    index.weights = weigh_pictures(index, embedder)
+    print(index.weights)
     lines = [HEAD, *measure(index, embedder, questions, hide=not is_shop)]
     with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)

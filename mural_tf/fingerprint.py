@@ -28,6 +28,11 @@ class Fingerprint:
     path: str = ""
     step: int | None = None
 
+    @property
+    def of_texts(self) -> np.ndarray:
+        """The vectors of the texts, [T, D]."""
+        return self.probes[: len(TEXTS)]
+
     def __str__(self) -> str:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
         return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]

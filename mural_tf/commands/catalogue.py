@@ -38,7 +38,7 @@ NOTHING = "nothing"
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
-FEWEST_MEASURED, MEASURED = 50, 2000  # pictures with which it is measured how sure answers are
+MEASURED = 2000  # pictures with which it is measured how sure answers are
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
@@ -280,7 +280,7 @@ def _index(
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
             print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
         known = _captioned(index)
-        if index.confidence is None and len(known) >= FEWEST_MEASURED:
+        if index.confidence is None and known:
             # A model that was trained here must not be asked with what it was trained on.
             sources = [str(data)] if trained else []
             vectors = index.embeddings[known].astype("float32")

@@ -452,7 +452,7 @@ def keep(folder: str | os.PathLike, weights: dict[str, float], confidence: bytes
     """Keeps the weights of an index's ranking and how sure its answers are."""
     learnt = {} if confidence is None else {"confidence": confidence, "changed": 0}
     with changing(folder) as opened:
-        files.publish(opened, weights=weights, **learnt)
+        files.publish(opened, mix=weights, **learnt)
 
 
 # Taken out by hand.

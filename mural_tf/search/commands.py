@@ -13,7 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import changes, collect, confidence, embed, strangers
+from mural_tf.search import changes, collect, confidence, embed, ranking, strangers
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
 from mural_tf.search.fields import check_wanted
@@ -124,9 +124,12 @@ def calibrate_index(
     files = _captioned(sources)
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
     pictures = index_in_memory(embedder, found) if files else pictures
+    made.weights = ranking.DEFAULT_WEIGHTS
+    if made.captions is not None:
+        made.weights = strangers.weigh_pictures(made, embedder)
     asked = strangers.ask(made, pictures, embedder) if pictures is not None else []
     if made.captions is not None:
-        chosen = strangers.choose_weights(asked)
+        chosen = strangers.choose_weights(asked, made.weights)
         if chosen is not None:
             made.weights, shares = chosen
             asked = [one.weighted(made.weights) for one in asked]
@@ -135,8 +138,9 @@ def calibrate_index(
     try:
         made.confidence = confidence.learn(made, embedder, asked)
     except UserError as error:
-        changes.keep(folder, made.weights, None)
+        made.confidence = confidence.measure_noise(made, embedder) if made.captions is not None else None
         print(f"It is not known how sure answers are: {error}")
+        changes.keep(folder, made.weights, confidence.to_bytes(made.confidence) if made.confidence else None)
         return
     changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
     known = made.confidence

@@ -1,6 +1,6 @@
 """How sure an answer is: the probability that the first picture found for a sentence is the right one.
 
-    index.confidence.judge(["moyo mwekundu"], ranking.rank_all(…))  # [0.58]
+    index.confidence.estimate(["moyo mwekundu"], ranking.rank_all(…))  # [(0.58, False)]
 
 A cosine says little by itself, and letters that mean nothing have a closest picture, too. So sentences with known
 answers ask the index (`strangers.ask`), and a ridge-penalised logistic regression learns of a few numbers, `FEATURES`,
@@ -8,19 +8,24 @@ when the first answer is right. Each sentence counts twice: as it was found, and
 that it names; whatever comes first then is wrong. So a hot dog is no answer to "a dog" because both words are in its
 name. Strings that mean nothing are among the wrong ones. What was found as a whole, an exact title or an article
 number, is sure. An answer that is less sure than nearly all right ones does not fit (`fits`).
+
+An index with too few captions to learn from has a `NoiseLevel`, which knows no probability: nothing fits a sentence
+that finds no more, by no way, than strings that mean nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import TEXTS as PROBES
 from mural_tf.search import ranking, strangers
-from mural_tf.search.ranking import ALL, PICTURES, QUESTIONS, WAYS, Ranked, prompt_of
+from mural_tf.search.ranking import ALL, PICTURES, QUESTIONS, TEXTS, WAYS, WORDS, Ranked, prompt_of
 
 FEATURES = (*(f"{what} of {way}" for way in WAYS for what in ("value", "lead")), "firsts", "characters", "words")
 LEAST_ASKED, LEAST_PICTURES, LEAST_RIGHT = 200, 50, 30  # with fewer sentences nothing is known
@@ -30,6 +35,9 @@ PENALTY = 3.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
 LOST = 0.05  # share of the right answers that may be said not to fit
 CHANGED = 0.1  # share of an index that may change before it is not known any more
+STRINGS = 64  # that mean nothing, where there are too few captions to learn from
+NOISE_SHARES = {PICTURES: 0.75, TEXTS: 0.75, WORDS: 1.0}  # of them that find no more than a question nothing fits
+Estimate = "tuple[float | None, bool]"  # the probability that an answer is right, if it is known; nothing fits
 
 
 @dataclasses.dataclass
@@ -52,10 +60,43 @@ class Confidence:
     weights: np.ndarray
     fits: float
 
-    def judge(self, texts: Sequence[str], found: Sequence[Ranked]) -> list[float]:
-        """Returns the probability that the first answer to each sentence is right."""
+    def estimate(self, texts: Sequence[str], found: Sequence[Ranked]) -> list[Estimate]:
+        """Returns for each sentence the probability that its first answer is right, and whether nothing fits."""
         odds = columns_of(measure(texts, found), self.center, self.scale) @ self.weights
-        return [1.0 if is_whole(one) else float(value) for one, value in zip(found, sigmoid(odds))]
+        sure = [1.0 if is_whole(one) else float(value) for one, value in zip(found, sigmoid(odds))]
+        return [(value, value < self.fits) for value in sure]
+
+
+@dataclasses.dataclass
+class NoiseLevel:
+    """What strings that mean nothing find, in an index of `count` items: the value that most stay below, by way."""
+
+    count: int
+    levels: dict[str, float]
+
+    def estimate(self, texts: Sequence[str], found: Sequence[Ranked]) -> list[Estimate]:
+        """Returns for each sentence None, no probability, and whether nothing fits."""
+        return [(None, not is_whole(one) and self._is_noise(best_values(one))) for one in found]
+
+    def _is_noise(self, values: dict[str, float]) -> bool:
+        return all(value <= self.levels.get(way, 0.0) for way, value in values.items())
+
+
+def best_values(found: Ranked) -> dict[str, float]:
+    """Returns the best value in the list of each way that found anything."""
+    return {way: max(value for _, value in entries.values()) for way, entries in found.lists.items() if entries}
+
+
+def measure_noise(index, embedder) -> NoiseLevel:
+    """Asks an index with strings that mean nothing: its captions, or texts of any model, in disorder."""
+    captions = list(itertools.islice((text for item in index.table for _, text in item.captions), MOST_PICTURES))
+    noise = noise_like(captions or PROBES[:-1], STRINGS)
+    best = [best_values(found) for found in ask(index, embedder, noise)]
+    levels = {}
+    for way, share in NOISE_SHARES.items():
+        if values := [one[way] for one in best if way in one]:
+            levels[way] = float(np.quantile(values, share))
+    return NoiseLevel(len(index), levels)
 
 
 def is_whole(found: Ranked) -> bool:
@@ -127,7 +168,7 @@ def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
     if len(texts) < LEAST_ASKED or pictures < LEAST_PICTURES:
         raise UserError(
             f"{len(texts):,} captions of {pictures:,} pictures are too few: at least {LEAST_ASKED} of {LEAST_PICTURES} "
-            "pictures are needed (--calibrate=DATA)."
+            "pictures are needed."
         )
     noise = noise_like(texts, round(NOISE * len(texts)))
     answers = ask(index, embedder, noise)
@@ -172,23 +213,25 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
 # In the database of an index.
 
 
-def to_bytes(confidence: Confidence) -> bytes:
+def to_bytes(confidence: Confidence | NoiseLevel) -> bytes:
     """Returns it as JSON."""
     values = dataclasses.asdict(confidence)
     arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, np.ndarray)}
     return json.dumps({**values, **arrays}).encode()
 
 
-def from_bytes(data: bytes, count: int) -> Confidence | None:
+def from_bytes(data: bytes, count: int) -> Confidence | NoiseLevel | None:
     """Returns what `to_bytes` wrote; None if it is for an index of another size than `count`, or of other features.
 
     Raises `UserError` if it is damaged.
     """
     try:
-        values = json.loads(data)
-        arrays = {name: np.array(values[name], np.float64) for name in ("center", "scale", "weights")}
-        found = Confidence(**{**values, **arrays})
+        values, arrays = json.loads(data), {}
+        if "levels" not in values:
+            arrays = {name: np.array(values[name], np.float64) for name in ("center", "scale", "weights")}
+        levels = {} if arrays else {way: float(level) for way, level in values["levels"].items()}
+        found = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(values["count"], levels)
         same_size = abs(count - found.count) <= CHANGED * found.count
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"How sure answers are is damaged ({error}): make the index again.") from None
-    return found if same_size and arrays["weights"].shape == (1 + len(FEATURES),) else None
+    return found if same_size and (not arrays or arrays["weights"].shape == (1 + len(FEATURES),)) else None

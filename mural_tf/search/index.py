@@ -59,7 +59,7 @@ class Index:
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
       counts: what the change that has just been made did, or None.
-      confidence: a `Confidence`, or None: nothing is known about how sure answers are.
+      confidence: a `Confidence` or a `NoiseLevel`, or None: nothing is known about how sure answers are.
       product: the field whose value the pictures of one product share, "" if there is none.
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
@@ -79,12 +79,12 @@ class Index:
         self.dtype, self.skipped, self.created = str(embeddings.dtype), meta.get("skipped", 0), meta.get("created", "")
         self.product, fields = meta.get("product", ""), meta.get("fields")
         self.fields_wanted = None if fields is None else tuple(fields)
-        self.weights = meta.get("weights") or ranking.DEFAULT_WEIGHTS
+        self.weights = meta.get("mix") or ranking.DEFAULT_WEIGHTS
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
         self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
-        self.confidence: confidence.Confidence | None = None
+        self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
@@ -327,7 +327,7 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
 
 NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
 FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
-           "weights": dict, "confidence": bytes}  # fmt: skip
+           "mix": dict, "confidence": bytes}  # fmt: skip
 
 
 def _are_weights(weights: dict) -> bool:
@@ -348,7 +348,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
     wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
     wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
-    weights = meta.get("weights", ranking.DEFAULT_WEIGHTS)
+    weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
         raise UserError(
             f"{what} is damaged (what it says of {', '.join(wrong) or 'its dtype or weights'}): make it again."

@@ -210,9 +210,9 @@ def find(
     # It was learnt from answers from the whole index.
     judged = index.confidence is not None and not filters and not sort and rank == ALL
     judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
-    sure = index.confidence.judge(texts, found) if judged else [None] * len(queries)
+    estimates = index.confidence.estimate(texts, found) if judged else [(None, False)] * len(queries)
     results = []
-    for number, (query, one, certain) in enumerate(zip(queries, found, sure)):
+    for number, (query, one, (sure, nothing_fits)) in enumerate(zip(queries, found, estimates)):
         groups = _folded(index, one.rows) if fold else [[row] for row in one.rows.tolist()]
         if sort:
             groups = _sorted(index, groups[:SORTED], sort)
@@ -226,8 +226,7 @@ def find(
             name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
             hits.append(Hit(place, score, name, row, right, by, len(alike)))
-        lacking = certain is not None and certain < index.confidence.fits
-        results.append(Result(query, tuple(hits), certain, lacking, len(groups)))
+        results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
     return results
 
 
@@ -338,9 +337,8 @@ def describe_sure(result: Result) -> str:
 
 def sure_as_json(result: Result) -> dict[str, object]:
     """Returns {"probability": that the first hit is right, "nothing_fits": true}, as far as it is known."""
-    if result.sure is None:
-        return {}
-    return {"probability": round(result.sure, 4), **({"nothing_fits": True} if result.nothing_fits else {})}
+    sure = {} if result.sure is None else {"probability": round(result.sure, 4)}
+    return {**sure, **({"nothing_fits": True} if result.nothing_fits else {})}
 
 
 def describe_hit(index, hit: Hit) -> dict[str, object]:

@@ -14,13 +14,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.search import ranking, words
-from mural_tf.search.ranking import ALL, DEPTH, QUESTIONS, WAYS, Captions, Ranked, prompt_of
+from mural_tf.search.ranking import ALL, DEPTH, PICTURES, QUESTIONS, WAYS, Captions, Ranked, prompt_of
 
 MOST_ASKED = 2000  # captions
 LEAST_ASKED = 200  # captions that choose weights
 REPEATED = 0.2  # share of the items from which two languages are one column
 SAME = 0.9995  # cosine from which two pictures are one
 FIRSTS = (1, 10)  # right answers count among these
+MOST_FITTED, LEAST_FITTED = 500, 50  # captions that ask for their pictures, to weigh these
+SCALES = np.geomspace(0.02, 5.0, 60)  # of cosines, in their units
+TRUST = 0.3  # of what pictures say: where they err, captions often err, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +118,46 @@ def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -
     return dataclasses.replace(found, lists=lists, whole=whole).fused(weights)
 
 
-def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
+def weigh_pictures(index, embedder) -> dict[str, float]:
+    """Returns the weights of an index, of pictures by how well its captions tell its pictures apart.
+
+    A tower may know drawings well and photographs hardly. So some captions ask for their pictures, and the likelihood
+    of the right ones says how much a cosine means; `TRUST` of it is the weight. With fewer than `LEAST_FITTED` captions
+    the weight is the usual one.
+    """
+    bare = set(index.bare.tolist())
+    captions = [(row, text) for row, item in enumerate(index.table) if row not in bare for _, text in item.captions]
+    chosen = np.linspace(0, len(captions) - 1, min(len(captions), MOST_FITTED), dtype=np.int64)
+    if len(chosen) < LEAST_FITTED:
+        return dict(index.weights)
+    rows, texts = zip(*(captions[n] for n in chosen))
+    vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
+    others = np.union1d(rows, ranking.spread(np.arange(len(index)), MOST_FITTED))
+    cosines = vectors @ np.asarray(index.embeddings[others], np.float32).T / ranking.units_of(index)[PICTURES]
+    return {**index.weights, PICTURES: TRUST * likeliest_scale(cosines, np.searchsorted(others, rows))}
+
+
+def likeliest_scale(values: np.ndarray, right: np.ndarray) -> float:
+    """Returns the factor of `SCALES` by which a softmax of values [Q, N] gives the right places [Q] most likelihood."""
+    values = values - values.max(axis=1, keepdims=True)
+    own = values[np.arange(len(right)), right]
+    likelihoods = [np.mean(scale * own - np.log(np.exp(scale * values).sum(axis=1))) for scale in SCALES]
+    return float(SCALES[int(np.argmax(likelihoods))])
+
+
+def choose_weights(
+    asked: Sequence[Stranger], usual: dict[str, float]
+) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns weights by which captions find their picture, and how often each way and all do, by captions held out.
 
-    Of half of the pictures' captions the best of `ranking.MIXES` are taken, in their order, until one is on the other
-    half no worse than each part alone; if none is, it is the best part. What counts is the mean over languages of the
-    share of right answers first and among ten. None where there is too little to learn from.
+    Of half of the pictures' captions the best of `ranking.MIXES` of the usual weights are taken, in their order, until
+    a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean
+    over languages of the share of right answers first and among ten. None where there is too little to learn from.
     """
     if len(asked) < LEAST_ASKED or len({one.language for one in asked}) < 2:
         return None
     parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
-    tried = parts + list(ranking.MIXES)
+    tried = parts + [{way: mix[way] * usual[way] for way in WAYS} for mix in ranking.MIXES]
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
     for one in asked:
         ranks = one.ranked.ranks_of(one.target, tried)  # [W]

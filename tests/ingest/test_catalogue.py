@@ -295,7 +295,6 @@ def test_one_product_is_one_hit_and_products_with_one_picture_are_several(tmp_pa
     measured = []
     note = lambda *_, pictures: measured.extend(pictures.items)  # noqa: E731
     monkeypatch.setattr(search_commands, "calibrate_index", note)
-    monkeypatch.setattr(runs, "FEWEST_MEASURED", 6)
     lines = [["hat", "p0.jpg|p1.jpg", "a hat"], ["coat", "p2.jpg", "a coat"], ["coat", "p3.jpg", ""],
              ["bag", "p4.jpg", "a bag"], ["cap", "p4.jpg", "a cap"], ["gift", "", "a gift card"]]  # fmt: skip
     make = rows(["Handle", "Image Src", "Title"], *lines, names=[f"p{i}.jpg" for i in range(5)])

@@ -142,7 +142,6 @@ def answer(
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
     if result is not None:
         described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
-        described |= {"nothing_fits": True} if result.nothing_fits else {}
     if not sizes["matching"]:
         others = {one: index.rows([other for other in filters if other != one]) for one in filters}
         described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
