@@ -184,8 +184,8 @@ def _parse_flags(arguments: Sequence[str]) -> list[str]:
         return flags.FLAGS(list(arguments))
 
 
-def need(**values: str) -> None:
-    """Raises `UserError` for a flag without a value: `need(output=OUTPUT.value)`."""
+def require(**values: str) -> None:
+    """Raises `UserError` for a flag without a value: `require(output=OUTPUT.value)`."""
     for flag, value in values.items():
         if not value:
             raise UserError(_missing(flag))

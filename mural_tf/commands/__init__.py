@@ -61,7 +61,7 @@ def pretrain(config, dry_run, tpu_type, **training):
 
         print_forecast(config, tpu_type or "here")
         return
-    cli.need(workdir=training["workdir"])
+    cli.require(workdir=training["workdir"])
     from mural_tf.runs.pretrain import pretrain
 
     pretrain(config, **training)
@@ -85,7 +85,7 @@ def finetune(config, dry_run, tpu_type, trust, **training):
         resolved, _ = starting_point(config, source, cli.given_fields())
         print_forecast(resolved, tpu_type or "here", restored=True)
         return
-    cli.need(workdir=training["workdir"])
+    cli.require(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
     finetune(config, source, **training, given=cli.given_fields())
@@ -148,7 +148,7 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
             f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
         )
     if not dry_run:
-        cli.need(output=output)
+        cli.require(output=output)
     from mural_tf.commands.catalogue import catalogue, conditions
     from mural_tf.ingest.tables.products import TableRequest
 
@@ -312,7 +312,7 @@ def search_index(sources, fields, queries, trust, **flag):
     docs/search.md has the rest.
     """
     if sources and not flag["embeddings"]:
-        cli.need(model=flag["model"])
+        cli.require(model=flag["model"])
     from mural_tf.search import commands
 
     commands.index(names=sources, queries_file=queries, fields=fields, **flag)
@@ -348,7 +348,7 @@ def search_query(sentences, index, model, images, language, trust, **flag):
 
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
-    cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
+    cli.require(**(dict(images=images, model=model) if images else dict(index=index)))
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query, read_queries
@@ -581,7 +581,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
         return
     if not sources:
         raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
-    cli.need(output=output)
+    cli.require(output=output)
     single = [flags.FLAGS[field.name] for field in dataclasses.fields(FILTERS[filters])]
     chosen = dataclasses.replace(FILTERS[filters], **{flag.name: flag.value for flag in single if flag.present})
     lists = ("evaluation_images", "exclude_texts", "translations", "translation_languages")
