@@ -100,9 +100,7 @@ def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
         asked = [(row, texts) for row, texts in enumerate(stamps) if texts.get(language)]
         every = 1 if len(asked) < FEW else 3
         questions[language] = [
-            (texts[language], row)
-            for row, texts in asked
-            if row % every == 0 and title_of(row, texts)[0] != language
+            (texts[language], row) for row, texts in asked if row % every == 0 and title_of(row, texts)[0] != language
         ]
     return questions
 

@@ -102,7 +102,8 @@ class Embedder:
     ) -> None:
         self._prompted = dict(prompted or {})
         self.text_heads = dict(text_heads or {})
-        self.saved_models: dict[str, Any] = {}  # of an export; signatures do not keep the variables alive
+        # Loads what an export holds and is not loaded yet. Kept, because signatures do not keep the variables alive.
+        self.saved_models: Callable[[], dict[str, Any]] = dict
         self._threads = threads or os.cpu_count() or 1
         self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts

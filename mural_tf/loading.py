@@ -151,14 +151,21 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
-    from mural_tf.encoders.saved_models import load_saved_model
+    from mural_tf.encoders.saved_models import check_graph, load_saved_model
 
     encoders = ("image_encoder", "text_encoder")
     number = newest_version(path, encoders)
     config = load_config(description(path, number) / "config.json")
-    image_encoder, text_encoder = (load_saved_model(path / name / str(number)) for name in encoders)
-    image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
+    check_graph(path / "image_encoder" / str(number))
+    text_encoder = load_saved_model(path / "text_encoder" / str(number))
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
+
+    @functools.cache
+    def image_encoder() -> Any:  # only when a picture comes: it takes as long to load as texts take to be answered
+        return load_saved_model(path / "image_encoder" / str(number))
+
+    def embed_images(images: tf.Tensor) -> tf.Tensor:
+        return _signature(image_encoder(), "image_bytes", path / "image_encoder")(image_bytes=images)["embedding"]
 
     def check_image(data: tf.Tensor) -> tf.Tensor:  # the exported graph does not say so: it gives a row of zeros
         prepare_image(data, config.image_tower)
@@ -176,7 +183,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     embedder = Embedder.from_tensorflow(
         check_image,
-        lambda images: image_signature(image_bytes=images)["embedding"],
+        embed_images,
         lambda texts: text_signature(text=texts)["embedding"],
         int(text_signature.structured_outputs["embedding"].shape[-1]),
         config,
@@ -184,7 +191,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         text_heads=heads,
         prompted=prompted,
     )
-    embedder.saved_models = dict(zip(encoders, (image_encoder, text_encoder)))
+    embedder.saved_models = lambda: {"image_encoder": image_encoder(), "text_encoder": text_encoder}
     return embedder
 
 

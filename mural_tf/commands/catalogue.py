@@ -211,8 +211,11 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
 
     config, lines = load_config(description / "config.json"), []
     if config.data.source in DRAWINGS:
-        size = config.image_tower.image_size
-        lines.append(f"Note: this model knows drawings of {size} pixels; for photographs --from={PHOTOGRAPHS}.")
+        tower = config.image_tower
+        knows = f"knows drawings of {tower.image_size} pixels"
+        if tower.weights:
+            knows = f"learned captions of drawings alone, on the picture tower {tower.weights}"
+        lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
     if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
         return lines
     from mural_tf.text import build_tokenizer

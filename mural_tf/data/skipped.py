@@ -152,6 +152,7 @@ class Tally:
     """
 
     THINGS: ClassVar[str] = "captions and pairs"
+    FLAG: ClassVar[str] = "--max_skipped_fraction"  # that sets the bound; "" where no flag does
 
     written: int = 0
     skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
@@ -200,8 +201,10 @@ class Tally:
         """Raises `UserError` if more than `max_fraction` of all is unusable, of which the share `done` was read."""
         if self.skipped.are_too_many(self.read, max_fraction, done):
             so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
+            bound, or_else = (f"{self.FLAG}=", ", or raise the bound and run again: what is finished is kept")
+            if not self.FLAG:
+                bound, or_else = "a share of ", ""
             raise UserError(
                 f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS}{so_far} "
-                f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
-                "data, or raise the bound and run again: what is finished is kept."
+                f"({'; '.join(self.skipped.lines())}), more than {bound}{max_fraction}. Repair the data{or_else}."
             )

@@ -1,6 +1,6 @@
 """A data set with translations of its captions: Multilingual CC3M, ETCL's data, is CC3M in five more languages (§3.4).
 
-    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 """
 
 from __future__ import annotations

@@ -18,9 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError, install_extra
+from mural_tf.lite.few_pieces import PLACES, FewPieces
 
 MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of SentencePiece's kinds, and of the kinds in lines
 IN_LINES = ("word_pieces", "words")
+FEW, SHORT = 16, 1_000  # texts, and bytes of each, that are divided without the whole vocabulary of SentencePiece
 Row = tuple[list[int], int]  # the ids of a text, begin and end included, and its type: the language of words
 SPACE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf"}
 ASCII_PUNCTUATION = {chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))}
@@ -49,7 +51,10 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
             f"{path} is not the vocabulary that the model was exported with: its SHA-256 is {digest}, expected "
             f"{settings.get('sha256')}. Copy the folder again."
         )
-    return kinds[settings["kind"]](content, config, settings)
+    made = kinds[settings["kind"]](content, config, settings)
+    if isinstance(made, SentencePieces) and (folder / PLACES).is_file():
+        made.few = FewPieces(content, folder / PLACES, _processor())
+    return made
 
 
 class Pieces:
@@ -120,13 +125,26 @@ class WordPieces(Pieces):
 
 
 class SentencePieces(Pieces):
-    """SentencePiece's pieces, by its own library."""
+    """SentencePiece's pieces, by its own library.
+
+    Attributes:
+      few: divides a few short texts without the whole vocabulary; `None` where an export does not say where pieces lie.
+    """
+
+    few: FewPieces | None = None
 
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         self.is_full = bool(settings["is_full"])
         self._steps = [CLEANING[step] for step in config.vocabulary.cleaning]
-        self._encode = _encoder(content)
+        processor = _processor()
+        self._whole = functools.cache(lambda: processor(model_proto=content))
+
+    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+        """Returns the ids and type of each text."""
+        are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
+        self._encode = self.few.encode if self.few is not None and are_few else self._whole().EncodeAsIds
+        return super().rows(texts)
 
     def divide(self, text: bytes) -> list[int]:
         """Returns a text's own ids, of its first bytes."""
@@ -146,7 +164,7 @@ class BytePairs(WordPieces):
         Pieces.__init__(self, content, config, settings)
         self._max_characters = int(settings["max_characters"])
         self._characters, self._longest_word = settings["byte_characters"], int(settings["longest_word"])
-        self._encode = _encoder(content)
+        self._encode = _processor()(model_proto=content).EncodeAsIds
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def _divide_word(self, word: str) -> list[int]:
@@ -191,12 +209,13 @@ def _entries(content: bytes) -> list[str]:
     return content.decode("utf-8").removesuffix("\n").split("\n")
 
 
-def _encoder(model: bytes) -> Callable[[bytes], list[int]]:
+def _processor() -> Callable:
+    """Returns the library's class, made of a model's file."""
     try:
         import sentencepiece
     except ImportError:
         raise UserError(f"{MODEL} needs the package sentencepiece: {install_extra('lite')}.") from None
-    return sentencepiece.SentencePieceProcessor(model_proto=model).EncodeAsIds
+    return sentencepiece.SentencePieceProcessor
 
 
 # Cleaning, as `text/words.py` and `text/sentence_pieces.py` do it in the graph.

@@ -163,8 +163,10 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         raise _Refused(f"storage {min(missing)} is missing")
 
     def numbers(storage: _Storage) -> np.ndarray:
-        return np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,)) if storage.size else (
-            np.zeros(0, storage.dtype)
+        return (
+            np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,))
+            if storage.size
+            else (np.zeros(0, storage.dtype))
         )
 
     return tensors, lambda tensor: _view(numbers(tensor.storage), tensor)

@@ -180,8 +180,8 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        *([f"  python -m mural_tf search query 'a sentence' --model={export if export.exists() else source} "
-           f"--images={data} --html=found.html"] if has_images(config.image_tower) else []),
+        *([f"  python -m mural_tf search index {data} --model={export if export.exists() else source} "
+           "--output=my_index"] if has_images(config.image_tower) else []),
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
     ]  # fmt: skip
     if takes_steps(method_class(config.model)):

@@ -35,6 +35,7 @@ from mural_tf.files import as_path, json_field, read_json, save_array, whole_fol
 from mural_tf.fingerprint import TEXTS, TOLERANCE, encode_probes
 from mural_tf.hashes import bytes_hash
 from mural_tf.lite import pieces
+from mural_tf.lite.few_pieces import PLACES, write_places
 from mural_tf.lite.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROBES, REPORT, TEXT_ENCODER, LiteModel
 from mural_tf.loading import lite_embedder
 from mural_tf.progress import announce
@@ -114,6 +115,8 @@ def export_lite(
         save_config(config, partial / "config.json")
         in_lines = settings["kind"] in pieces.IN_LINES
         (partial / (pieces.VOCABULARY if in_lines else pieces.MODEL)).write_bytes(content)
+        if settings["kind"] == "sentence_pieces":
+            write_places(content, partial / PLACES)
         settings["sha256"] = hashlib.sha256(content).hexdigest()
         save_array(partial / PROBES, encode_probes(original.embedder))
         description = dict(format=FORMAT, step=step, embedding_size=original.embedder.embedding_size, heads=heads)

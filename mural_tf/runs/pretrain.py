@@ -87,9 +87,7 @@ def train_and_finish(
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
                 with failures_in_one_line(config, strategy):
-                    finished = _train_in_workdir(
-                        config, pieces, folder, strategy, steps, debug_nans, start, signals
-                    )
+                    finished = _train_in_workdir(config, pieces, folder, strategy, steps, debug_nans, start, signals)
         except StopRequested:
             finished = False
     if not finished:

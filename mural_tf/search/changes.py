@@ -32,9 +32,10 @@ from mural_tf.remote_folders import display_name
 from mural_tf.search import collect
 from mural_tf.search import database as files
 from mural_tf.search.collect import Found, Unreadable
-from mural_tf.search.database import ItemTable
-from mural_tf.search.items import IMAGES, Filter, Item, content_of, read_image
+from mural_tf.search.item_table import AMONG, FORMAT, Damaged, ItemTable, connect, meta_of, problem, read_items
+from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import CAPTIONS, HEAD, prompt_of
+from mural_tf.search.stored_images import content_of, read_image
 from mural_tf.sqlite import sqlite3
 
 SKIPPED, LOCK = "skipped.tsv", ".lock"
@@ -119,7 +120,7 @@ class _Changes:
         self.head = None  # of captions; None: they are not encoded
         if embedder is not None and kind == IMAGES:
             own = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
-            self.head = files.meta_of(database).get("head", own)
+            self.head = meta_of(database).get("head", own)
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
         """Yields what is to be looked at, each key once, with images read."""
@@ -159,8 +160,8 @@ class _Changes:
         ask = self.database.execute
         deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
         numbers = [number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)]
-        before = {key: (number, item) for number, key, item in files.read_items(ask, json.dumps(numbers))}
-        question = f"SELECT item, vector FROM vectors WHERE item {files.AMONG}"
+        before = {key: (number, item) for number, key, item in read_items(ask, json.dumps(numbers))}
+        question = f"SELECT item, vector FROM vectors WHERE item {AMONG}"
         vectors = dict(ask(question, (json.dumps(numbers),)))
         wanted = []
         for entry in block:
@@ -218,7 +219,7 @@ class _Changes:
         known: dict[str, bytes] = {}
         numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
         question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
-        known.update(self.database.execute(f"{question} {files.AMONG}", (numbers,)))
+        known.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
         fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in known)
         return known | self._encode_captions(list(fresh))
 
@@ -234,7 +235,7 @@ class _Changes:
         self._encode_missing_captions()
         gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
         numbers = [number for (number,) in self.database.execute(gone)]
-        count, meta = self.counts, files.meta_of(self.database)
+        count, meta = self.counts, meta_of(self.database)
         count.gone, count.pruned = (0, len(numbers)) if prune else (len(numbers), 0)
         moved = count.added + count.changed + count.pruned
         was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # whoever wrote the last block
@@ -371,14 +372,14 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
     with stack:
         remove_partial(folder)
         try:
-            with contextlib.closing(files.connect(path, new)) as opened:
-                if opened.execute("PRAGMA user_version").fetchone()[0] != files.FORMAT:
+            with contextlib.closing(files.make(path) if new else connect(path)) as opened:
+                if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
                     opened.execute("PRAGMA wal_autocheckpoint = 0")
                 yield opened
-        except (sqlite3.Error, UnicodeDecodeError, files.Damaged) as error:
-            raise files.problem(path, error) from None
+        except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
+            raise problem(path, error) from None
 
 
 def _is_free(folder: pathlib.Path) -> bool:
@@ -432,7 +433,7 @@ def sync(
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
         about = {"kind": kind, "dtype": dtype, "split": split}
-        known = files.meta_of(opened)
+        known = meta_of(opened)
         check_asked(folder, known, about)
         keep_model(opened, model, f"The index {folder}")
         about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
@@ -461,15 +462,13 @@ def remove(
     folder: str | os.PathLike,
     names: Sequence[str] = (),
     filters: Sequence[Filter] = (),
-    gone: bool = False,
     dry_run: bool = False,
 ) -> tuple[int, int]:
     """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
 
     Args:
-      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none,
-      filters: those that pass, see `Index.search`; none for all items.
-      gone: of these only items whose image is not there any more.
+      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none.
+      filters: those that pass, see `Index.search`.
       dry_run: count only.
 
     Raises:
@@ -478,8 +477,6 @@ def remove(
     with changing(folder) as opened:
         table = ItemTable(pathlib.Path(folder) / files.NAME)
         rows = _named(table, names) if names else table.rows_with(filters)
-        if gone:
-            rows = np.array([row for row in rows.tolist() if _is_gone(table[row])], np.int64)
         if len(rows) == len(table):
             raise UserError(
                 f"Nothing of the {len(table):,} {table.meta['kind']} would be left: delete {folder} itself."
@@ -487,16 +484,6 @@ def remove(
         if len(rows) and not dry_run:
             delete(opened, table.ids[rows])
     return len(rows), len(table)
-
-
-def _is_gone(item: Item) -> bool:
-    """Tells whether the image of an item is not there any more; an item without one is not gone."""
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not read_image(item)
-    except (OSError, ValueError):
-        return True
 
 
 def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
@@ -524,8 +511,6 @@ def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
     """Takes items out by their ids; they stay out until their row in the sources is another one."""
     block = json.dumps([int(number) for number in numbers])
     with files.transaction(database, published=True):
-        database.execute(
-            f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {files.AMONG}", (block,)
-        )
+        database.execute(f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}", (block,))
         files.take_out(database, numbers)
-        files.keep(database, changed=files.meta_of(database).get("changed", 0) + len(numbers))
+        files.keep(database, changed=meta_of(database).get("changed", 0) + len(numbers))

@@ -28,7 +28,8 @@ from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
 from mural_tf.progress import announce
 from mural_tf.remote_folders import local_copy
-from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
+from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item
+from mural_tf.search.stored_images import image_of_record
 from mural_tf.sqlite import sqlite3
 from mural_tf.text_files import WHOLE, Unit, bounded_lines, cut, is_text, parse_object, read_lines, unpacked_size
 

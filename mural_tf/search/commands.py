@@ -24,7 +24,6 @@ from mural_tf.search.queries import (
     Result,
     check_filters,
     check_queries,
-    read_queries,
     search,
     to_json,
     to_lines,
@@ -37,55 +36,47 @@ def index(
     output: str,
     *,
     model: str = "",
-    embeddings: str = "",
-    queries_file: str = "",
     calibrate: str = "",
-    batch_size: int = 64,
     prune: bool = False,
     fields: Sequence[str] | None = None,
     kind: str = "",
     split: str = "",
-    dtype: str = "",
 ) -> Index:
     """Makes the index `output`, or brings it to what its sources hold; prints what was done.
 
     Args:
-      names, kind, split, dtype, batch_size, prune, fields: see `Index.build`.
-      model: a workdir or an export; by default the one that made the index, or the embeddings.
-      embeddings: a folder that `embed` made, in place of `names`, kind, split and dtype.
-      queries_file: see `read_queries`; right answers tell how sure answers are.
+      names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
+      model: a workdir or an export; by default the model that made the index, or the vectors.
       calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
-        default those of the split dev of `names`.
+        default the pictures of the split dev of `names`.
     """
-    given = read_queries(queries_file) if queries_file else []
-    if embeddings and names:
-        raise UserError("--embeddings takes the place of sources: give one or the other.")
     if calibrate and kind not in ("", IMAGES):
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
-        if not names and not embeddings:
-            known = described(folder)
-            names = known["sources"]
-            if len(names) == 1 and embed.is_embeddings(names[0]):
-                names, embeddings = [], names[0]
-            else:
-                model = model or known["model"]["path"]
-                kind, split, dtype = kind or known["kind"], split or known["split"], dtype or known["dtype"]
+        known = {} if names else described(folder)
+        names = names or known["sources"]
+        vectors = list(filter(embed.is_embeddings, names))
+        if vectors and len(names) > 1:
+            raise UserError(f"{vectors[0]} holds vectors that `embed` made: give this folder alone.")
         captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
         _captioned(captioned)  # mistakes show before the model is loaded
-        if embeddings:
-            made, embedder = _index_embeddings(embeddings, folder, model, prune, fields)
+        if vectors:
+            made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
         else:
+            model = model or (known["model"]["path"] if known else "")
+            kind, split = kind or known.get("kind", ""), split or known.get("split", "")
+            if not model:
+                raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
             collect.list_files(kind or IMAGES, names, split)
-            embedder, of = load(model), dict(kind=kind, split=split, dtype=dtype, fields=fields)
+            embedder = load(model)
             embedder.use_training_states()
-            made = Index.build(folder, embedder, names, prune=prune, batch_size=batch_size, progress=True, **of)
+            about = dict(kind=kind, split=split, fields=fields)
+            made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
         report(made, display_name(folder))
         check_wanted(made.table, fields)
-        answered = [one for one in given if one.right]
         unsure = made.confidence is None and (captioned or made.captions is not None)
-        if made.kind == IMAGES and (unsure or calibrate or answered):
-            calibrate_index(made, folder, embedder, captioned, answered, batch_size)
+        if made.kind == IMAGES and (unsure or calibrate):
+            calibrate_index(made, folder, embedder, captioned)
     return made
 
 
@@ -111,7 +102,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     if embedder is not None:
         made_by.check(take_fingerprint(embedder), f"The folder {embeddings}")
     made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
-    if model == "" and made.captions is None and len(made.table.caption_ids()):
+    if not model and made.captions is None and len(made.table.caption_ids()):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
     return made, embedder or LateModel(made)
 
@@ -121,8 +112,6 @@ def calibrate_index(
     folder: pathlib.Path,
     embedder,
     sources: Sequence[str],
-    given: Sequence[Query] = (),
-    batch_size: int = 64,
     pictures: Index | None = None,
 ) -> None:
     """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
@@ -130,12 +119,11 @@ def calibrate_index(
     Args:
       made: an index of images in `folder`, which `embedder` made.
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
-      given: sentences; those with right answers count.
       pictures: in place of `sources`, where their vectors are known.
     """
     files = _captioned(sources)
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
-    pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else pictures
+    pictures = index_in_memory(embedder, found) if files else pictures
     asked = strangers.ask(made, pictures, embedder) if pictures is not None else []
     if made.captions is not None:
         chosen = strangers.choose_weights(asked)
@@ -145,7 +133,7 @@ def calibrate_index(
             parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
             print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
     try:
-        made.confidence = confidence.learn(made, embedder, asked, given)
+        made.confidence = confidence.learn(made, embedder, asked)
     except UserError as error:
         changes.keep(folder, made.weights, None)
         print(f"It is not known how sure answers are: {error}")
@@ -274,40 +262,16 @@ def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: 
     return found
 
 
-def search_once(
-    model: str,
-    images: str,
-    queries: Sequence[Query],
-    *,
-    split: str = "",
-    html: str = "",
-    json: str = "",
-    **asked,
-) -> list[Result]:
-    """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
-    check_queries(queries, asked.get("top", 1))
-    found_images = collect.find(IMAGES, [images], split)
-    check_outputs(html, json)
-    embedder = load(quickest(model))
-    made = index_in_memory(embedder, found_images, IMAGES, progress=True)
-    if made.skipped:
-        print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
-    return _answer(made, embedder, queries, html, json, asked)
-
-
-def remove(
-    index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), gone: bool = False, dry_run: bool = False
-) -> None:
-    """Takes items out of an index: by name, or by filters, or of these the images that are not there any more."""
-    if not names and not filters and not gone:
-        raise UserError("Nothing to remove: give names as `search query` shows them, --filter=name=value or --gone.")
-    if names and (filters or gone):
-        raise UserError("Give names, or --filter and --gone, which say which items; not both.")
-
+def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
+    """Takes items out of an index, by name or by filters."""
+    if not names and not filters:
+        raise UserError("Nothing to remove: give names as `search query` shows them, or --filter=name=value.")
+    if names and filters:
+        raise UserError("Give names, or --filter, which says which items; not both.")
     with local_folder(index_folder) as folder:
         opened = load_index(folder)
         check_filters(opened, filters)
-        count, of = changes.remove(folder, names, filters, gone, dry_run)
+        count, of = changes.remove(folder, names, filters, dry_run)
     done = "would be" if dry_run else "are"
     print(f"{count:,} of {of:,} {opened.kind} {done} removed from {display_name(index_folder)}.")
 

@@ -116,24 +116,22 @@ def fit_logistic(columns: np.ndarray, right: np.ndarray, penalty: float) -> np.n
     return weights
 
 
-def learn(index, embedder, asked: Sequence[strangers.Stranger], queries: Sequence = ()) -> Confidence:
-    """Learns from what strangers found, and from `Query`s with right answers, which are names of items.
+def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
+    """Learns from what strangers found.
 
     Raises:
       UserError: too few sentences, or too few right answers.
     """
-    answered = [query for query in queries if query.text and query.right]
-    texts = [one.text for one in asked] + [query.text for query in answered]
-    pictures = len({one.picture for one in asked}) + len({query.right for query in answered})
+    texts = [one.text for one in asked]
+    pictures = len({one.picture for one in asked})
     if len(texts) < LEAST_ASKED or pictures < LEAST_PICTURES:
         raise UserError(
             f"{len(texts):,} captions of {pictures:,} pictures are too few: at least {LEAST_ASKED} of {LEAST_PICTURES} "
-            "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
+            "pictures are needed (--calibrate=DATA)."
         )
     noise = noise_like(texts, round(NOISE * len(texts)))
-    answers = ask(index, embedder, [query.text for query in answered] + noise)
+    answers = ask(index, embedder, noise)
     right = [one.is_right for one in asked]
-    right += [index.items[one.rows[0]] in query.right for one, query in zip(answers, answered)]
     if sum(right) < LEAST_RIGHT:
         raise UserError(
             f"{sum(right):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."

@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import io
 import json
 import os
 import pathlib
 import secrets
-import threading
-import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -34,14 +31,13 @@ from mural_tf.errors import UserError
 from mural_tf.files import storage_errors
 from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import words
-from mural_tf.search.items import Filter, Item, amount
+from mural_tf.search.item_table import AMONG, FORMAT, TEXT, TOGETHER, ItemTable, connect, meta_of, read_items, utf8
+from mural_tf.search.items import Item
 from mural_tf.sqlite import sqlite3
 
 NAME = "index.sqlite"
 DTYPES = ("float32", "float16")  # of vectors
 OLD = "index.json"  # of indexes before format 4
-PATIENCE = 5.0  # seconds that a question waits for one who changes the file
-FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
 CREATE TABLE items (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, name TEXT, path TEXT, offset INTEGER,
@@ -59,29 +55,7 @@ CREATE INDEX items_by_field ON fields (name, value, item);
 CREATE INDEX items_without_pictures ON items (id) WHERE path = '';
 PRAGMA user_version = {FORMAT};
 """
-TOGETHER = 4096  # items that are in memory at a time
-FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
-FEW_NUMBERS = 8  # different numbers that are offered one by one
-MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
-COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
-# Of a row of `words`: the item it is of, and the language of the caption, NULL for what is none.
-OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
-LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
-AMONG = "IN (SELECT value FROM json_each(?))"
-TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may hold what is no UTF-8
 RECOUNTED = 0.01  # share of the items that may change before trigrams are counted again
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _shown(hidden: Collection[str]) -> str:
-    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for what is none."""
-    return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
-
-
-# Opening and changing.
 
 
 def check_place(folder: pathlib.Path) -> None:
@@ -98,41 +72,14 @@ def check_place(folder: pathlib.Path) -> None:
     raise UserError(f"{folder} is not an index: it has no {NAME} (make it with: search index IMAGES…).")
 
 
-def connect(path: str | os.PathLike = ":memory:", new: bool = False) -> sqlite3.Connection:
-    """Opens the database of an index; `new`: makes it where there is none. Raises `sqlite3.Error`.
-
-    A folder that may not be written, as a container mounts it, is read without the log.
-    """
-    if path == ":memory:":
-        place, new = path, True
-    else:
-        path = pathlib.Path(path).absolute()
-        mode = "mode=rwc" if new else "mode=rw"
-        if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-        place = f"{path.as_uri()}?{mode}"
-    options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
-    database = sqlite3.connect(place, **options)
-    database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
-    if new and not database.execute("PRAGMA user_version").fetchone()[0]:
+def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
+    """Opens the database of an index, and makes it where there is none. Raises `sqlite3.Error`."""
+    database = connect(path, new=True)
+    if not database.execute("PRAGMA user_version").fetchone()[0]:
         if sqlite3.sqlite_version_info < (3, 34):
             raise UserError(f"SQLite {sqlite3.sqlite_version} has no trigrams: use a Python with SQLite 3.34 or newer.")
         database.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {SCHEMA} COMMIT;")
-    database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
     return database
-
-
-def problem(path: object, error: Exception) -> UserError:
-    """Returns the line to show for what SQLite says of a file."""
-    reason = str(error)
-    if "locked" in reason or "busy" in reason:
-        return UserError(f"{path} is busy: another process is changing it; try again when it has ended.")
-    file = pathlib.Path(str(path))
-    if file.exists() and not os.access(file, os.R_OK):
-        return UserError(f"{path} may not be read: check its permissions.")
-    if "readonly" in reason or "full" in reason or "I/O" in reason:
-        return UserError(f"{path} cannot be written or read ({reason}): check its permissions and the free space.")
-    return UserError(f"{path} is damaged ({reason}): make the index again.")
 
 
 @contextlib.contextmanager
@@ -159,19 +106,6 @@ def publish(database: sqlite3.Connection, **values) -> None:
     keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
 
 
-def meta_of(database: sqlite3.Connection) -> dict[str, object]:
-    """Returns `meta`; raises `sqlite3.Error`, or `Damaged`."""
-    try:
-        rows = database.execute("SELECT key, value FROM meta").fetchall()
-        return {key: value if isinstance(value, bytes) else json.loads(value) for key, value in rows}
-    except (ValueError, TypeError) as error:
-        raise Damaged(str(error)) from None
-
-
-class Damaged(ValueError):
-    """The database holds something else than the schema says."""
-
-
 def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
     """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
     try:
@@ -193,17 +127,17 @@ def put(
     database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
 ) -> None:
     """Adds an item with its vector and those of its captions, if these are known."""
-    values = key, _utf8(item.name), _utf8(item.path), item.offset, _utf8(item.language), item.content, item.digest
+    values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
     columns = f"(NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
     number = database.execute(f"INSERT INTO items VALUES {columns}", values).lastrowid
     if vector is not None:
         database.execute("INSERT INTO vectors VALUES (?, ?)", (number, vector))
     texts = []
     for language, text in item.captions:
-        values = number, _utf8(language), _utf8(text)
+        values = number, utf8(language), utf8(text)
         texts.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(texts, captions))
-    fields = ((number, _utf8(name), _utf8(value)) for name, value in item.fields.items())
+    fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
     database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", _documents(number, item, texts))
 
@@ -234,7 +168,7 @@ def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int,
     names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
     found = [(2 * number + 1, words.document([*filter(None, names), *values]))]
     found += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
-    return [(place, _utf8(document)) for place, document in found]
+    return [(place, utf8(document)) for place, document in found]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:
@@ -245,316 +179,10 @@ def count_trigrams(database: sqlite3.Connection) -> None:
     database.execute("DROP TABLE temp.vocabulary")
 
 
-def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
-    """Returns id, key and `Item` of ids, a JSON list, in their order; `ask` runs a question.
-
-    Raises `Damaged` for values of other types than the schema's.
-    """
-    captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
-    of_items, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {of_items} id", given):
-        captions[number].append((_text(language), _text(text)))
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {of_items} rowid", given):
-        fields[number][_text(name)] = _text(value)
-    found = []
-    columns = "id, key, name, path, language, content, digest, offset"
-    for number, key, *texts, offset in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", given):
-        name, path, language, content, digest = map(_text, texts)
-        if not isinstance(offset, int):
-            raise Damaged(f"an offset {offset!r}")
-        own = tuple(captions[number]), language, fields[number], content, digest
-        found.append((number, key, Item(name, path, offset, *own)))
-    return found
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise Damaged(f"{value!r} in place of a text")
-    return value
-
-
-# Asking.
-
-
-class ItemTable:
-    """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
-
-    Rows are the items in the order of their ids, from 0. What is read is the state when the table was opened. Every
-    method raises `UserError`, one line, if the file is damaged.
-
-    Args:
-      source: a file; a connection to a database in memory; or items, which come into one.
-    """
-
-    def __init__(self, source: str | os.PathLike | sqlite3.Connection | Sequence[Item]):
-        self._lock = threading.Lock()
-        self._path = source if isinstance(source, (str, os.PathLike)) else "The index in memory"
-        try:
-            if isinstance(source, (str, os.PathLike)):
-                self._database = connect(source)
-                self._watch = connect(source)  # sees what the snapshot does not
-                weakref.finalize(self, self._watch.close)
-                self._database.execute("BEGIN")  # and the first question takes the snapshot
-            elif isinstance(source, sqlite3.Connection):
-                self._database = self._watch = source
-            else:
-                self._database = self._watch = connect()
-                for number, item in enumerate(source):
-                    put(self._database, b"%d" % number, item)
-                count_trigrams(self._database)
-        except sqlite3.Error as error:
-            raise problem(self._path, error) from None
-        weakref.finalize(self, self._database.close)
-        if (version := self._ask("PRAGMA user_version")[0][0]) != FORMAT:
-            raise UserError(f"{self._path} was made by another version (format {version}): make the index again.")
-        try:
-            self.meta = meta_of(self._database)
-        except (sqlite3.Error, ValueError) as error:
-            raise problem(self._path, error) from None
-        self.ids = self._numbers("items")
-        self._texts = self._numbers("texts")
-
-    def _numbers(self, table: str) -> np.ndarray:
-        """Returns the ids of a table, int64 [N] rising."""
-        count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
-        if not (isinstance(count, int) and isinstance(last, int)):
-            raise problem(self._path, Damaged("ids are no numbers"))
-        return (
-            np.arange(1, count + 1)
-            if count == last
-            else self._column(self._each(f"SELECT id FROM {table} ORDER BY id"))
-        )
-
-    def is_current(self) -> bool:
-        """Tells whether what was opened is still the last state that was published."""
-        try:
-            found = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
-        except sqlite3.Error:
-            return True  # it is being changed, or cannot be read: what was opened can
-        return not found or json.loads(found[0]) == self.meta.get("published")
-
-    def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
-        try:
-            with self._lock:
-                return self._database.execute(question, values).fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise problem(self._path, error) from None
-
-    def _each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
-        """Yields rows as far as they are asked for; nobody else asks meanwhile."""
-        try:
-            with self._lock:
-                yield from self._database.execute(question, values)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise problem(self._path, error) from None
-
-    def _column(self, found: Iterable[tuple]) -> np.ndarray:
-        """Returns numbers, int64 [K]."""
-        try:
-            return np.fromiter((value for (value,) in found), np.int64)
-        except (TypeError, OverflowError, ValueError) as error:
-            raise error if isinstance(error, UserError) else problem(self._path, error) from None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, row: int) -> Item:
-        return self._items([self.ids[row]])[0]
-
-    def __iter__(self) -> Iterator[Item]:
-        for begin in range(0, len(self), TOGETHER):
-            yield from self.block(begin, begin + TOGETHER)
-
-    def block(self, begin: int, end: int) -> list[Item]:
-        """Returns the items of the rows from `begin` to before `end`, in order."""
-        return self._items(self.ids[begin:end])
-
-    def _items(self, ids: Sequence[int]) -> list[Item]:
-        try:
-            found = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
-        except Damaged as error:
-            raise problem(self._path, error) from None
-        if len(found) != len(ids):
-            raise problem(self._path, Damaged(f"{len(found)} of {len(ids)} items are there"))
-        return found
-
-    def names(self) -> Iterator[str]:
-        """Yields what is shown of each row."""
-        question = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
-        for begin in range(0, len(self), TOGETHER):
-            block = [json.dumps(self.ids[begin : begin + TOGETHER].tolist())]
-            yield from (self._named(name) for (name,) in self._ask(question, block))
-
-    def name(self, row: int) -> str:
-        """Returns what is shown of a row."""
-        found = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._named(*found[0] if found else (None,))
-
-    def _named(self, name: object) -> str:
-        if not isinstance(name, str):
-            raise problem(self._path, Damaged("an item without a name"))
-        return name
-
-    def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, int64 [K]; ids that are no item's are left out."""
-        ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
-        return np.searchsorted(self.ids, ids)
-
-    def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named.
-
-        Where a field is compared, its value is a number or a date on the right side of each bound.
-        """
-        wanted = collections.defaultdict(list)
-        for name, value, operator in filters:
-            wanted[name, operator].append(value)
-        found = []
-        for (name, operator), values in wanted.items():
-            if operator != "=":
-                rows, amounts = self.amounts(name)
-                found += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
-                continue
-            texts = ", ".join([TEXT] * len(values))
-            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
-            items = self._column(self._ask(question, [_utf8(name), *map(_utf8, values)]))
-            found.append(np.sort(self.rows_of(items)))
-        return functools.reduce(np.intersect1d, found) if found else np.arange(len(self))
-
-    def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
-        found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [_utf8(name)])
-        numbers = {value: amount(str(value)) for value in {value for _, value in found}}  # few are different
-        known = [(item, numbers[value]) for item, value in found if numbers[value] is not None]
-        items = self._column((item,) for item, _ in known)
-        amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
-        return self.rows_of(items), amounts
-
-    def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns what the fields of rows, None for all, are: {"values": {value: count}} of few, frequent ones first.
-
-        Of many numbers or dates {"least": text, "most": text}, of many words {}.
-        """
-        among = "" if rows is None else f"WHERE item {AMONG}"
-        question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
-        counts, ends = collections.defaultdict(dict), {}
-        for name, value, count in self._each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
-            value = str(value)
-            if len(counts[name]) <= FEW:
-                counts[name][value] = count
-            number = amount(value)
-            if number is None or ends.get(name, 0) is None:
-                ends[name] = None
-            else:
-                low, high = ends.get(name, ((number, value), (number, value)))
-                ends[name] = min(low, (number, value)), max(high, (number, value))
-        shown: dict[str, dict] = {}
-        for name, values in counts.items():
-            if ends[name] is not None and len(values) > FEW_NUMBERS:
-                shown[name] = {"least": ends[name][0][1], "most": ends[name][1][1]}
-            elif len(values) <= FEW:
-                shown[name] = {"values": dict(sorted(values.items(), key=lambda item: -item[1]))}
-            else:
-                shown[name] = {}
-        return shown
-
-    def with_words(self, text: str) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that hold these words somewhere, one after another."""
-        phrase = words.quoted(f" {words.spread(text)} ")
-        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
-
-    def whole(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is the text and nothing more.
-
-        `hidden`: languages whose captions do not count; names and values then do not, either.
-        """
-        phrase = words.quoted(words.document([text]))
-        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
-
-    def _owners(self, question: str, values: Sequence) -> np.ndarray:
-        found = [row for row in self._ask(question, values) if row[0] is not None]
-        return np.unique(self.rows_of(self._column(found)))
-
-    def by_words(
-        self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
-
-        Args:
-          text: any.
-          count: of rows, at most.
-          allowed: bool [N], the rows that may be found; None for all.
-          hidden: languages whose captions are not searched; names and fields then are not, either.
-
-        Returns:
-          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
-          usual length that holds all trigrams of the question. Shares below a quarter of the best are left out.
-        """
-        asked = words.grams(text)
-        if not asked:
-            return np.zeros(0, np.int64), np.zeros(0)
-        total = len(self._texts) + len(self)
-        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        of_terms = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
-        counts = np.clip([of_terms.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
-        ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
-        rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
-        asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
-        found: dict[int, float] = {}
-        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
-        values = " OR ".join(map(words.quoted, asked)), *hidden
-        for item, score in self._each(f"{question} ORDER BY rank", values):
-            row = int(np.searchsorted(self.ids, item or 0))
-            if row == len(self) or self.ids[row] != item:
-                continue
-            if row not in found and (allowed is None or allowed[row]):
-                found[row] = min(1.0, score / ideal)
-                if len(found) == count or found[row] < next(iter(found.values())) / 4:
-                    break
-        found = {row: share for row, share in found.items() if share >= max(found.values()) / 4}
-        return np.array(list(found), np.int64), np.array(list(found.values()))
-
-    def caption_rows(self) -> np.ndarray:
-        """Returns the row that each caption is of, int64 [T] rising."""
-        return np.searchsorted(self.ids, self._column(self._each("SELECT item FROM texts ORDER BY id")))
-
-    def captions_by_language(self) -> dict[str, np.ndarray]:
-        """Returns the numbers of the captions in each language, int64 [K] rising."""
-        found = collections.defaultdict(list)
-        for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
-            found[language].append(number)
-        return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
-
-    def captions(self, count: int) -> dict[str, list[str]]:
-        """Returns up to `count` different captions of each language, always the same ones."""
-        found = collections.defaultdict(list)
-        shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
-        texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
-        for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
-            found[language].append(text)
-        return dict(found)
-
-    def without_pictures(self) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of items that name no file of a picture."""
-        return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
-
-    def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
-        """Yields id and vector of the items, or of the captions, in the order of these ids."""
-        column, table = ("text", "caption_vectors") if of_captions else ("item", "vectors")
-        return self._each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
-
-    def caption_ids(self) -> np.ndarray:
-        """Returns the ids of the captions, int64 [T] rising."""
-        return self._texts
-
-
-class Names(Sequence[str]):
-    """The names of the items of a table: `names[row]`."""
-
-    def __init__(self, items: ItemTable):
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, row: int) -> str:
-        return self._items.name(range(len(self))[row])  # IndexError outside; negative rows count from the end
+def table_of(items: Iterable[Item]) -> ItemTable:
+    """Returns the table of items, which come into a database in memory."""
+    database = make()
+    for number, item in enumerate(items):
+        put(database, b"%d" % number, item)
+    count_trigrams(database)
+    return ItemTable(database)

@@ -57,6 +57,7 @@ class Embedded(Tally):
     """What became of the items of a shard, or of all."""
 
     THINGS: ClassVar[str] = "images and texts"
+    FLAG: ClassVar[str] = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,8 +340,9 @@ def export(index: Index, path: str | os.PathLike) -> None:
 
 
 def is_embeddings(folder: str | os.PathLike) -> bool:
-    """Tells whether a folder holds vectors as Parquet."""
-    return bool(vector_files(folder))
+    """Whether a folder holds vectors as Parquet; img2dataset's Parquet files hold none. Raises `UserError`: damaged."""
+    files = vector_files(folder)
+    return bool(files) and bool(about_of(files[0]))
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:

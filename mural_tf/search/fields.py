@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.search.database import FEW, FEW_NUMBERS, ItemTable
+from mural_tf.search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_tf.search.items import Item, amount
 
 ON_CARD, MOST_FILTERS = 5, 8

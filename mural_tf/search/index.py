@@ -33,8 +33,10 @@ from mural_tf.fingerprint import TEXTS, Fingerprint, take_fingerprint
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy, model_place
 from mural_tf.search import confidence, database, ranking
-from mural_tf.search.database import DTYPES, TOGETHER, ItemTable, Names
-from mural_tf.search.items import IMAGES, Filter, Item, parse_filters, read_image
+from mural_tf.search.database import DTYPES
+from mural_tf.search.item_table import TOGETHER, ItemTable, Names
+from mural_tf.search.items import IMAGES, Filter, Item, parse_filters
+from mural_tf.search.stored_images import read_image
 
 if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
@@ -69,7 +71,7 @@ class Index:
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
-        self.table = items if isinstance(items, ItemTable) else ItemTable(items)
+        self.table = items if isinstance(items, ItemTable) else database.table_of(items)
         self.items = Names(self.table)
         self.embeddings, self.model, self.kind = embeddings, model, kind
         meta = self.table.meta
@@ -486,7 +488,7 @@ def index_in_memory(
     """
     from mural_tf.search import changes
 
-    opened = database.connect()
+    opened = database.make()
     changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
     database.keep(opened, kind=kind, dtype="float32", sources=[])
     counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))

@@ -1,8 +1,4 @@
-"""What an index finds: images in files or TFRecords, and texts. Items know where their image lies, not its bytes.
-
-`ItemTable` asks the database of an index (`database.py`) for items by their rows, so that an index of millions of items
-opens at once and reads only what is asked for.
-"""
+"""What an index finds: images in files or TFRecords, and texts. Items know where their image lies, not its bytes."""
 
 from __future__ import annotations
 
@@ -12,16 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
-from mural_tf.data import tfrecord
-from mural_tf.data.pictures import read_file
-from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
-from mural_tf.hashes import bytes_hash
 
 KINDS = IMAGES, TEXTS = "images", "texts"
-IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,35 +42,6 @@ class Item:
     def caption(self, language: str = "en") -> tuple[str, str]:
         """Returns (language, text) of the caption in `language`, else of the first one, else ("", "")."""
         return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
-
-
-def read_image(item: Item) -> bytes:
-    """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is not there any more."""
-    if not item.path:
-        raise ValueError(f"{item.name!r} is a text without an image.")
-    if item.offset < 0:
-        return read_file(item.path)
-    image = image_of_record(tfrecord.read_at(item.path, item.offset), item.path)
-    if item.content and content_of(image) != item.content:
-        raise ValueError(f"{item.path} holds another image at byte {item.offset} by now: update the index.")
-    return image
-
-
-def content_of(image: bytes) -> str:
-    """Returns 16 hexadecimal digits that stand for the bytes of an image."""
-    return f"{bytes_hash(image):016x}"
-
-
-def image_of_record(serialized: bytes, path: str) -> bytes:
-    """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` if it has none."""
-    try:
-        feature = Example.FromString(serialized).features.feature
-    except DecodeError:
-        raise ValueError(f"{path} holds something else than tf.train.Examples.") from None
-    for name in IMAGE_FEATURES:
-        if name in feature and feature[name].bytes_list.value:
-            return feature[name].bytes_list.value[0]
-    raise ValueError(f"{path} holds records without an image (feature {' or '.join(IMAGE_FEATURES)}).")
 
 
 # Fields.

@@ -24,7 +24,6 @@ from mural_tf.printable import visible
 from mural_tf.search import fields, ranking, words
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked
-from mural_tf.text_files import read_lines
 
 if TYPE_CHECKING:
     from mural_tf.embedder import Embedder
@@ -46,25 +45,6 @@ class Query:
     def name(self) -> str:
         """What to show: the sentence, or the image's path."""
         return self.text or self.image
-
-
-def read_queries(path: str | os.PathLike) -> list[Query]:
-    """Reads a table: a sentence a line, or language[TAB]sentence, and after that any number of right answers' names.
-
-    Raises `UserError` for a missing file, a line without a sentence, or no line.
-    """
-    if not as_path(path).is_file():
-        raise UserError(f"The queries {path} are not there: expected a file of language[TAB]text.")
-    queries = []
-    for number, line in read_lines(path):
-        if line.strip():
-            language, text, *right = line.split("\t") if "\t" in line else ("", line)
-            if not text.strip():
-                raise UserError(f"{path}, line {number}: no sentence; expected language[TAB]text.")
-            queries.append(Query(text, language.strip(), right=tuple(name for name in right if name)))
-    if not queries:
-        raise UserError(f"{path} holds no queries: expected language[TAB]text on every line.")
-    return queries
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:

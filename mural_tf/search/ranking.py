@@ -31,7 +31,7 @@ from mural_tf.search import words
 from mural_tf.search.items import IMAGES
 
 if TYPE_CHECKING:
-    from mural_tf.search.database import ItemTable
+    from mural_tf.search.item_table import ItemTable
     from mural_tf.search.items import Filter
 
     Entries = dict[int, tuple[int, float]]  # row -> rank from 1, cosine or share

@@ -1,10 +1,10 @@
 """Training: the loop around a method's step, and the state that a run keeps so that it may be stopped anywhere.
 
-    fit.py           the loop: restore, Keras' `fit` until the last step, save
-    callbacks.py     between the steps: numbers, checkpoints, evaluation, signals
-    checkpoints.py   weights, slots of optimisers, counters; data_progress.py: the place in the data
-    workdir.py       the run's folder; trained_model.py: the model in it
-    prepare.py       a data folder and a vocabulary, made where they are missing
-    strategy.py      which devices train, and what several workers agree on
-    cost.py, graph_costs.py   what a step needs; tpu_check.py: whether XLA compiles it
+fit.py           the loop: restore, Keras' `fit` until the last step, save
+callbacks.py     between the steps: numbers, checkpoints, evaluation, signals
+checkpoints.py   weights, slots of optimisers, counters; data_progress.py: the place in the data
+workdir.py       the run's folder; trained_model.py: the model in it
+prepare.py       a data folder and a vocabulary, made where they are missing
+strategy.py      which devices train, and what several workers agree on
+cost.py, graph_costs.py   what a step needs; tpu_check.py: whether XLA compiles it
 """

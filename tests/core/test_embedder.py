@@ -249,9 +249,19 @@ def test_any_iterable_is_read_once(color_embedder):
 
 RED = png(COLORS["red"])
 REFUSED = [  # what is asked of an embedder, the error, the words that must occur
-    *((lambda e, texts=texts: e.encode_text(texts), TypeError, words) for texts, words in (
-        (None, "None"), (b"a", "b'a'"), (3, "3"), (["a", None], "number 1 is None"), ([b"a"], "number 0 is b'a'"),
-        ({"a": 1}, "strings"), (["a", float("nan")], "strings"), (tf.constant([1.0]), "strings"))),
+    *(
+        (lambda e, texts=texts: e.encode_text(texts), TypeError, words)
+        for texts, words in (
+            (None, "None"),
+            (b"a", "b'a'"),
+            (3, "3"),
+            (["a", None], "number 1 is None"),
+            ([b"a"], "number 0 is b'a'"),
+            ({"a": 1}, "strings"),
+            (["a", float("nan")], "strings"),
+            (tf.constant([1.0]), "strings"),
+        )
+    ),
     (lambda e: e.encode_image(None), TypeError, "a path, an open file, encoded bytes, .* None"),
     (lambda e: e.encode_image([np.zeros((2, 2, 3), np.uint8), None]), TypeError, "Image 1 is None.* a path"),
     (lambda e: e.encode_image([RED, b""]), UserError, "Image 1 .*empty image file"),

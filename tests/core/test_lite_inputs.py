@@ -14,7 +14,9 @@ from PIL import Image
 from mural_tf.config import base_config
 from mural_tf.data.images import decode_features, prepare_image
 from mural_tf.data.pictures import BadImage
-from mural_tf.lite.pieces import IN_LINES, MODEL, VOCABULARY, pieces_of
+from mural_tf.errors import UserError
+from mural_tf.lite.few_pieces import PLACES, write_places
+from mural_tf.lite.pieces import IN_LINES, MODEL, SHORT, VOCABULARY, pieces_of
 from mural_tf.lite.pixels import prepare
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer, build_words
@@ -71,13 +73,14 @@ def words():
     return config, WordTokenizer(vocabulary, ("en", "de", "ja"), max_length=16, lower_case=True)
 
 
+CLEANED = "sentence pieces, cleaned"
 TOKENIZERS = {
     "word pieces": word_pieces,
     "word pieces, uncased": lambda: word_pieces(lower_case=True, strip_accents=True),
     "word pieces of whole Chinese words": lambda: word_pieces(cleaning=("whole_chinese",)),
     "sentence pieces": lambda: sentence_pieces("xlm_roberta"),
     "sentence pieces, full": lambda: sentence_pieces("siglip"),
-    "sentence pieces, cleaned": lambda: sentence_pieces(
+    CLEANED: lambda: sentence_pieces(
         "siglip2", ("lower_characters", "spaces_for_underscores", "no_punctuation", "single_spaces")
     ),
     "byte pairs": byte_pairs,
@@ -101,6 +104,30 @@ def test_ids_are_the_graphs(name, tmp_path):
         same = row == expected[: 16 if full else mask.sum()].tolist() and (kinds == kind).all()
         different += [] if same else [(text[:40], ids, expected.tolist())]
     assert not different, different[:3]
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [lambda: sentence_pieces("xlm_roberta"), lambda: sentence_pieces("siglip2", model="bpe"), TOKENIZERS[CLEANED]],
+)
+def test_few_texts_need_no_whole_vocabulary(tokenizer, tmp_path):
+    config, tokenizer = tokenizer()
+    settings, content = tokenizer.for_lite()
+    (tmp_path / MODEL).write_bytes(content)
+    settings["sha256"] = hashlib.sha256(content).hexdigest()
+    texts = [*ODD, *(text.encode() for text in drawn_texts(400)), "<s> ▁▁ <unk>".encode()]
+    expected = pieces_of(tmp_path, config, settings).rows(texts)
+
+    write_places(content, tmp_path / PLACES)
+    pieces = pieces_of(tmp_path, config, settings)
+    pieces._whole = None
+    short = [(text, row) for text, row in zip(texts, expected) if len(text) <= SHORT]
+    assert len(short) > 400
+    for text, row in short:
+        assert pieces.rows([text]) == [row], text
+    (tmp_path / PLACES).write_bytes((tmp_path / PLACES).read_bytes()[:-100])
+    with pytest.raises(UserError, match=f"{PLACES} is damaged: copy the folder again"):
+        pieces_of(tmp_path, config, settings)
 
 
 def encoded(pixels, kind="PNG", **options):

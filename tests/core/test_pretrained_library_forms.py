@@ -401,9 +401,7 @@ def test_clip_of_transformers(tmp_path, today):
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=20)
     model = spread(transformers.CLIPModel(config))
     model.save_pretrained(folder)
-    processor = transformers.CLIPImageProcessor(
-        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
-    )
+    processor = transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
     processor.save_pretrained(folder)
     tokens = tokenizer(CLIP_SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt")
     assert ids_here(folder, CLIP_SENTENCES) == without_padding(

@@ -141,14 +141,17 @@ REFUSED = {  # what a file does: its content, and what the message says
     "steps out of its storage": (archive_of(in_dictionary(tensor(FOUR, 0, [2], [4]))), "storage of 4 numbers"),
     "repeats one number without end": (archive_of(in_dictionary(tensor(FOUR, 0, [2**40], [0]))), "4 numbers"),
     "claims more than its storage has": (
-        archive_of(in_dictionary(tensor(("FloatStorage", "0", 2**40), 0, [2**40], [1]))), "storage 0"
+        archive_of(in_dictionary(tensor(("FloatStorage", "0", 2**40), 0, [2**40], [1]))),
+        "storage 0",
     ),
     "claims more, in the older form": (
-        pickles_of(in_dictionary(tensor(("FloatStorage", "0", 2**40), 0, [2**40], [1]))), "storage 0"
+        pickles_of(in_dictionary(tensor(("FloatStorage", "0", 2**40), 0, [2**40], [1]))),
+        "storage 0",
     ),
     "names a storage that is not there": (archive_of(GOOD, storages=()), "storage 0"),
     "names a file elsewhere": (
-        archive_of(in_dictionary(tensor(("FloatStorage", "../../etc/passwd", 4), 0, [4], [1]))), "missing"
+        archive_of(in_dictionary(tensor(("FloatStorage", "../../etc/passwd", 4), 0, [4], [1]))),
+        "missing",
     ),
     "is cut off, in the older form": (pickles_of(GOOD)[:-3], "cut off"),
     "lacks a storage, in the older form": (pickles_of(GOOD, keys=()), "missing"),

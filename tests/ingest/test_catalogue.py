@@ -348,10 +348,14 @@ def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
         "drawings" in line for line in lines
     )
     config.data.source = "emoji"
-    save_config(config, source / "config.json")
-    assert runs.last_lines(source, entries)[0].startswith(
-        f"Note: this model knows drawings of {config.image_tower.image_size} pixels; for photographs --from=hf://"
-    )
+    size = config.image_tower.image_size
+    for weights, knows in (
+        ("", f"knows drawings of {size} pixels"),
+        ("package://lite0", "learned captions of drawings alone, on the picture tower package://lite0"),
+    ):
+        config.image_tower.weights = weights
+        save_config(config, source / "config.json")
+        assert runs.last_lines(source, entries)[0].startswith(f"Note: this model {knows}; for photographs --from=hf://")
     assert runs.last_lines(None, entries) == []
 
 

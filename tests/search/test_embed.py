@@ -278,17 +278,19 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", rows)
     embedded = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
-    made = commands.index([], str(tmp_path / "index"), embeddings=str(embedded))
+    made = commands.index([str(embedded)], str(tmp_path / "index"))
     assert "4 images in" in (printed := capsys.readouterr().out) and "by words alone: --model=MODEL" in printed
     assert made.captions is None and load_index(tmp_path / "index").sources == (str(embedded),)
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
     assert len(made.captions.vectors) == 4 and made.counts.kept == 4
-    with pytest.raises(UserError, match="takes the place of sources"):
-        commands.index(["photos"], str(tmp_path / "index"), embeddings=str(embedded))
+    with pytest.raises(UserError, match="holds vectors that `embed` made: give this folder alone"):
+        commands.index([str(embedded), "photos"], str(tmp_path / "index"))
+    with pytest.raises(UserError, match="--model is missing"):
+        commands.index([str(tmp_path / "data")], str(tmp_path / "other"))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
     with pytest.raises(UserError, match="was made by the model"):
-        commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"), embeddings=str(embedded))
+        commands.index([str(embedded)], str(tmp_path / "index"), model=str(tmp_path / "model"))
 
 
 def test_damaged_embeddings_are_named(tmp_path):

@@ -18,8 +18,10 @@ from mural_tf.metrics import top_k
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, index_in_memory, load_index
-from mural_tf.search.items import IMAGES, TEXTS, Item, read_image
-from mural_tf.search.queries import Query, read_queries, search
+from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.queries import Query, search
+from mural_tf.search.query_files import read_queries
+from mural_tf.search.stored_images import read_image
 
 
 @pytest.fixture
@@ -412,4 +414,4 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
     with pytest.raises(UserError, match=message):
-        commands.search_once("model", str(shared[0]), queries, **options)
+        commands.query(str(shared[1]), queries, **options)

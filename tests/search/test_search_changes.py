@@ -15,7 +15,7 @@ from mural_tf.errors import UserError
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.search import changes, collect, commands, database, index
 from mural_tf.search.collect import FIELDS
-from mural_tf.search.database import ItemTable
+from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
@@ -144,7 +144,7 @@ OTHER = [("name", "red.png"), ("brand", 'a"c\\me'), ("größe", "42½"), ("brand
 def test_filters_narrow_and_add():
     of_rows = [{"brand": "acme", "color": "red"}, {"brand": "zeta", "color": "red"}, {"brand": "acme"}, {},
                *({name: value} for name, value in OTHER)]  # fmt: skip
-    rows = ItemTable([Item(f'red.png "brand": "acme" {n}', captions=(("en", '"brand": "acme"'),), fields=of_row)
+    rows = table_of([Item(f'red.png "brand": "acme" {n}', captions=(("en", '"brand": "acme"'),), fields=of_row)
                       for n, of_row in enumerate(of_rows)]
                      + [Item("brand=acme"), Item("acme", captions=(("brand", "acme"),), fields={"shade": "acme"}),
                         Item("brand", language="acme", fields={"acme": "brand", "color": "brand=acme"})])  # fmt: skip
@@ -165,7 +165,7 @@ def test_numbers_and_dates_are_compared():
     days = ("2026-05-31", "1.6.2026", "2025", "2026-05", "soon", "")
     of_rows = [{"price": price, "day": day, "sku": f"AB-{n}"} for n, (price, day) in enumerate(zip(PRICES, days))]
     items = [Item("", fields=fields) for fields in of_rows]
-    rows = ItemTable(items)
+    rows = table_of(items)
 
     def found(*texts):
         return rows.rows_with(parse_filters(texts)).tolist()
@@ -489,10 +489,9 @@ def test_readers_go_on_while_the_index_changes(table, made):
 
 
 def test_the_command_delete(made, table, monkeypatch, capsys):
-    (table.parent / "blue.png").unlink()
-    commands.remove(str(made), [], gone=True, dry_run=True)
+    commands.remove(str(made), ["blue.png"], dry_run=True)
     assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
-    commands.remove(str(made), [], gone=True)
+    commands.remove(str(made), ["blue.png"])
     commands.remove(str(made), [], parse_filters(["brand=zeta"]))
     assert capsys.readouterr().out.splitlines()[1] == f"1 of 3 images are removed from {made}."
     assert names(load_index(made)) == ["red.png", "violet.png"]

@@ -12,12 +12,13 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 from mural_tf import text_files
 from mural_tf.errors import UserError
 from mural_tf.progress import announcing
-from mural_tf.search import changes, collect, database
+from mural_tf.search import changes, collect, item_table
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Item, parse_filters
-from mural_tf.search.queries import Query, read_queries, search
+from mural_tf.search.queries import Query, search
+from mural_tf.search.query_files import read_queries
 
 
 def unreadable(found):
@@ -219,12 +220,12 @@ def test_busy_and_forbidden_are_not_damaged(index, monkeypatch):
     with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr(database, "PATIENCE", 0.1)
+        monkeypatch.setattr(item_table, "PATIENCE", 0.1)
         for call in (load_index, lambda folder: sync(folder, ColorEmbedder(), items())):
             with pytest.raises(UserError, match="index.sqlite is busy: another process is changing it; try again"):
                 call(index)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
-    error = database.problem(index / "index.sqlite", sqlite3.OperationalError("unable to open database file"))
+    error = item_table.problem(index / "index.sqlite", sqlite3.OperationalError("unable to open database file"))
     assert "may not be read: check its permissions" in str(error) and "again" not in str(error)
 
 

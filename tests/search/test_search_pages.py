@@ -12,7 +12,7 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data.pictures import thumbnail
 from mural_tf.search import collect
-from mural_tf.search.index import Index, index_in_memory, take
+from mural_tf.search.index import Index, index_in_memory, take_fingerprint
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.queries import SIDE, Query, page_html, search
 
@@ -56,7 +56,7 @@ def test_gallery_of_captions_says_what_is_seen(tmp_path):
     items = [Item("1", str(tmp_path / "red.png"), captions=(("de", "ein roter Fleck"), ("en", "a red spot"))),
              Item("gone", str(tmp_path / "gone.png"))]  # fmt: skip
     vectors = np.array([[1, 0, 0], [0.8, 0.6, 0]], np.float32)
-    page = gallery_of(Index(items, vectors, take(ColorEmbedder())), Query("rot", "de"), Query("red"))
+    page = gallery_of(Index(items, vectors, take_fingerprint(ColorEmbedder())), Query("rot", "de"), Query("red"))
     shown = [(image["alt"], image["lang"]) for image in page.all("img")]
     assert shown == [("ein roter Fleck", "de"), ("a red spot", "en")]
     assert page.text.count("not available") == 2  # the image that is gone
@@ -67,7 +67,7 @@ def test_gallery_shows_fields_and_links_addresses_alone(tmp_path):
               "odd": 'https://example.org/"onclick="alert(1)'}  # fmt: skip
     (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
     item = Item("red", f"{tmp_path}/red.png", 0, fields=fields)  # in a file of records: no link
-    page = gallery_of(Index([item], np.eye(1, 3, dtype=np.float32), take(ColorEmbedder())), Query("red"))
+    page = gallery_of(Index([item], np.eye(1, 3, dtype=np.float32), take_fingerprint(ColorEmbedder())), Query("red"))
     assert page.all("a") == [{"href": fields["shop"], "rel": "noopener noreferrer"}] and not page.all("b")
     for text in ('brand: <b>"acme"', "shop", "run: javascript:alert(1)", f"odd: {fields['odd']}"):
         assert text in page.text

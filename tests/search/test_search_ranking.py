@@ -12,8 +12,8 @@ from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.search import commands, ranking, strangers, words
-from mural_tf.search.database import ItemTable
-from mural_tf.search.index import Index, load_index, take
+from mural_tf.search.database import table_of
+from mural_tf.search.index import Index, load_index, take_fingerprint
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json
 
@@ -64,7 +64,7 @@ class Letters:
 @pytest.fixture(scope="module")
 def index():
     vectors = np.array([[0, 0, 1], [0, 1, 0], [0.6, 0.8, 0], [1, 0, 0]], np.float32)
-    made = Index(ITEMS, vectors, take(TwoHeads()))
+    made = Index(ITEMS, vectors, take_fingerprint(TwoHeads()))
     texts = [text for item in ITEMS for _, text in item.captions]
     made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
     return made
@@ -111,7 +111,7 @@ def test_a_model_without_the_head_is_refused_before_it_is_asked(index):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_question_is_syntax(text):
-    table = ItemTable(ITEMS)
+    table = table_of(ITEMS)
     rows, shares = table.by_words(text, 10)
     assert ((0 < shares) & (shares <= 1)).all() and len(set(rows.tolist())) == len(rows)
     table.whole(text), table.with_words(text)
@@ -122,7 +122,7 @@ def test_no_question_is_syntax(text):
     ("犬", [2]), ("蛙", [1]), ("青い", [1]), ("Zo", [1, 2]), ("ZOÉ C", [1, 2]), ("RÉD", [0]), ("猫", []), ("!", []),
 ])  # fmt: skip
 def test_short_words_are_found(text, rows):
-    assert sorted(ItemTable(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
+    assert sorted(table_of(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
 
 
 @pytest.mark.parametrize("asked, said", [
@@ -130,7 +130,7 @@ def test_short_words_are_found(text, rows):
     ("izmir", "İZMİR"), ("αθηνα", "Αθήνα"), ("strasse", "Straße"), ("हिन्दी", "हिन्दी"),
 ])  # fmt: skip
 def test_words_are_found_as_people_type_them(asked, said):
-    table = ItemTable([Item("1", captions=(("", said),)), Item("2")])
+    table = table_of([Item("1", captions=(("", said),)), Item("2")])
     assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
@@ -139,7 +139,7 @@ def test_vowel_signs_of_indic_scripts_tell_words_apart():
 
 
 def test_a_word_with_a_minus_is_a_whole_word():
-    table = ItemTable([Item("1", captions=(("en", text),)) for text in ("coloured", "a red hat", "hundred", "red")])
+    table = table_of([Item("1", captions=(("en", text),)) for text in ("coloured", "a red hat", "hundred", "red")])
     assert table.with_words("red").tolist() == [1, 3]
 
 
@@ -161,7 +161,7 @@ def test_long_questions_and_filters_are_told_their_bounds(index):
 
 
 def test_a_language_can_be_hidden():
-    table = ItemTable(ITEMS)
+    table = table_of(ITEMS)
     assert table.by_words("roter Schuh", 10)[0].tolist() == [0]
     assert table.by_words("roter Schuh", 10, hidden={"de"})[0].tolist() == []
     assert table.whole("ein roter Schuh").tolist() == [0] and table.whole("ein roter Schuh", {"de"}).tolist() == []
@@ -190,7 +190,7 @@ def test_pictures_that_look_the_same_are_one_hit():
     same = (("en", "x"),)
     items = [Item("1", captions=same), Item("2", captions=same), Item("3", captions=(("en", "y"),)), Item("4")]
     vectors = np.array([[1, 0, 0], [0.99999, 0.004, 0], [1, 0, 0], [0, 1, 0]], np.float32)
-    made = Index(items, vectors, take(ColorEmbedder()))
+    made = Index(items, vectors, take_fingerprint(ColorEmbedder()))
     result = search(made, ColorEmbedder(), [Query("red", right=("2",))], 4)[0]
     assert [(hit.name, hit.alike) for hit in result.hits] == [("1", 1), ("3", 0), ("4", 0)]
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
@@ -225,7 +225,7 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
         *(Item(str(n), captions=(("sw", f"kitu {n}"),)) for n in range(40)),
     ]
     vectors = unit(np.random.default_rng(0).standard_normal((41, 8)))
-    made = Index(items, vectors, take(ColorEmbedder()))
+    made = Index(items, vectors, take_fingerprint(ColorEmbedder()))
     made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
     (one,) = ranking.rank_all(made, ["sun"], vectors[[7]], vectors[[7]])
     assert list(one.lists["words"]) == [0] and one.lists["words"][0][1] > 0.4 and one.rows[0] == 7
@@ -233,7 +233,7 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
 
 def test_names_of_files_are_words_where_nothing_describes_pictures():
     items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("a/flower3.png")]
-    made = Index(items, np.eye(3, dtype=np.float32), take(ColorEmbedder()))
+    made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
     assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
 
@@ -246,7 +246,7 @@ def test_vectors_of_texts_are_not_outvoted_by_their_letters():
     """A question in another language shares a word with the wrong text."""
     items = [Item("red"), Item("a rotten apple"), *(Item(f"{number:04}") for number in range(40))]
     vectors = np.eye(3, dtype=np.float32)[[0, 1, *[2] * 40]]
-    texts, question = Index(items, vectors, take(TwoHeads()), "texts"), "rot wie eine Tomate"
+    texts, question = Index(items, vectors, take_fingerprint(TwoHeads()), "texts"), "rot wie eine Tomate"
     vector = np.array([[1, 0, 0]], np.float32)
     (one,) = ranking.rank_all(texts, [question], vector, None)
     assert list(one.lists) == ["texts", "words"] and list(one.lists["words"]) == [1]
@@ -283,11 +283,11 @@ def test_strangers_do_not_see_what_holds_the_answer():
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
     items.append(Item("alone", captions=(("en", "a green one"),)))
     vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
-    made = Index(items, vectors, take(TwoHeads()))
+    made = Index(items, vectors, take_fingerprint(TwoHeads()))
     texts = [text for item in items for _, text in item.captions]
     made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
     assert strangers.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
-    asked = strangers.ask(made, Index(items, vectors, take(TwoHeads())), TwoHeads())
+    asked = strangers.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
     assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
     for one in asked:  # by the caption in the other language alone, of which the number is the question's
         assert not one.ranked.whole and one.ranked.lists["words"].get(one.target, (1, 0.0))[1] < 0.7
@@ -298,7 +298,7 @@ def test_strangers_do_not_see_what_holds_the_answer():
 def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
     vectors = unit(np.random.default_rng(0).standard_normal((30, 3)))
     items = [Item(f"p{n}") for n in range(30)]
-    made = Index(items[:20], vectors[:20], take(ColorEmbedder()))
+    made = Index(items[:20], vectors[:20], take_fingerprint(ColorEmbedder()))
     outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
     (one,) = strangers.ask(made, outside, ColorEmbedder())
     (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})
@@ -313,7 +313,7 @@ def test_the_closest_caption_of_an_item_counts(block, monkeypatch):
     monkeypatch.setattr(ranking, "BLOCK", block)  # captions of one item lie in two blocks; filters hold in each
     items = [Item(str(n), captions=tuple(("en", f"{n} {m}") for m in range(n % 4))) for n in range(40)]
     vectors = unit(np.random.default_rng(0).standard_normal((60, 8))).astype(np.float16)
-    captions = ranking.Captions(vectors, ItemTable(items), "")
+    captions = ranking.Captions(vectors, table_of(items), "")
     asked = unit(np.random.default_rng(1).standard_normal((3, 8)))
     of_rows = np.repeat(np.arange(40), np.arange(40) % 4)
     for query, (rows, scores) in zip(asked, captions.search(asked, 5, np.arange(40) != 3)):

@@ -12,7 +12,7 @@ from running_app import running
 from search_data import ColorEmbedder, png
 from test_search_fields import shop
 
-from mural_tf.search.index import Index, take
+from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import Item
 from mural_tf.search.server.app import create_app
 from mural_tf.search.server.search_page import search_routes
@@ -36,7 +36,7 @@ def index(tmp_path_factory):
             color = int(250 * np.cos(angles[n])), 0, int(250 * np.sin(angles[n]))
             (folder / f"{n}.png").write_bytes(png(color, (40, 30)))
     vectors = np.stack([np.cos(angles), 0 * angles, np.sin(angles)], axis=1).astype(np.float32)
-    return Index(items, vectors, take(ColorEmbedder()))
+    return Index(items, vectors, take_fingerprint(ColorEmbedder()))
 
 
 async def go(page, expression):

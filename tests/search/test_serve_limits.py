@@ -18,7 +18,7 @@ from running_app import Multiplier, ask, running, until
 from search_data import ColorEmbedder, png
 from test_search_fields import shop
 
-from mural_tf.search.index import Index, take
+from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import Item
 from mural_tf.search.server.app import create_app
 from mural_tf.search.server.limits import Limits, prepare_images
@@ -208,7 +208,7 @@ def test_ten_thousand_requests_half_of_them_malformed(tmp_path, caplog):
     items = [Item(item.name, str(tmp_path / "a.png"), fields=item.fields, captions=item.captions) for item in shop()]
     (tmp_path / "a.png").write_bytes(png((250, 0, 0), (300, 200)))
     vectors = np.random.default_rng(0).normal(size=(242, 3)).astype(np.float32)
-    index = Index(items, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), take(ColorEmbedder()))
+    index = Index(items, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), take_fingerprint(ColorEmbedder()))
     draw, counts, memory, start = random.Random(0), {}, [], time.monotonic()
     with running(create_app(Multiplier().model(), Limits(), search_routes(index, ColorEmbedder()))) as server:
         for number in range(10_000):

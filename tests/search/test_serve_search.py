@@ -17,7 +17,7 @@ from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
 from mural_tf.search import changes, collect
-from mural_tf.search.index import Index, index_in_memory, take
+from mural_tf.search.index import Index, index_in_memory, take_fingerprint
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.queries import search
 from mural_tf.search.server import app, search_page
@@ -38,6 +38,7 @@ def index(tmp_path_factory):
 
 
 STATE = "now%20%2B"  # that `created`, in an address
+
 
 @contextlib.contextmanager
 def asking(index, limits=None, **options):
@@ -144,9 +145,9 @@ HOSTILE = '"><script>alert(1)</script>'
 def test_what_others_wrote_is_text(tmp_path):
     first = {"x": HOSTILE, "page<i>": "https://a.example/?b=1&c", "js": "javascript:alert(1)"}
     fields = [first, {"x": "b" * 30}] * 2
-    captions = ((("ar", f"حمراء {HOSTILE}"),), (("en\"><i>", "b"),))
+    captions = ((("ar", f"حمراء {HOSTILE}"),), (('en"><i>', "b"),))
     items = [Item(f"<b>{n}", str(tmp_path / "gone.png"), captions=captions[n % 2], fields=fields[n]) for n in range(4)]
-    index = Index(items, np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], take(ColorEmbedder()))
+    index = Index(items, np.eye(3, dtype=np.float32)[[0, 1, 2, 0]], take_fingerprint(ColorEmbedder()))
     with asking(index, title=HOSTILE) as ask:
         for path in ("/search?sentence=%22%3E%3Cscript%3E&filter=x%3D%22%3E%3Cscript%3E", "/search?item=0"):
             page = read(ask(path))
@@ -160,7 +161,7 @@ def test_what_others_wrote_is_text(tmp_path):
 
 def test_the_page_of_texts(tmp_path):
     items = [Item("rot", language="de"), Item("أحمر/x", language="ar")]
-    index = Index(items, np.eye(3, dtype=np.float32)[:2], take(ColorEmbedder()), TEXTS)
+    index = Index(items, np.eye(3, dtype=np.float32)[:2], take_fingerprint(ColorEmbedder()), TEXTS)
     with asking(index) as ask:
         hits = ask("/search/answer?sentence=red")[1]["hits"]
         shown = [(hit["caption"], hit["language"], hit["has_image"]) for hit in hits]
@@ -334,7 +335,7 @@ def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
 
 def test_pages_lead_to_pages(tmp_path):
     items = [Item(f"{n}") for n in range(60)]
-    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (60, 1)), take(ColorEmbedder()), TEXTS)
+    index = Index(items, np.tile(np.float32([[1, 0, 0]]), (60, 1)), take_fingerprint(ColorEmbedder()), TEXTS)
     with asking(index) as ask:
         for offset, wanted in ((0, ["20"]), (20, ["0", "40"]), (40, ["20"]), (45, ["25"])):
             links = [link["href"] for link in read(ask(f"/search?sentence=a&offset={offset}")).all("a")]

@@ -334,6 +334,7 @@ class RowTally(Tally):
     """What became of the rows; `written` are those that were used."""
 
     THINGS: ClassVar[str] = "rows"
+    FLAG: ClassVar[str] = ""
 
     def leave_out(self, kind: str, place: str, count: int = 1) -> None:
         """Counts what is not wanted, and keeps its place as of what is skipped."""

@@ -119,7 +119,7 @@ def load_served(
         from mural_tf.search.server.models import load_models  # with TensorFlow
 
         embedder = load(export) if searched is not None else None
-        models = load_models(export, embedder.saved_models if embedder else {})
+        models = load_models(export, embedder.saved_models() if embedder else {})
     if searched is None:
         return models, []
     return models, search_routes(searched, embedder, title, index)
