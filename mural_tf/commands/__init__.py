@@ -42,7 +42,7 @@ TRAINING = dict(
 
 
 def _define_fields() -> flags.FlagHolder:
-    what = "Fields to show, for example brand,price; empty: no fields. Default: chosen by their contents."
+    what = "Fields to show: brand,price; empty: none. Default: they are chosen."
     return flags.DEFINE_list("fields", None, what)
 
 
@@ -52,9 +52,9 @@ def pretrain(config, dry_run, tpu_type, **training):
 
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
-    It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 passes
-    arguments to a configuration, --config.optimizer.learning_rate=1e-3 overrides a field. --dry_run trains nothing and
-    prints what a run needs and how long it takes, here or, with --tpu_type=v4-32, there.
+    It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
+    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
+    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
     """
     if _is_dry(dry_run, tpu_type):
         from mural_tf.runs.dry_run import dry_run as print_forecast
@@ -93,7 +93,7 @@ def finetune(config, dry_run, tpu_type, trust, **training):
 
 def _is_dry(dry_run: bool, tpu_type: str) -> bool:
     if tpu_type and not dry_run:
-        raise UserError("--tpu_type needs --dry_run; to train on a TPU, give --tpu=NAME.")
+        raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
     return dry_run
 
 
@@ -110,23 +110,23 @@ def _catalogue_config():
         [],
         "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
     ),
-    language=("", "BCP 47 code of captions without a language. Default: guessed."),
-    encoding=("", "Encoding of text files: utf-8, cp1252, shift_jis, … Default: detected."),
-    captions=("", "names: use file names as captions (folders of pictures).", ["", "names"]),
+    language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
+    encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
+    captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
     where=(
         (),
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
     fields=_define_fields,
-    output=("", "Folder for the index, pages and model.", place),
+    output=("", "Folder for everything that is made.", place),
     **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
     translations=(
         [],
-        "Data folders with translation pairs for a last stage: languages outside the table are found, too.",
+        "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
         place,
     ),
-    train=("yes", "no: use the model of --from without training.", ["yes", "no"]),
-    dry_run=(False, "Print how the table is read, and do nothing."),
+    train=("yes", "no: index and page by the model of --from as it is.", ["yes", "no"]),
+    dry_run=(False, "Print what is understood of the table, and do nothing."),
     trust=cli.define_trust,
 )
 def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
@@ -137,10 +137,10 @@ def catalogue(tables, config, output, translations, train, dry_run, trust, where
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
-    texts next to them (photo.txt, photo.en.txt). The command prints which columns it takes for pictures, captions,
-    language and id; --columns=image=foto,caption=titel,language=sprache,id=sku overrides them. Without --config it
-    trains with configs/finetune.py; --config.train.steps=100 overrides a field. The same command continues after an
-    interruption, and follows a table that changed. See docs/your_own_data.md.
+    texts next to them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before
+    it works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains
+    as configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped,
+    and follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
@@ -209,12 +209,12 @@ def evaluate(compare, list, trust, **flag):
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
-    lite_kind=("auto", "Weights of the encoders in lite/; auto: the best by measurement.", LITE_KINDS),
+    lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "For a bridged --model: the export that it was bridged to, whose text tower is kept too.", there),
-    data_dir=("", "With --own_texts: training texts, and a dev split that decides on the tower of a language.", there),
+    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
+    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
     trust=cli.define_trust,
 )
 def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
@@ -252,12 +252,12 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
 @cli.command(
     positional=True,
     model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", model_name),
-    output=(None, "Folder for the embeddings; it appears when it is complete.", place),
-    restart=(False, "Start again instead of continuing a stopped run."),
-    kind=("images", "Embed images or texts.", ["images", "texts"]),
+    output=(None, "Folder for the embeddings; it appears when they are complete.", place),
+    restart=(False, "Start again instead of going on with a run that stopped."),
+    kind=("images", "What of the inputs to embed.", ["images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-    workers=(1, "Processes, each with the model; 0 embeds in this process.", 0),
+    workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
     trust=cli.define_trust,
 )
@@ -267,7 +267,7 @@ def embed(sources, model, output, restart, trust, **settings):
     python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
     python -m mural_tf search index FOLDER --output=INDEX
 
-    Sources are the same as for `search index`. The same command continues after an interruption. See docs/search.md.
+    Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
     """
     if not sources:
         raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables.")
@@ -280,29 +280,29 @@ def embed(sources, model, output, restart, trust, **settings):
     positional=True,
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index, or the vectors.", model_name),
     output=(None, "Folder of the index.", place),
-    kind=("", "Index images or texts. Default: images.", ["", "images", "texts"]),
+    kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
     calibrate=(
         "",
-        "Captioned pictures that teach confidence. Default: the sources' dev.",
+        "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
         place,
     ),
     trust=cli.define_trust,
 )
 def search_index(sources, trust, **flag):
-    """Indexes images or texts; the same command again updates the index.
+    """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index VECTORS --output=INDEX
 
-    The same command continues after an interruption. --kind=texts indexes captions and lines of text instead.
-    VECTORS is the output of embed. To remove items that are no longer in the sources:
+    The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
+    VECTORS is what the command embed has made. When the sources have changed:
 
     python -m mural_tf search index --prune --output=INDEX
 
-    See docs/search.md.
+    docs/search.md has the rest.
     """
     from mural_tf.search import commands
 
@@ -314,9 +314,9 @@ def search_index(sources, trust, **flag):
     index=(None, "Folder of the index.", place),
     model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
     image=((), "An image to search with; may be repeated.", there),
-    queries=("", "TSV of language, sentence and right answers: further queries.", place),
+    queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
     filter=((), FILTER),
-    rank=("", "Rank by pictures, texts (captions), words or all. Default: all."),
+    rank=("", "By pictures, texts (captions), words or, by default, all."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),
@@ -324,7 +324,7 @@ def search_index(sources, trust, **flag):
     trust=cli.define_trust,
 )
 def search_query(sentences, index, model, image, queries, filter, trust, **flag):
-    """Finds images or texts by a sentence in any language, or by an image.
+    """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
@@ -345,10 +345,10 @@ def search_query(sentences, index, model, image, queries, filter, trust, **flag)
     positional=True,
     index=(None, "Folder of the index.", place),
     filter=((), FILTER),
-    dry_run=(False, "Remove nothing, only count."),
+    dry_run=(False, "Remove nothing, only say how many it would be."),
 )
 def search_delete(names, index, filter, dry_run):
-    """Removes images or texts from an index.
+    """Takes images, or texts, out of an index, without making it again.
 
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
@@ -427,7 +427,7 @@ def analyse_languages(model, head, trust, **flag):
     queries=(20, "Queries for each language and direction.", 1),
     show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
     output=(None, "HTML file.", place),
-    seed=(0, "Seed for choosing queries with --show=all."),
+    seed=(0, "Of the choice with --show=all."),
     trust=cli.define_trust,
 )
 def analyse_errors(model, other, trust, **flag):
@@ -463,21 +463,21 @@ def analyse_doctor(trust, **flag):
 
 @cli.command(
     positional=True,
-    config=lambda: cli.define_config("Settings of parts that the weights lack. Default: MURAL-base.", required=False),
+    config=lambda: cli.define_config("What the weights do not say; default: MURAL-base.", required=False),
     weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", model_name),
     workdir=(None, "Folder to write; it must be empty or not there yet.", place),
-    onto=("", "A workdir with the parts that the weights lack.", model_name),
+    onto=("", "A workdir that gives everything that the weights do not.", model_name),
     golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
     text=("", "Text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences; or hf://ORG/NAME.", model_name),
     vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", model_name),
-    as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
+    as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
     trust=cli.define_trust,
 )
 def import_weights(kinds, model, trust, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
-    The workdir can be evaluated, fine-tuned, exported and searched.
+    It can be evaluated, fine-tuned, exported and searched with.
 
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base
     python -m mural_tf import align --weights=align-base --workdir=workdirs/mural_from_align --model=mural
@@ -518,13 +518,13 @@ def _define_filters():
     restart=(False, "Start again instead of continuing an unfinished conversion."),
     filters=_define_filters,
     evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
-    exclude_texts=((), "Text file, pattern: leave out pairs with one of its lines.", place),
+    exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
     translations=((), "Translations of English captions, added to these as captions.", place),
     translation_languages=([], "Languages to take from --translations; empty: all."),
-    workers=(2, "Processes that convert; 0 converts in this process."),
+    workers=(2, "Processes that convert; 0 converts in this one."),
     drop_duplicates=(
         "",
-        "Keep only the first of equal texts, images, both, or pairs of both.",
+        "Keep the first only of equal texts, images, both, or pairs of both.",
         ["", "text", "image", "both", "pair"],
     ),
     shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
@@ -533,7 +533,7 @@ def _define_filters():
     image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
     shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    dry_run=(False, "Print the plan, and do nothing."),
+    dry_run=(False, "Print what would be done, and do nothing."),
 )
 def convert(sources, list, output, restart, filters, dry_run, **values):
     """Converts published training data to the project's TFRecords.
@@ -541,7 +541,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     python -m mural_tf convert SOURCE … --output=data/mine [--workers=8] [--filters=etcl] …
 
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
-    set. The same command continues a stopped conversion. See docs/data.md.
+    set. A conversion that stopped goes on when the same command is run again. See docs/data.md.
     """
     from mural_tf.data.dataset_folder import describe
     from mural_tf.ingest.convert import KINDS, convert, describe_plan
@@ -568,11 +568,11 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     positional=True,
     output=("", "The vocabulary file.", place),
     size=(250_000, "Word pieces, reserved pieces included; at most.", 8),
-    temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: all languages alike."),
+    temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
     max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
-    workers=(2, "Processes that count; 0 counts in this process.", 0),
+    workers=(2, "Processes that count; 0 counts in this one.", 0),
     max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
 )
 def vocabulary(sources, workers, max_skipped_fraction, **flag):
@@ -676,7 +676,7 @@ def shapes(**flag):
     compile=(False, "Compile and run one step too."),
 )
 def xla_check(config, batch, vocabulary_size, compile):
-    """Lists the operations of a training step that a TPU would refuse.
+    """Tells what of a configuration's training step a TPU would refuse.
 
     python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
     """
