@@ -63,6 +63,7 @@ class Command:
     def define(self) -> Callable[[list[str]], int | None]:
         """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
         holders = define(**self.entries)
+        define_trust()
 
         def run_with(arguments: list[str]) -> int | None:
             values = {name: holder.value for name, holder in holders.items()}
@@ -212,7 +213,7 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `place`, `here`
     or `model` for names of files and folders. The default's type is the flag's; a list is given as "a,b", the
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
-    entry defines its flag itself: `define_config`, `define_trust`.
+    entry defines its flag itself: `define_config`.
     """
     return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 
@@ -268,10 +269,10 @@ def handle(flag: str, value: str | None) -> None:
         model(flag, value)
 
 
-def define_trust() -> flags.FlagHolder:
-    """Defines `--trust` of a command that loads models; `run` says it to all that the command calls."""
+def define_trust() -> None:
+    """Defines `--trust`, a flag of every command; `run` says it to all that the command calls."""
     what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
-    return flags.DEFINE_bool("trust", False, what)
+    flags.DEFINE_bool("trust", False, what)
 
 
 def define_config(

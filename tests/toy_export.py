@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from toy_data import SIDE, image_text_records, picture, toy_config, toy_tokenizer
+from toy_data import ONE_LAYER, SIDE, image_text_records, picture, toy_config, toy_tokenizer
 
 from mural_tf.backend import keras
 from mural_tf.config_file import save_config
@@ -33,7 +33,7 @@ def toy_export(folder: pathlib.Path) -> ToyExport:
     """
     (folder / "data").mkdir(parents=True, exist_ok=True)
     config = toy_config(folder / "data")
-    config.image_tower.resize = SIDE + 8
+    config.image_tower.update(dict(ONE_LAYER, resize=SIDE + 8, branch_size=32, projection=80))  # a branch has BatchNorm
     config.vocabulary.lower_case = True
     description = {"name": "toys", "license": "CC0-1.0", "languages": {"en": {}, "de": {}}}
     model = toy_model(config)

@@ -48,33 +48,27 @@ def map_languages(
     split: str,
     languages: Sequence[str],
     output: str | pathlib.Path,
-    *,
-    variance: float = 0.99,
-    neighbours: int = 0,
-    least_share: float = 0.5,
 ) -> tuple[list[str], np.ndarray]:
     """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
 
     Args:
-      data_dir, split, languages, least_share: see `read_parallel`.
+      data_dir, split, languages: see `read_parallel`.
       output: folder of the map.
-      variance: see `basis`.
-      neighbours: see `laplacian_eigenmap`.
 
     Raises:
       UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
     """
-    texts, notes = read_parallel(data_dir, split, languages, least_share)
+    texts, notes = read_parallel(data_dir, split, languages)
     chosen, number = list(texts), len(next(iter(texts.values())))
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
     try:
-        matrix = svcca_matrix(embeddings, variance)
+        matrix = svcca_matrix(embeddings)
     except ValueError as error:
         raise UserError(
             f"The languages cannot be compared: {error} All {len(chosen)} languages share {number} sentences; fewer "
-            "--languages or a larger --least_share leave more."
+            "--languages leave more."
         ) from None
-    points = laplacian_eigenmap(matrix, neighbours)
+    points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
     similarities = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
@@ -148,13 +142,13 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     return matrix
 
 
-def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 0) -> np.ndarray:
+def laplacian_eigenmap(similarity: np.ndarray, seed: int = 0) -> np.ndarray:
     """Returns float64 [L, 2]: the two smooth directions of the similarity graph (Belkin and Niyogi, 2003).
+
+    The graph has an edge between any two languages, as Kudugunta et al. (2019) and MURAL have it.
 
     Args:
       similarity: [L, L], symmetric, not negative.
-      neighbours: keep only the edges to each language's most similar languages (an edge stays if either end keeps it);
-        0: all edges, as Kudugunta et al. (2019) and MURAL.
       seed: of the solver's start.
 
     Raises:
@@ -168,9 +162,6 @@ def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 
         raise UserError(f"A map needs at least four languages; got {len(similarity)}.")
     weights = np.array(similarity, np.float64)
     np.fill_diagonal(weights, 0.0)
-    if neighbours:
-        bound = np.sort(weights, axis=1)[:, -min(neighbours, len(weights) - 1)]
-        weights = np.where((weights >= bound[:, None]) | (weights >= bound), weights, 0.0)
     embedding = SpectralEmbedding(2, affinity="precomputed", random_state=seed, eigen_solver="arpack")
     return embedding.fit_transform(weights)
 

@@ -27,17 +27,15 @@ SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
-LITE_KINDS = ["auto", "int8", "float16", "float32"]
 
 
 TRAINING = dict(
     config=cli.define_config,
     workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
-    tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
+    tpu=("", "This TPU VM (local), a TPU's name or address; with --dry_run a kind: v4-32, v5litepod-64, gpu:a100x8."),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
     dry_run=(False, "Train nothing: print parameters, memory, products, and the seconds of a step."),
-    tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
 )
 
 
@@ -47,19 +45,19 @@ def _define_fields() -> flags.FlagHolder:
 
 
 @cli.command(**TRAINING)
-def pretrain(config, dry_run, tpu_type, **training):
+def pretrain(config, dry_run, **training):
     """Trains a model from scratch; the same command again resumes.
 
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
     file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
-    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
+    and says what a run would need and how long it would take, here or with --tpu=v4-32 there.
     """
-    if _is_dry(dry_run, tpu_type):
+    if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
 
-        print_forecast(config, tpu_type or "here")
+        print_forecast(config, training["tpu"] or "here")
         return
     cli.require(workdir=training["workdir"])
     from mural_tf.runs.pretrain import pretrain
@@ -70,31 +68,24 @@ def pretrain(config, dry_run, tpu_type, **training):
 @cli.command(
     **TRAINING,
     **{"from": (None, "A workdir, an export, hf://ORG/NAME, or a TF-Hub handle or folder for the text tower.", handle)},
-    trust=cli.define_trust,
 )
-def finetune(config, dry_run, tpu_type, trust, **training):
+def finetune(config, dry_run, **training):
     """Trains a trained model further; the same command again resumes.
 
     python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
     """
     source = training.pop("from")
-    if _is_dry(dry_run, tpu_type):
+    if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
         from mural_tf.runs.finetune import starting_point
 
         resolved, _ = starting_point(config, source, cli.given_fields())
-        print_forecast(resolved, tpu_type or "here", restored=True)
+        print_forecast(resolved, training["tpu"] or "here", restored=True)
         return
     cli.require(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
     finetune(config, source, **training, given=cli.given_fields())
-
-
-def _is_dry(dry_run: bool, tpu_type: str) -> bool:
-    if tpu_type and not dry_run:
-        raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
-    return dry_run
 
 
 def _catalogue_config():
@@ -127,9 +118,8 @@ def _catalogue_config():
     ),
     train=("yes", "no: index and page by the model of --from as it is.", ["yes", "no"]),
     dry_run=(False, "Print what is understood of the table, and do nothing."),
-    trust=cli.define_trust,
 )
-def catalogue(tables, config, output, translations, train, dry_run, trust, where, fields, **flag):
+def catalogue(tables, config, output, translations, train, dry_run, where, fields, **flag):
     """Makes a multilingual search of your own table of pictures and captions: tuning, index, examples.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji --train=no
@@ -176,9 +166,8 @@ def _define_protocol():
     compare=(False, "Print the papers' numbers next to ours, with the differences."),
     list=(False, "List the benchmarks and end."),
     protocol=_define_protocol,
-    trust=cli.define_trust,
 )
-def evaluate(compare, list, trust, **flag):
+def evaluate(compare, list, **flag):
     """Evaluates a model on a benchmark: prints a table and keeps the numbers.
 
     python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DATA --split=test
@@ -209,15 +198,13 @@ def evaluate(compare, list, trust, **flag):
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
-    lite_kind=("auto", "Weights of the encoders in lite/; auto: what is measured to be best.", LITE_KINDS),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
     own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
     data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
-    trust=cli.define_trust,
 )
-def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options):
+def export(model, output, lite, own_texts, data_dir, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
@@ -245,7 +232,7 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
     if lite:
         from mural_tf.runs.lite import describe, export_lite
 
-        report = export_lite(model, path, options["checkpoint"], lite_kind.replace("auto", ""))
+        report = export_lite(model, path, options["checkpoint"])
         print(f"{describe(report)}\nWritten to {path}/lite")
 
 
@@ -259,9 +246,8 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, trust, **options
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    trust=cli.define_trust,
 )
-def embed(sources, model, output, restart, trust, **settings):
+def embed(sources, model, output, restart, **settings):
     """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
 
     python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
@@ -289,9 +275,8 @@ def embed(sources, model, output, restart, trust, **settings):
         "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
         place,
     ),
-    trust=cli.define_trust,
 )
-def search_index(sources, trust, **flag):
+def search_index(sources, **flag):
     """Indexes images, or texts; the same command again brings the index to what its sources hold.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
@@ -321,9 +306,8 @@ def search_index(sources, trust, **flag):
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),
     json=("", "Write the results for programs; - prints them.", place),
-    trust=cli.define_trust,
 )
-def search_query(sentences, index, model, image, queries, filter, trust, **flag):
+def search_query(sentences, index, model, image, queries, filter, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
@@ -396,17 +380,12 @@ def serve(export, **flag):
 
 @cli.command(
     model=MODEL,
-    head=("", "Head of the text tower, text_text for example. Default: image_text."),
     data_dir=(None, "Folder of aligned files, or of TFRecords.", there),
     split=SPLIT,
-    languages=([], "These languages only. Default: all with --least_share of the sentences."),
-    least_share=(0.5, "Share of the sentences that a language must have."),
+    languages=([], "These languages only. Default: all with half of the sentences."),
     output=(None, "Folder for the map.", place),
-    variance=(0.99, "Share of variance that SVCCA keeps."),
-    neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
-    trust=cli.define_trust,
 )
-def analyse_languages(model, head, trust, **flag):
+def analyse_languages(model, **flag):
     """Draws a map of the languages that a text tower sees as similar.
 
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
@@ -414,8 +393,7 @@ def analyse_languages(model, head, trust, **flag):
     from mural_tf.analysis.languages import map_languages
     from mural_tf.loading import load
 
-    embedder = load(model)
-    map_languages(embedder.with_text_head(head) if head else embedder, **flag)
+    map_languages(load(model), **flag)
 
 
 @cli.command(
@@ -424,13 +402,10 @@ def analyse_languages(model, head, trust, **flag):
     data_dir=(None, "Folder of image-text TFRecords.", there),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
-    queries=(20, "Queries for each language and direction.", 1),
     show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
     output=(None, "HTML file.", place),
-    seed=(0, "Of the choice with --show=all."),
-    trust=cli.define_trust,
 )
-def analyse_errors(model, other, trust, **flag):
+def analyse_errors(model, other, **flag):
     """Makes a page of queries with the results of one or two models.
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
@@ -449,9 +424,8 @@ def analyse_errors(model, other, trust, **flag):
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the language with most training captions."),
-    trust=cli.define_trust,
 )
-def analyse_doctor(trust, **flag):
+def analyse_doctor(**flag):
     """Says which languages a model knows badly, why, and what would help.
 
     python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data_dir=DATA
@@ -472,9 +446,8 @@ def analyse_doctor(trust, **flag):
     vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", model_name),
     as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
-    trust=cli.define_trust,
 )
-def import_weights(kinds, model, trust, **flag):
+def import_weights(kinds, model, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
     It can be evaluated, fine-tuned, exported and searched with.
@@ -529,7 +502,6 @@ def _define_filters():
     ),
     shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
     max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
-    hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
     image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
     shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
@@ -571,11 +543,9 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
-    max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
     workers=(2, "Processes that count; 0 counts in this one.", 0),
-    max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
 )
-def vocabulary(sources, workers, max_skipped_fraction, **flag):
+def vocabulary(sources, workers, **flag):
     """Builds a vocabulary from any sources that can be converted, and from converted data sets.
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
@@ -589,7 +559,7 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
     from mural_tf.ingest.convert import KINDS
     from mural_tf.ingest.source import Settings, parse_source
 
-    settings = Settings(workers=workers, max_skipped_fraction=max_skipped_fraction)
+    settings = Settings(workers=workers)
     build_vocabulary([parse_source(text, KINDS) for text in sources], settings=settings, **flag)
 
 
@@ -599,7 +569,6 @@ def vocabulary(sources, workers, max_skipped_fraction, **flag):
     encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
     resize=(256, "Pixels; the side to which images are resized.", 1),
     image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
-    batch_size=(64, "Images encoded at a time.", 1),
 )
 def features(**flag):
     """Computes the features of a data set's images once, to train on them in place of the images.
@@ -631,8 +600,6 @@ def translate(**flag):
 @cli.command(
     output=(None, "Folder for the data set; it appears when the build is complete.", place),
     languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
-    seed=(0, "Chooses the 3% of captions per under-resourced language."),
-    keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
     cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", here),
@@ -653,37 +620,18 @@ def emoji(output, cache, **flag):
 
 
 @cli.command(
-    output=(None, "Folder for the data set.", place),
-    seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
-    images=(2_000, "Training pictures.", 1),
-    image_size=(48, "Side of a picture in pixels.", 16),
-)
-def shapes(**flag):
-    """Builds the shapes data set: drawn pictures with captions in six languages, without any download.
-
-    python -m mural_tf shapes --output=data/shapes
-    """
-    from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.shapes import build_shapes
-
-    print(describe(build_shapes(**flag, progress=True)))
-
-
-@cli.command(
     config=cli.define_config,
-    batch=(2, "Images, captions and text pairs."),
-    vocabulary_size=(0, "Word pieces; 0: the configuration's bound."),
     compile=(False, "Compile and run one step too."),
 )
-def xla_check(config, batch, vocabulary_size, compile):
+def xla_check(config, compile):
     """Tells what of a configuration's training step a TPU would refuse.
 
-    python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
+    python -m mural_tf xla_check --config=configs/mural_base.py --compile
     """
     from mural_tf.training.tpu_check import check
 
     announce("Building the model and tracing its step …")
-    check(config, vocabulary_size or config.vocabulary.size, batch, compile)
+    check(config, config.vocabulary.size, 2, compile)
 
 
 COMMANDS = {
@@ -707,7 +655,6 @@ COMMANDS = {
     "features": features,
     "translate": translate,
     "emoji": emoji,
-    "shapes": shapes,
     "xla_check": xla_check,
 }
 

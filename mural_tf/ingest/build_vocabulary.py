@@ -171,14 +171,12 @@ def build_vocabulary(
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words_in_memory: int = MOST_WORDS,
 ) -> None:
     """Learns word pieces from all texts of the sources, writes them to the file `output` and prints a report.
 
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
       size: word pieces with the reserved pieces, at most.
-      max_words_in_memory: distinct words that are learned from, the most frequent.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
     Raises:
@@ -197,13 +195,13 @@ def build_vocabulary(
     try:
         counts, tally = count_sources(sources, settings, folder, lower_case, strip_accents)
         print("\n".join(tally.lines()))
-        combined, rare = counts.combined(temperature, max_words_in_memory)
+        combined, rare = counts.combined(temperature, MOST_WORDS)
     finally:
         remove_tree(folder)
     totals = counts.totals
     print(f"{sum(totals.values())} words, {len(combined) + rare} of them distinct, in {len(totals)} languages")
     if rare:
-        print(f"{rare} of the rarest are not learned from. See --max_words_in_memory.")
+        print(f"{rare} of the rarest are not learned from.")
     pieces = learn_vocabulary(combined, size)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

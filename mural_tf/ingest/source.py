@@ -109,12 +109,7 @@ class Source:
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
     GROWTH: ClassVar[float] = 2.0  # bytes of records for each byte of text
-    languages = ()  # an option of families that hold several
     is_divided = False  # whether images are held out here, as the family's `image_hash` and `hold_out` say
-
-    def wants(self, *tags: str) -> bool:
-        """Whether the option `languages` names all of these, or none."""
-        return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
     def check(self) -> None:
         """Raises `UserError` for options that cannot be meant, before anything is read."""

@@ -1,6 +1,6 @@
 """The dry run: prints what a run would need and how long a step takes, and trains nothing.
 
-    python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu_type=v4-32
+    python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu=v4-32
 
 The forecast itself is made in `training/cost.py`.
 """

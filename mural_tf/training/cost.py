@@ -85,7 +85,7 @@ def find_machine(name: str) -> Machine:
     chip = (match[1] or match[3]) if match else ""
     if chip not in MACHINES:
         raise UserError(
-            f"Unknown --tpu_type={name}: expected {HERE}, a TPU's type and size as Google Cloud names it (v4-32), or "
+            f"Unknown --tpu={name} of a dry run: expected a TPU's type and size as Google Cloud names it (v4-32), or "
             f"gpu:NAMExNUMBER (gpu:a100x8), of {', '.join(MACHINES)}."
         )
     size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[chip]

@@ -1,6 +1,6 @@
 """Checks that a configuration's whole training step is one that XLA compiles, as a TPU demands.
 
-    python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
+    python -m mural_tf xla_check --config=configs/mural_base.py --compile
 
 Traces the step with static shapes, lists every operation of its graph, and names the operations that no XLA backend
 compiles, that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read

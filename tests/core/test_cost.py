@@ -73,7 +73,7 @@ def test_machines_by_name(name, replicas, peak):
 
 @pytest.mark.parametrize("name", ["v4", "v9-8", "v4-0", "gpu:a100x0", "gpu:b52", "there", ""])
 def test_other_machines_are_one_line(name):
-    with pytest.raises(UserError, match=r"Unknown --tpu_type=.*v4-32.*gpu:a100x8.*v5litepod"):
+    with pytest.raises(UserError, match=r"Unknown --tpu=.*v4-32.*gpu:a100x8.*v5litepod"):
         cost.find_machine(name)
 
 
@@ -178,7 +178,7 @@ def test_batches_that_the_replicas_cannot_share_are_one_line(config):
 
 @pytest.mark.slow
 def test_the_command_prints_and_writes_nothing():
-    flags = ["--config=configs/mural_base.py", "--dry_run", "--tpu_type=v4-8", "--config.vocabulary.size=1000"]
+    flags = ["--config=configs/mural_base.py", "--dry_run", "--tpu=v4-8", "--config.vocabulary.size=1000"]
     done = forked.run_script(
         "run_pretrain.py", *flags, "--config.text_tower.layers=1", "--config.image_tower.depth=0.2"
     )

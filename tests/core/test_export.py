@@ -28,8 +28,14 @@ from mural_tf.text.vocabulary_file import digest, load_vocabulary
 TOLERANCE = 1e-5
 
 
-def test_images_equal_the_model_in_memory(export, model, config):
-    signatures = tf.saved_model.load(str(export / "image_encoder/1")).signatures
+@pytest.fixture(scope="module")
+def loaded(export):
+    """Both encoders, loaded by TensorFlow alone."""
+    return {name: tf.saved_model.load(str(export / name / "1")) for name in ("image_encoder", "text_encoder")}
+
+
+def test_images_equal_the_model_in_memory(loaded, model, config):
+    signatures = loaded["image_encoder"].signatures
     expected = model.embed_images(pixels(config)).numpy()
     assert np.abs(expected[0] - expected[1]).max() > 100 * TOLERANCE  # different images differ
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1.0, atol=1e-5)
@@ -40,8 +46,8 @@ def test_images_equal_the_model_in_memory(export, model, config):
     assert signatures["serving_default"].structured_outputs["embedding"].shape.as_list() == [None, 80]
 
 
-def test_texts_equal_the_model_in_memory(export, model):
-    loaded = tf.saved_model.load(str(export / "text_encoder/1"))
+def test_texts_equal_the_model_in_memory(loaded, model):
+    loaded = loaded["text_encoder"]
     tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS))
     expected = model.embed_texts(tokens).numpy()
     assert np.abs(expected[0] - expected[2]).max() > 100 * TOLERANCE
@@ -52,6 +58,24 @@ def test_texts_equal_the_model_in_memory(export, model):
     text_text = loaded.signatures["text_text"](text=tf.constant(TEXTS))["text_text_embedding"]
     assert difference(text_text, model.embed_texts(tokens, "text_text")) <= TOLERANCE
     assert difference(text_text, expected) > 100 * TOLERANCE
+
+
+def requested(export, name, key):
+    """The signature and the values of an example request."""
+    request = json.loads((export / f"serving/{name}_request.json").read_text())
+    values = [instance[key] for instance in request["instances"]]
+    values = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value for value in values]
+    return request["signature_name"], tf.constant(values)
+
+
+def test_the_example_requests_are_answered(export, loaded, model, config):
+    signature, (data,) = requested(export, "image_encoder", "image_bytes")
+    vectors = loaded["image_encoder"].signatures[signature](image_bytes=data[None])["embedding"]
+    image = evaluation_image(decode_image(data), config.image_tower)
+    assert difference(vectors, model.embed_images(image[None])) <= TOLERANCE
+    signature, texts = requested(export, "text_encoder", "text")
+    vectors = loaded["text_encoder"].signatures[signature](text=texts)["embedding"]
+    assert difference(vectors, model.embed_texts(toy_tokenizer(lower_case=True)(texts))) <= TOLERANCE
 
 
 WITHOUT_THE_LIBRARY = """
@@ -71,6 +95,7 @@ print(json.dumps(vectors))
 """
 
 
+@pytest.mark.slow  # the same answers in this process: above
 def test_a_process_without_the_library_answers_the_example_requests(export, model, config, tmp_path):
     command = [sys.executable, "-c", WITHOUT_THE_LIBRARY, str(export)]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

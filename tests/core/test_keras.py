@@ -43,7 +43,7 @@ def largest(one, other):
     return max(np.abs(a - b).max() for a, b in zip(one, other))
 
 
-def test_kerass_optimiser_takes_plain_gradients():
+def test_kerass_optimiser_takes_plain_gradients(eager):
     model, config = built("align", text_tower__dropout=0.0, image_tower__drop_connect_rate=0.0)
     batch = data_of(model, config)
     by_hand = build_model(config, contract.tokenizer(config).vocabulary_size)
@@ -62,9 +62,9 @@ def test_kerass_optimiser_takes_plain_gradients():
     assert largest(before, [v.numpy() for v in model.trainable_variables]) <= 1e-5
 
 
-@pytest.mark.parametrize("optimizer, micro_batches", [("new", 2), *(
+@pytest.mark.parametrize("optimizer, micro_batches", [("new", 1), *(
     pytest.param(optimizer, chunks, marks=pytest.mark.slow)
-    for optimizer in ("adam", "sgd", "new", "old", None) for chunks in (1, 2) if (optimizer, chunks) != ("new", 2)
+    for optimizer in ("adam", "sgd", "new", "old", None) for chunks in (1, 2) if (optimizer, chunks) != ("new", 1)
 )])  # fmt: skip
 def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     kinds = {"new": lambda: keras.optimizers.AdamW(1e-2), "old": lambda: keras.optimizers.legacy.Adam(1e-2)}
@@ -75,7 +75,7 @@ def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     assert losses[2] < losses[0] and int(model.steps_taken) == 24
 
 
-def test_a_step_without_a_finite_loss_leaves_no_nan():
+def test_a_step_without_a_finite_loss_leaves_no_nan(eager):
     model, config = built("align")
     batch = data_of(model, config)
     model.compile("adam", max_skipped_steps=1)
@@ -91,7 +91,7 @@ def test_a_step_without_a_finite_loss_leaves_no_nan():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_path):
+def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_path, eager):
     model, config = built(method)
     batch, other = data_of(model, config), contract.batch_of(model, config, ROWS, seed=1)
     model.compile("adam")
@@ -115,7 +115,7 @@ def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_pa
     assert loaded.evaluate(both, return_dict=True, verbose=0) == pytest.approx(found, rel=1e-5, abs=1e-5)
 
 
-def test_keras_batches_of_arrays_are_weighted_by_their_size():
+def test_keras_batches_of_arrays_are_weighted_by_their_size(eager):
     model, config = built()
     arrays = tf.nest.map_structure(lambda value: value.numpy(), data_of(model, config, 10))
     model.compile("adam")
@@ -134,7 +134,7 @@ def test_keras_batches_of_arrays_are_weighted_by_their_size():
     assert np.isfinite(model.fit(generator, steps_per_epoch=2, verbose=0).history["loss"][0])
 
 
-def test_equal_content_is_no_negative_where_ids_are_missing():
+def test_equal_content_is_no_negative_where_ids_are_missing(eager):
     model, config = built()
     batch = without_ids(data_of(model, config))
     batch["image"] = tf.concat([batch["image"][:-1], batch["image"][:1]], axis=0)

@@ -4,14 +4,28 @@ import pathlib
 import re
 
 import pytest
+from toy_data import ONE_LAYER
 
 from mural_tf.backend import keras
+from mural_tf.configs import shapes_smoke
 from mural_tf.loading import load
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/keras.md"
 
 
-def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, capsys):
+def small_config():
+    config = shapes_smoke_config()
+    config.image_tower.update(ONE_LAYER)
+    config.train.update(dict(image_text_batch=16, text_text_batch=16, fused="off"))
+    return config
+
+
+shapes_smoke_config = shapes_smoke.get_config
+
+
+def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, capsys, eager):
+    """With smaller towers and batches, and steps that are not traced; test_keras.py has traced ones."""
+    monkeypatch.setattr(shapes_smoke, "get_config", small_config)
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -20,8 +20,8 @@ from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.prepare import check_places
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
-TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head",
-         "translation_languages", "config", "benchmark", "tpu_type", "version", "filter",
+TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host",
+         "translation_languages", "config", "benchmark", "version", "filter",
          "columns", "where", "fields", "title", "encoding", "rank", "sort", "license"}  # fmt: skip
 FIELDS = """model origin text_pairs source emoji_languages format default_language read split name precision builder
          layout prompt sha256 mode fused batch_norm_group normalization resize_mode interpolation jpeg padding
@@ -86,7 +86,7 @@ def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, capsys):
         ["convert", "records:hdfx://b/x", "--output=out"],
         ["vocabulary", "records:hdfx://b/x", "--output=out.txt"],
         ["embed", "hdfx://b/x", "--model=.", "--output=out"],
-        ["shapes", "--output=hdfx://b/x"],
+        ["emoji", "--output=hdfx://b/x"],
     ):
         assert run_here(COMMANDS, *words) == 1
         errors = capsys.readouterr().err

@@ -312,14 +312,13 @@ def assert_same_weights(one, other):
 
 @pytest.mark.parametrize("method", ["OneStream", pytest.param("TwoStreams", marks=pytest.mark.slow)])
 def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
-    """Also: data neither repeated nor skipped, a profile, and rows that cover every step once.
+    """Also: data neither repeated nor skipped, and rows that cover every step once.
 
     test_shares.py saves the places of two streams, test_pipeline.py goes on from them.
     """
     run.config.model = f"test_training_log:{method}"
-    whole = run("whole", profile=(2, 3))
+    whole = run("whole")
     assert len(whole.ids) == 12 and whole.finished
-    assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
     rows = untimed(read_metrics(tmp_path / "whole"))
     assert [row["step"] for row in rows] == [4, 8, 12]
 
@@ -340,6 +339,13 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd,
     assert [row["step"] for row in found] == [4, step, 8, 12]
     assert [found[0], found[-1]] == [rows[0], rows[-1]]
     assert_same_weights(whole, rest)
+
+
+@pytest.mark.slow  # what the flag may be: `test_profile_flag`
+def test_a_profile_is_written(run, tmp_path):
+    run.config.train.steps = 4
+    assert run("whole", profile=(2, 3)).finished
+    assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
 
 
 class Evaluate:

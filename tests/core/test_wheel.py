@@ -109,9 +109,8 @@ def test_a_wheel_trains_evaluates_exports_searches_and_serves(installed, tmp_pat
     target = pathlib.Path(installed["PYTHONPATH"].split(os.pathsep)[0])
     assert pathlib.Path(found.strip()).is_relative_to(target) and (target / "mural_tf/py.typed").exists()
     script = [sys.executable, target / "bin" / "mural"]
-    call(installed, tmp_path, "shapes", "--output=shapes", program=script)
     train = ["--workdir=run", "--config.data.directory=shapes", "--config.train.export=False", *BRIEF]
-    call(installed, tmp_path, "pretrain", "--config=shapes_smoke", *train)
+    call(installed, tmp_path, "pretrain", "--config=shapes_smoke", *train, program=script)  # draws the data
     on_test = ["--data_dir=shapes", "--split=test"]
     assert "all" in call(installed, tmp_path, "evaluate", "--model=run", *on_test, program=script)
     assert "Exported to exported" in call(installed, tmp_path, "export", "--model=run", "--output=exported")

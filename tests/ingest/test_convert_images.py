@@ -14,7 +14,7 @@ from convert_data import image_bytes, images_in, reported, run
 from test_caption_files import WIT_COLUMNS
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.sources.wit import image_hash
+from mural_tf.ingest.sources.wit import Wit, image_hash
 
 
 def description(output):
@@ -150,7 +150,8 @@ def write_wit(path, rows):
 
 
 @pytest.mark.parametrize("scope", ["all", "language"])
-def test_wit_no_image_crosses_splits(tmp_path, scope):
+def test_wit_no_image_crosses_splits(tmp_path, monkeypatch, scope):
+    monkeypatch.setattr(Wit, "SIZES", (40, 20, 5))
     images = tmp_path / "images"
     images.mkdir()
     (images / "one.jpg").write_bytes(image_bytes(0))
@@ -160,7 +161,7 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
     rows += [("iw", addresses[0], "עוד"), ("en", "http://commons/unused.jpg", "")]
     write_wit(tmp_path / "wit_v1.train.all-00000-of-00010.tsv.gz", rows[:150])
     write_wit(tmp_path / "wit_v1.train.all-00001-of-00010.tsv.gz", rows[150:])
-    source = f"wit:{tmp_path}/wit_v1.train.all-*.tsv.gz,images={images},sizes=40+20+5,scope={scope}"
+    source = f"wit:{tmp_path}/wit_v1.train.all-*.tsv.gz,images={images},scope={scope}"
     output = run([source], tmp_path / "out")
     where = {}
     for split in ("train", "dev", "test"):
@@ -181,11 +182,10 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
         assert reported(output, "left_out", "first").keys() == {"image that another language's dev or test holds"}
     else:
         assert crossing and sum(len(i) for s in where.values() for i in s.values()) == 261
-    recorded = description(output)["sources"][0]
-    assert recorded["sizes"] == ["40", "20", "5"] and recorded["scope"] == scope
+    assert description(output)["sources"][0]["scope"] == scope
 
 
-def test_wit_counts_no_image_that_is_left_out_as_the_first_of_its_duplicates(tmp_path):
+def test_wit_counts_no_image_that_is_left_out_as_the_first_of_its_duplicates(tmp_path, monkeypatch):
     """The first file's row is in no split, because English holds its image out: the next file's equal image stays."""
 
     def in_order(host):
@@ -200,7 +200,8 @@ def test_wit_counts_no_image_that_is_left_out_as_the_first_of_its_duplicates(tmp
     rows = [("iw", held, "כיתוב")], [("en", equal, "equal")], [("en", held, "held"), *(("en", a, a) for a in others)]
     for number, of_file in enumerate(rows):
         write_wit(tmp_path / f"{number}.tsv.gz", of_file)
-    source = f"wit:{tmp_path}/*.tsv.gz,images={tmp_path},sizes=1"
+    source = f"wit:{tmp_path}/*.tsv.gz,images={tmp_path}"
+    monkeypatch.setattr(Wit, "SIZES", (1,))
     assert [record.image_id for record in images_in(run([source], tmp_path / "all"), "test")] == [held]
     output = run([source], tmp_path / "out", drop_duplicates="image")
     assert equal in [record.image_id for record in images_in(output)]
@@ -258,10 +259,10 @@ def test_karpathy_splits(tmp_path):
         )
     path = tmp_path / "dataset_coco.json"
     path.write_text(json.dumps({"images": images, "dataset": "coco"}))
-    source = f"karpathy:{path},images={tmp_path},splits=train+restval+val,captions_per_image=5"
+    source = f"karpathy:{path},images={tmp_path},splits=train+restval+val"
     output = run([source], tmp_path / "out")
     assert [r.image_id for r in images_in(output)] == ["coco/0", "coco/1"]
-    assert [(r.image_id, len(r.captions)) for r in images_in(output, "dev")] == [("coco/2", 5)]
+    assert [(r.image_id, len(r.captions)) for r in images_in(output, "dev")] == [("coco/2", 6)]
 
 
 def test_multi30k_groups(tmp_path):
@@ -294,6 +295,6 @@ def test_coco_cn(tmp_path):
     )
     for name in ("COCO_val2014_000000217153.jpg", "COCO_train2014_000000000030.jpg"):
         (tmp_path / name).write_bytes(image_bytes(1))
-    output = run([f"coco_cn:{tmp_path},images={tmp_path},splits=train+val"], tmp_path / "out")
+    output = run([f"coco_cn:{tmp_path},images={tmp_path}"], tmp_path / "out")
     assert [(r.image_id, r.captions) for r in images_in(output)] == [("coco/217153", ["一只狗"])]
     assert [(r.image_id, r.captions) for r in images_in(output, "dev")] == [("coco/30", ["花"])]

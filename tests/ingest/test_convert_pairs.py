@@ -98,8 +98,8 @@ def test_tatoeba_test_and_its_exclusion(tmp_path):
 def test_any_two_files(tmp_path):
     (tmp_path / "a.en.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntwo\n"))
     (tmp_path / "a.de").write_bytes(b"eins\nzwei")
-    output = run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de,language_b=de,split=dev"], tmp_path / "out")
-    assert pairs_in(output, "dev") == [TextPair("one", "en", "eins", "de"), TextPair("two", "en", "zwei", "de")]
+    output = run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de,language_b=de"], tmp_path / "out")
+    assert pairs_in(output) == [TextPair("one", "en", "eins", "de"), TextPair("two", "en", "zwei", "de")]
     with pytest.raises(UserError, match="Unknown language"):
         run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de"], tmp_path / "no")
 

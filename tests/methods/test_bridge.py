@@ -173,8 +173,20 @@ def test_a_damaged_folder_is_reported(tmp_path):
         open_teacher(str(tmp_path / "none"))
 
 
+def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
+    config = contract.toy_config(METHOD, method__cached=True, method__pivot="de", method__teacher="outside")
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
+    compile_model(model, complete(config))
+    assert list(model.training_parts()) == ["teacher_digest"]
+    model.outside_teacher = Teacher("ff" * 8, embed)
+    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
+        model.completer(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
+
+
+@pytest.mark.slow  # tables of targets are tested above, each on its own
 def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
-    """Losses and gradients; and the checkpoint holds a digest in place of the teacher's weights."""
+    """Losses and gradients."""
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
     found, tokenizer, own = {}, toy_data.toy_tokenizer(), None
     for teacher in ("", "outside"):
@@ -195,10 +207,6 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
     np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
     one, other = (gradients for _, gradients in found.values())
     assert contract.largest_difference(one, other) < 2e-3 * contract.scale(one)
-    assert list(model.training_parts()) == ["teacher_digest"]
-    model.outside_teacher = Teacher("ff" * 8, own)
-    with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
-        model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 
 @pytest.mark.slow

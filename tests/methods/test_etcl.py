@@ -188,7 +188,7 @@ def test_six_languages_give_fifteen_triples():
 
 def test_batches_hold_translations_of_one_image_either_way_round(config):
     tokenizer, swapped = toy_data.toy_tokenizer(), set()
-    batch = next(iter(training_batches(config, tokenizer, streams=("triples",))))
+    batch = toy_data.stream_batch(config, tokenizer, "triples")
     pieces = [[tokenizer.vocabulary[i] for i in row] for row in batch["text_a"]["input_word_ids"].numpy()]
     others = [[tokenizer.vocabulary[i] for i in row] for row in batch["text_b"]["input_word_ids"].numpy()]
     for one, other in zip(pieces, others):

@@ -65,7 +65,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(tmp_path)
     """Against one tape over all chunks, each with its own draws and its own BatchNorm statistics."""
     config = toy_data.toy_config(tmp_path)
     config.text_tower.update(dict(dropout=0.3, layers=2))
-    config.image_tower.update(dict(drop_connect_rate=0.5, depth=0.6))
+    config.image_tower.update(dict(drop_connect_rate=0.5, depth=0.5))
     keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)

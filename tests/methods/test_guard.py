@@ -21,7 +21,7 @@ def trained():
     config = contract.toy_config(optimizer__name="lamb", train__max_skipped_steps=2)
     model = contract.build(config)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
-    yield model, endless(model, config), tf.function(model.train_step)
+    yield model, endless(model, config), tf.function(model.train_step, autograph=False)
     set_fusion(before)
 
 

@@ -215,7 +215,7 @@ def completed(tmp_path, **fields):
     config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
     model, tokenizer = contract.build(config), toy_data.toy_tokenizer()
     batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
-    return model, tf.function(model.completer(config, tokenizer, tmp_path), autograph=False)(batch)
+    return model, model.completer(config, tokenizer, tmp_path)(batch)
 
 
 def taught(model, batch, name):

@@ -119,13 +119,11 @@ class Karpathy(CaptionedSet):
       splits: joined by "+", of train, restval, val and test. restval goes to the records' train, val to dev. MURAL
         and ETCL count 82K training images of COCO: train without restval.
       also: further files in COCO's schema on the same images (COCO only), as LANGUAGE@FILE joined by "+".
-      captions_per_image: keep only the first captions; 0 keeps all. The COCO 5K protocol has 5.
     """
 
     KIND: ClassVar[str] = "karpathy"
     splits: tuple[str, ...] = ("train",)
     also: tuple[str, ...] = ()
-    captions_per_image: int = 0
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the other families
@@ -139,11 +137,10 @@ class Karpathy(CaptionedSet):
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the splits, then what other files say of their images."""
         names: dict[str, tuple[str, str]] = {}
-        limit = self.captions_per_image or None
         for path in self.files():
             for split in self.splits:
                 target = "train" if split == "restval" else RECORD_SPLITS.get(split, split)
-                for caption in caption_files.read_karpathy(path, split, "en", limit, reading.tally.skip):
+                for caption in caption_files.read_karpathy(path, split, "en", on_problem=reading.tally.skip):
                     names[caption.image_id] = (caption.image_file, target)
                     yield caption, "", target
         for language, path in further_files(self.also):
@@ -155,25 +152,24 @@ class Karpathy(CaptionedSet):
 
 @dataclasses.dataclass
 class CocoCn(CaptionedSet):
-    """COCO-CN: `coco_cn:coco-cn-version1805v1.1,images=train2014`; Chinese.
+    """COCO-CN: `coco_cn:coco-cn-version1805v1.1,images=train2014`; Chinese. Its val is the records' dev.
+
+    Its test images are spread over COCO's training images: leave them out there with --evaluation_images.
 
     Attributes:
       images: folder with the images of train2014 and val2014 together.
-      splits: joined by "+", of train, val (the records' dev) and test. Its test images are spread over COCO's
-        training images: leave them out there with --evaluation_images.
     """
 
     KIND: ClassVar[str] = "coco_cn"
     NAME: ClassVar[str] = "coco"
-    splits: tuple[str, ...] = ("train",)
 
     def files(self) -> list[pathlib.Path]:
         """Returns the caption file."""
         return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Reads the splits."""
-        for split in self.splits:
+        """Reads both splits."""
+        for split in ("train", "val"):
             for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.tally.skip):
                 yield caption, "", RECORD_SPLITS.get(split, split)
 
@@ -182,20 +178,18 @@ class CocoCn(CaptionedSet):
 class Multi30k(CaptionedSet):
     """A clone of multi30k/dataset: `multi30k:dataset,images=flickr30k-images,splits=train+val`.
 
+    Task 1 is one caption per language, translations of each other, which share their group; task 2 is five captions in
+    English and in German, each with a group of its own. Task 1's English captions are among task 2's, and stay in the
+    group of task 1.
+
     Attributes:
       images: folder of Flickr30K's images.
       splits: joined by "+": train, val (the records' dev), test_2016_flickr, ….
-      languages: joined by "+".
-      tasks: 1 is one caption per language, translations of each other, which share their group; 2 is five captions in
-        English and in German, each with a group of its own. Task 1's English captions are among task 2's, and stay in
-        the group of task 1.
     """
 
     KIND: ClassVar[str] = "multi30k"
     NAME: ClassVar[str] = "flickr30k"
     splits: tuple[str, ...] = ("train",)
-    languages: tuple[str, ...] = ("en", "de", "fr", "cs")
-    tasks: tuple[str, ...] = ("1", "2")
 
     def files(self) -> list[pathlib.Path]:
         """Returns the caption files of all splits."""
@@ -205,11 +199,9 @@ class Multi30k(CaptionedSet):
         """Reads task 1 first."""
         for split in self.splits:
             target = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
-            for task in sorted(self.tasks):
-                for language in self.languages:
-                    if task == "1":
-                        for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.tally.skip):
-                            yield caption, f"flickr30k/{caption.image_id}:translations", target
-                    elif language in ("en", "de") and not split.startswith(("test_2017", "test_2018")):
-                        for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.tally.skip):
-                            yield caption, "", target
+            for language in ("en", "de", "fr", "cs"):
+                for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.tally.skip):
+                    yield caption, f"flickr30k/{caption.image_id}:translations", target
+            for language in ("en", "de") if not split.startswith(("test_2017", "test_2018")) else ():
+                for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.tally.skip):
+                    yield caption, "", target

@@ -305,13 +305,11 @@ class Img2dataset(ShardSource):
     Attributes:
       language: of the captions.
       language_column: the name of saved metadata that hold each caption's language (LAION-2B-multi: LANGUAGE).
-      split: which the records go to.
     """
 
     KIND: ClassVar[str] = "img2dataset"
     language: str = "en"
     language_column: str = ""
-    split: str = "train"
 
     def files(self) -> list[pathlib.Path]:
         """Returns the shards."""
@@ -323,7 +321,7 @@ class Img2dataset(ShardSource):
         for sample in read_samples(item, tally.skip):
             text = self._text(sample, item, tally)
             if text is not None:
-                yield Captioned(self._image_id(sample), sample.image, [text], self.split)
+                yield Captioned(self._image_id(sample), sample.image, [text], "train")
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption) of a shard."""

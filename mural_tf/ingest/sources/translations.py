@@ -92,14 +92,11 @@ class AlignedSource(Source):
                 yield from read_aligned_lines(files, languages, reading, pair.split, part)
 
     def tags(self, codes: tuple[str, str], location: str, reading: Reading) -> tuple[str, str] | None:
-        """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
+        """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown."""
         tags = known_language(codes[0]), known_language(codes[1])
-        if not all(tags):
-            reading.tally.skip(f"unknown language in {'-'.join(codes)}", location)
-        elif not self.wants(*tags):
-            reading.tally.leave_out("file in languages not asked for", location)
-        else:
+        if all(tags):
             return tags
+        reading.tally.skip(f"unknown language in {'-'.join(codes)}", location)
         return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
@@ -178,12 +175,10 @@ class Opus(AlignedSource):
     one number on each line. Other members (README, LICENSE, ids) are not looked at.
 
     Attributes:
-      languages: pairs of these only, joined by "+"; default all.
       min_score: leaves out what CCMatrix's scores put below; 0 leaves out none.
     """
 
     KIND: ClassVar[str] = "opus"
-    languages: tuple[str, ...] = ()
     min_score: float = 0.0
 
     def weight(self, path: pathlib.Path) -> int:
@@ -264,21 +259,19 @@ class Lines(AlignedSource):
       partner: the other file.
       language_a: of the first file.
       language_b: of the partner.
-      split: which the pairs go to.
     """
 
     KIND: ClassVar[str] = "lines"
     partner: str = ""
     language_a: str = "en"
     language_b: str = ""
-    split: str = "train"
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the two files."""
         files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
-        yield AlignedFiles(files[0], as_path(self.partner), (self.language_a, self.language_b), self.split)
+        yield AlignedFiles(files[0], as_path(self.partner), (self.language_a, self.language_b), "train")
 
 
 @dataclasses.dataclass
@@ -287,13 +280,9 @@ class Tatoeba(AlignedSource):
 
     It is a benchmark: its pairs go to the split "test". OPUS's Tatoeba corpus for training is `opus:`; remove these
     test sentences from it with --exclude_texts.
-
-    Attributes:
-      languages: pairs of these only (English included), joined by "+"; default all.
     """
 
     KIND: ClassVar[str] = "tatoeba"
-    languages: tuple[str, ...] = ()
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""

@@ -65,13 +65,13 @@ class Cc3m(TsvOfCaptions):
     """CC3M: `cc3m:Train_GCC-training.tsv,images=downloads/cc3m`: caption first, then address.
 
     Attributes:
-      images, split: see captions.
+      images: see captions.
     """
 
     KIND: ClassVar[str] = "cc3m"
     url: ClassVar[int] = 1
     caption: ClassVar[int] = 0
-    split: str = "train"
+    split: ClassVar[str] = "train"
 
 
 @dataclasses.dataclass
@@ -93,13 +93,13 @@ class Uc2(TsvOfCaptions):
     Columns img_id, img_url, caption, success; rows whose success is "fail" or "false" are skipped.
 
     Attributes:
-      images, split, language: see captions.
+      images, language: see captions.
     """
 
     KIND: ClassVar[str] = "uc2"
     url: ClassVar[int] = 1
     caption: ClassVar[int] = 2
-    split: str = "train"
+    split: ClassVar[str] = "train"
     language: str = "en"
 
     def _is_usable(self, fields: list[str]) -> bool:

@@ -47,16 +47,14 @@ class Wit(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
       languages: joined by "+"; default all.
-      sizes: pairs in dev, and as many in test; a language gets the largest size at which both together are at
-        most half of its pairs.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
     """
 
     KIND: ClassVar[str] = "wit"
+    SIZES: ClassVar[tuple[int, ...]] = (5000, 3000, 1000)  # of dev and of test, see `choose`
     languages: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ("5000", "3000", "1000")
     scope: str = "all"
     split: str = ""
 
@@ -99,9 +97,8 @@ class Wit(CaptionedImages):
         Args:
           hashes: language -> `image_hash`es of all its captions' images, with repeats, uint64.
         """
-        sizes = sorted((int(size) for size in self.sizes), reverse=True)
         everywhere = self.scope == "all"
-        return HeldOut(everywhere, choose(hashes, sizes, everywhere))
+        return HeldOut(everywhere, choose(hashes, self.SIZES, everywhere))
 
 
 def read_wit(
