@@ -92,14 +92,14 @@ def main(_) -> None:
                 (pathlib.Path(exports["TensorFlow"]) / path.name).symlink_to(path)
         costs = {name: [] for name in exports}
         for _ in range(rounds):
-            for name, place in exports.items():
-                costs[name].append(run(["search", "query", QUESTION, f"--index={index}", f"--model={place}"]))
-        for name, of_rounds in costs.items():
+            for name, path in exports.items():
+                costs[name].append(run(["search", "query", QUESTION, f"--index={index}", f"--model={path}"]))
+        for name, measured in costs.items():
             columns = [f"{statistics.median(column):.2f} ({min(column):.2f} to {max(column):.2f})"
-                       for column in zip(*of_rounds)]  # fmt: skip
+                       for column in zip(*measured)]  # fmt: skip
             print(f"query, {name}: {columns[0]} s, {columns[1]} processor s, {columns[2]} MB", flush=True)
-        for name, place in exports.items():
-            start, spent, peak = serve(place, index, FLAG["questions"].value)
+        for name, path in exports.items():
+            start, spent, peak = serve(path, index, FLAG["questions"].value)
             p50, p99 = (statistics.quantiles(spent, n=100)[percent - 1] for percent in (50, 99))
             print(f"serve, {name}: start {start:.2f} s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {peak:.0f} MB", flush=True)
 

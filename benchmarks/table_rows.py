@@ -342,8 +342,8 @@ ETCL_READ = (
 )  # fmt: skip
 
 # [MURAL] A.1: heads with a hidden layer; Tables 2 and 3: towers of base's and large's kind; §4's rates for LAMB, 10:1.
-# [MURAL] A.4: captions in English and five well-resourced languages (Korean, the paper's sixth, has none here). [MULE]
-# Table 4: translations for the others.
+# [MURAL] A.4: captions in English and five well-resourced languages (but Korean, whose captions are missing here).
+# [MULE] Table 4: translations for the others.
 LARGER = (("image_tower.width", 0.75), ("image_tower.depth", 0.75), ("text_tower.layers", 4),
           ("text_tower.hidden_size", 192))  # fmt: skip
 LAMB = (("optimizer.name", "lamb"), ("optimizer.mode", "per_task"), ("optimizer.learning_rate", 1.6e-2),

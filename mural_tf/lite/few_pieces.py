@@ -55,21 +55,21 @@ class FewPieces:
 
     Args:
       model: the file of the SentencePiece model.
-      places: what `write_places` wrote of it.
+      path: what `write_places` wrote of it.
       processor: the library's class, made of a model's file.
 
     Raises:
-      UserError: `places` is damaged.
+      UserError: `path` is damaged.
     """
 
-    def __init__(self, model: bytes, places: pathlib.Path, processor: Callable):
+    def __init__(self, model: bytes, path: pathlib.Path, processor: Callable):
         self._model, self._processor = model, processor
         try:
-            with np.load(places) as arrays:
+            with np.load(path) as arrays:
                 self._hashes, self._ids, self._spans = arrays["hashes"], arrays["ids"], arrays["spans"]
                 self._always, others, self._longest = arrays["always"], arrays["others"], int(arrays["longest"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
-            raise UserError(f"{places} is damaged: copy the folder again.") from None
+            raise UserError(f"{path} is damaged: copy the folder again.") from None
         self._others = b"".join(model[begin:end] for begin, end in others.tolist())
         self._normalize = self._cut(self._always).Normalize
 
@@ -91,26 +91,26 @@ class FewPieces:
         return self._processor(model_proto=pieces + self._others)
 
 
-def _fields(message: bytes, place: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields number, begin, begin of the value and end of each field of a protocol buffer's message."""
-    while place < end:
-        begin = place
-        tag, place = _varint(message, place)
-        kind = tag & 7
-        if kind == 2:
-            size, place = _varint(message, place)
-        elif kind == 0:
-            size = _varint(message, place)[1] - place
+    while position < end:
+        begin = position
+        tag, position = _varint(message, position)
+        wire_type = tag & 7
+        if wire_type == 2:
+            size, position = _varint(message, position)
+        elif wire_type == 0:
+            size = _varint(message, position)[1] - position
         else:
-            size = {1: 8, 5: 4}[kind]
-        yield tag >> 3, begin, place, place + size
-        place += size
+            size = {1: 8, 5: 4}[wire_type]
+        yield tag >> 3, begin, position, position + size
+        position += size
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
+def _varint(message: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+        byte = message[position]
+        value, shift, position = value | (byte & 127) << shift, shift + 7, position + 1
         if byte < 128:
-            return value, place
+            return value, position

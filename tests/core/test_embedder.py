@@ -363,7 +363,7 @@ def with_digest_of_another_order(path):
         (lambda p: with_config(p, hidden_size=32), "does not fit"),
         (lambda p: shutil.rmtree(p / "checkpoints"), "no checkpoint"),
         (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
-        (with_digest_of_another_order, f"vocabulary.txt is not the one .* expected {digest(VOCABULARY)}"),
+        (with_digest_of_another_order, f"vocabulary.txt is not the model.* expected {digest(VOCABULARY)}"),
         (lambda p: with_config(p, "", seed="0"), "config.json: seed is '0', expected a whole number"),
         (lambda p: with_config(p, "", seed=True), "config.json: seed is True, expected a whole number"),
         (lambda p: with_config(p, "", loss=[1.0]), r"config.json: loss is \[1.0\], expected an object"),

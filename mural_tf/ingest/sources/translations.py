@@ -92,7 +92,7 @@ class AlignedSource(Source):
                 yield from read_aligned_lines(files, languages, reading, pair.split, part)
 
     def tags(self, codes: tuple[str, str], location: str, reading: Reading) -> tuple[str, str] | None:
-        """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown."""
+        """Returns the pair's language tags, or `None` (reported to `reading`) if a language is unknown."""
         tags = known_language(codes[0]), known_language(codes[1])
         if all(tags):
             return tags
