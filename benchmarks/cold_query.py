@@ -106,10 +106,10 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     FLAG = cli.define(
-        export=(None, "Export with lite/.", cli.place),
+        export=(None, "Export with lite/.", cli.check_path),
         count=(100_000, "Items of the index.", 1),
         rounds=(5, "Questions on the command line by each runtime.", 1),
         questions=(200, "Questions to the server.", 2),
-        folder=("", "Where the index lies meanwhile.", cli.place),
+        folder=("", "Where the index lies meanwhile.", cli.check_path),
     )
     cli.run(main)

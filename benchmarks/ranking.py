@@ -156,10 +156,10 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     FLAG = cli.define(
-        model=(None, "Workdir or export of a model with a text-text head.", cli.place),
-        data_dir=("data/emoji_core", "Folder of the emoji data.", cli.place),
-        packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.place),
-        stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.place),
-        output=(None, "File of the table.", cli.place),
+        model=(None, "Workdir or export of a model with a text-text head.", cli.check_path),
+        data_dir=("data/emoji_core", "Folder of the emoji data.", cli.check_path),
+        packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.check_path),
+        stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.check_path),
+        output=(None, "File of the table.", cli.check_path),
     )
     cli.run(main)
