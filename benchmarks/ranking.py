@@ -1,12 +1,12 @@
-"""One ranking beside its parts and the plain rivals, in ten languages: SQLite's FTS5 by trigrams, and BM25 of words.
+"""One ranking, its parts and the plain rivals, in ten languages: SQLite's FTS5 by trigrams, and BM25 of words.
 
     python -m benchmarks.ranking --model=WORKDIR --data_dir=data/emoji_core --packages=data/emoji_packages --output=FILE
     python -m benchmarks.ranking --model=WORKDIR --stamps=stamps/usr/share/tuxpaint/stamps --output=FILE
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Pictures weigh what the
-index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. Pictures weigh what
+the index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Questions = dict[str, list[tuple[str, int]]]  # language -> text and the right r
 
 
 class Plain:
-    """FTS5 alone, a row a caption: words of the sentence, or its trigrams, any of them."""
+    """FTS5 alone, one row per caption: words of the sentence, or its trigrams, any of them."""
 
     def __init__(self, items: Iterable[Item], tokenizer: str):
         self.captions = [(row, *caption) for row, item in enumerate(items) for caption in item.captions]

@@ -3,7 +3,7 @@
     python -m benchmarks.search                                # 1,000,000 x 256, float16: 2 GB, some minutes
     python -m benchmarks.search --count=100000                 # a tenth of it
 
-Synthetic vectors are clustered as those of pictures are: latents of 64 numbers around count/100 centres, mapped to the
+Synthetic vectors are clustered like vectors of pictures: latents of 64 numbers around count/100 centres, mapped to the
 full size, with noise, L2-normalised. Each item has a field and, with `--captions`, a caption of four words. No model
 encodes anything: what is measured is the store. Each step runs in a process of its own, and peak memory is its maximum
 resident set, mapped pages that were read included.

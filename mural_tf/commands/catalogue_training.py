@@ -27,7 +27,7 @@ def check_translations(translations: Sequence[str], description: pathlib.Path | 
         if not records.find_files(name, records.TEXT_PAIRS, "train"):
             raise UserError(
                 f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
-                "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
+                "`python -m mural_tf convert` makes it of translation pairs, or the source's training data."
             )
     if description is None:
         return
@@ -49,7 +49,7 @@ def train(
     config: ConfigDict,
     translations: Sequence[str],
 ) -> bool:
-    """Makes the data set of what a table holds, and trains on it, or goes on; returns whether training came to its end.
+    """Makes the data set of a table and trains on it, or continues; returns whether training is finished.
 
     A model that was trained on an earlier state of the table stays as it is.
     """

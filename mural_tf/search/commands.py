@@ -81,7 +81,7 @@ def index(
 
 
 def report(made: Index, place: str) -> None:
-    """Prints what an index holds and what the last change of it did."""
+    """Prints the contents of an index and the effect of its last change."""
     print(f"{made.count:,} {made.kind} in {place}, made by {made.model.describe()}.")
     counts = made.counts
     words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
@@ -92,7 +92,7 @@ def report(made: Index, place: str) -> None:
     if counts.deleted:
         print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
     if counts.gone:
-        print(f"{counts.gone:,} of them are in the sources no more; --prune takes them out.")
+        print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
 
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
@@ -252,7 +252,7 @@ def query(
     """Asks an index and shows the answers.
 
     Args:
-      model: workdir or export; by default the one that made the index, where it was. Ranking by words needs none.
+      model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
       asked: top, filters, rank, offset and sort, see `queries.search`.
     """

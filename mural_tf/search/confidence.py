@@ -4,13 +4,13 @@
 
 A cosine says little by itself, and letters that mean nothing have a closest picture, too. So sentences with known
 answers ask the index (`strangers.ask`), and a ridge-penalised logistic regression learns of a few numbers, `FEATURES`,
-when the first answer is right. Each sentence counts twice: as it was found, and as it were if the index had nothing
-that it names; whatever comes first then is wrong. So a hot dog is no answer to "a dog" because both words are in its
-name. Strings that mean nothing are among the wrong ones. What was found as a whole, an exact title or an article
-number, is sure. An answer that is less sure than nearly all right ones does not fit (`fits`).
+when the first answer is right. Each sentence counts twice: with its results, and with the results of an index without
+its answer, where every first answer is wrong. So a hot dog is not an answer to "a dog" because both words are in its
+name. Meaningless strings are among the wrong answers. A match as a whole, an exact title or an article number, is sure.
+An answer less sure than nearly all right answers does not fit (`fits`).
 
-An index with too few captions to learn from has a `NoiseLevel`, which knows no probability: nothing fits a sentence
-that finds no more, by no way, than strings that mean nothing.
+An index with too few captions to learn from has a `NoiseLevel`, which knows no probability: no item fits a
+sentence that finds no more, by any way, than meaningless strings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOISE = 0.25  # strings that mean nothing for each sentence
 PENALTY = 3.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
 LOST = 0.05  # share of the right answers that may be said not to fit
-CHANGED = 0.1  # share of an index that may change before it is not known any more
+CHANGED = 0.1  # share of an index that may change before its confidence is dropped
 STRINGS = 64  # that mean nothing, where there are too few captions to learn from
 NOISE_SHARES = {PICTURES: 0.75, TEXTS: 0.75, WORDS: 1.0}  # of them that find no more than a question nothing fits
 Estimate = "tuple[float | None, bool]"  # the probability that an answer is right, if it is known; nothing fits
@@ -184,7 +184,7 @@ def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
     kept = np.array([not is_whole(one) for one in found])  # these are sure anyway
     measured, labels = measured[kept], labels[kept]
     center, scale = measured.mean(axis=0), measured.std(axis=0)
-    scale[scale < 1e-6] = 1e9  # nothing can be learnt of what is always the same
+    scale[scale < 1e-6] = 1e9  # a constant feature teaches nothing
     columns = columns_of(measured, center, scale)
     weights = fit_logistic(columns, labels, PENALTY)
     fits = float(np.quantile(sigmoid(columns[labels > 0] @ weights), LOST))

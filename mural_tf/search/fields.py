@@ -2,7 +2,7 @@
 
 A table has twenty columns and more, and most of them tell a customer nothing: flags, numbers of rows, the title again,
 whole descriptions. A card shows what tells products apart; a filter has few values, or a range of numbers or dates.
-Whoever makes the index may name the fields instead.
+The maker of the index may name the fields instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
 
 
 class Fields(NamedTuple):
-    """Names of fields in the order of the table: those on a card, and those that are offered as filters."""
+    """Names of fields in the order of the table: fields on a card, and fields that are offered as filters."""
 
     card: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     """Chooses the fields of a table's items that are shown.
 
     A field is not shown if it is nearly constant, long, an id or an address, repeats the caption, or is a flag (which
-    may be a filter). Of the others a card has prices and words that items share (brand, colour) before numbers (stock,
-    weight) and texts, and among these the fields in which two items most probably differ.
+    may be a filter). Among the others a card has prices and words that items share (brand, colour) before numbers
+    (stock, weight) and texts, and among these the fields in which two items most probably differ.
 
     Args:
       table: the items; at most `LOOKED_AT` are read.

@@ -10,10 +10,10 @@ The folder of an index:
 
     index.sqlite   everything: see database.py
     vectors.npy    float32 or float16 [N, D], L2-normalised: the vectors of the items as a matrix
-    captions.npy   float16 [T, D]: those of the captions
-    skipped.tsv    name[TAB]reason of what could not be read
+    captions.npy   float16 [T, D]: the captions' vectors
+    skipped.tsv    name[TAB]reason of items that could not be read
 
-The matrices are caches of the database: whoever opens the index makes them again where the database is newer.
+The matrices are caches of the database: they are made again when the database is newer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Index:
       created: when it was made or updated, "" in memory.
       counts: what the change that has just been made did, or None.
       confidence: a `Confidence` or a `NoiseLevel`, or None: nothing is known about how sure answers are.
-      product: the field whose value the pictures of one product share, "" if there is none.
+      product: the field whose value the pictures of one product share, or "".
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
       captions: the `ranking.Captions`, or None: nothing is found by them. weights: of the ways in one ranking.
@@ -108,10 +108,10 @@ class Index:
 
         Args:
           model: what `mural_tf.load` takes, or an `Embedder`.
-          sources: folders, globs, TFRecords or tables, see `collect.find`; by default those that it was made of.
+          sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
           kind: "images" or "texts". split: of data sets, "" for all.
           dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
-          prune: take out what the sources hold no more.
+          prune: remove items that are no longer in the sources.
           batch_size: images per call of the model.
           fields: names of the fields to show; None: as before, or chosen.
 
@@ -119,11 +119,11 @@ class Index:
           UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
             can be read, or what `sync` raises it for.
         """
-        from mural_tf.search import changes, collect  # only now: whoever searches need not read them
+        from mural_tf.search import changes, collect  # only now: a search does not need them
 
         known = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
         if not sources and not known:
-            raise UserError(f"{folder} is no index yet: name folders, globs, TFRecords or tables of paths.")
+            raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
         before = {name: known.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
         asked = {name: value or before[name] for name, value in given.items()}
@@ -149,7 +149,7 @@ class Index:
         return len(self)
 
     def is_current(self) -> bool:
-        """Tells whether the index in its folder is still what was opened."""
+        """Whether the index in its folder is still the opened state."""
         if self._file is None:
             return True
         path, state = self._file
@@ -194,7 +194,7 @@ class Index:
           among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
-          Of a sentence `queries.Hit`s, with rank, score, name and row. Of vectors float32 scores (dot products)
+          For a sentence `queries.Hit`s, with rank, score, name and row. For vectors float32 scores (dot products)
           [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
 
         Raises:
@@ -299,7 +299,7 @@ def exact(
 def load_index(folder: str | os.PathLike) -> Index:
     """Opens the index in a folder; vectors and items are read as they are needed.
 
-    Raises `UserError` if there is none, it is damaged, busy, made by another version or may not be read.
+    Raises `UserError` if it is missing, damaged, busy, made by another version or may not be read.
     """
     folder = local_copy(folder)
     database.check_place(folder)
@@ -417,9 +417,9 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 
 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
-    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items that have none.
+    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items without a vector.
 
-    Ends where a caption has none. Raises `UserError` for vectors of another length than 1.
+    Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
     """
     what = f"The index is damaged ({database.NAME}): make it again"
     pairs = table.vectors(of_captions)
@@ -468,9 +468,9 @@ def sync(
 ) -> Index:
     """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
 
-    A killed process has made all blocks of items but the last; the same call again goes on with what is not there.
+    A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
-    from mural_tf.search import changes  # only now: whoever searches need not read it
+    from mural_tf.search import changes  # only now: a search does not need it
 
     counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)

@@ -1,7 +1,7 @@
 """The items of an index, as questions ask for them: by rows, fields and words, from the database of the index.
 
 What the database holds, and how it is changed, says database.py. An index of millions of items opens at once and reads
-only what is asked for.
+only the requested rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEW = 50  # values of a field that are offered; one of more is taken for a text 
 FEW_NUMBERS = 8  # different numbers that are offered one by one
 MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
-# Of a row of `words`: the item it is of, and the language of the caption, NULL for what is none.
+# A row of `words`: its item, and its caption's language, NULL for names and fields.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
 LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
 AMONG = "IN (SELECT value FROM json_each(?))"
@@ -41,12 +41,12 @@ def utf8(text: str) -> bytes:
 
 
 def _shown(hidden: Collection[str]) -> str:
-    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for what is none."""
+    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
     return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
-    """Opens a database, ":memory:" one in memory; `new`: an empty file where there is none. Raises `sqlite3.Error`.
+    """Opens a database, ":memory:" one in memory; `new`: makes a missing file. Raises `sqlite3.Error`.
 
     A folder that may not be written, as a container mounts it, is read without the log.
     """
@@ -156,7 +156,7 @@ class ItemTable:
         """Returns the ids of a table, int64 [N] rising."""
         count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
-            raise problem(self._path, Damaged("ids are no numbers"))
+            raise problem(self._path, Damaged("ids are not numbers"))
         return (
             np.arange(1, count + 1)
             if count == last
@@ -164,7 +164,7 @@ class ItemTable:
         )
 
     def is_current(self) -> bool:
-        """Tells whether what was opened is still the last state that was published."""
+        """Whether the opened state is still the last published state."""
         try:
             found = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
@@ -234,7 +234,7 @@ class ItemTable:
         return name
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, int64 [K]; ids that are no item's are left out."""
+        """Returns the rows of ids, int64 [K]; ids without an item are left out."""
         ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
         return np.searchsorted(self.ids, ids)
 
@@ -268,7 +268,7 @@ class ItemTable:
         return self.rows_of(items), amounts
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns what the fields of rows, None for all, are: {"values": {value: count}} of few, frequent ones first.
+        """Returns the fields' contents in rows, None for all: {"values": {value: count}} of few, by frequency.
 
         Of many numbers or dates {"least": text, "most": text}, of many words {}.
         """
@@ -324,8 +324,8 @@ class ItemTable:
           hidden: languages whose captions are not searched; names and fields then are not, either.
 
         Returns:
-          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
-          usual length that holds all trigrams of the question. Shares below a quarter of the best are left out.
+          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: their BM25, relative to a text of usual
+          length with all trigrams of the question. Shares below a quarter of the best are left out.
         """
         asked = words.grams(text)
         if not asked:
@@ -363,7 +363,7 @@ class ItemTable:
         return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
-        """Returns up to `count` different captions of each language, always the same ones."""
+        """Returns up to `count` different captions of each language, always the same captions."""
         found = collections.defaultdict(list)
         shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
         texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"

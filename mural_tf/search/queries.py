@@ -1,4 +1,4 @@
-"""What is asked, sentences in any language or images, and what is found: in lines, as JSON, and as a page of HTML.
+"""Queries, sentences in any language or images, and their results in lines, as JSON, and as a page of HTML.
 
 On the page every text from outside is escaped and has its own direction, and its language where that is known, so that
 browsers order right-to-left scripts and choose the right Han glyphs.
@@ -106,8 +106,8 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
 class Hit:
     """One result.
 
-    `rank`: from 1. `score`: the cosine of the picture (of an index of texts, the text); ranked by texts that of the
-    closest caption, by words the share of the question. `name` and `row`: of the item. `right`: it is a right answer.
+    `rank`: from 1. `score`: the cosine of the picture (of an index of texts, the text); ranked by texts the closest
+    caption's, by words the share of the question. `name` and `row`: of the item. `right`: it is a right answer.
     `found_by`: what found it, and its rank there, see `Ranked.found_by`; of pictures alone nothing. `alike`: how many
     further pictures look the same and have the same captions.
     """
@@ -162,7 +162,7 @@ def search(
       offset: how many of the best are left out.
       sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
 
-    Raises `UserError` for queries that cannot be asked, or what the index cannot do.
+    Raises `UserError` for queries that cannot be asked, or a ranking that the index lacks.
     """
     check_queries(queries, top)
     rank = ranking.resolve(index, rank)
@@ -185,7 +185,7 @@ def search(
     return results
 
 
-SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
+SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 def find(
@@ -342,7 +342,7 @@ def sure_as_json(result: Result) -> dict[str, object]:
 
 
 def describe_hit(index, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
+    """Returns a hit as JSON values: rank, score, row, name, and, if known, path, language, captions, fields."""
     item = index.describe(hit.row)
     known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
     known["fields"] = item.fields

@@ -1,4 +1,4 @@
-"""One ranking of what is found for a sentence: by pictures, by captions and by words.
+"""One ranking of a sentence's results: by pictures, by captions and by words.
 
     pictures   cosine of the sentence with the picture, by the image-text head
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
-EXACT = "exact"  # found as a whole, beside the ways
+EXACT = "exact"  # found as a whole, in addition to the ways
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
@@ -52,7 +52,7 @@ USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more ca
 
 
 class CannotBeAsked(UserError):
-    """A question that an index has no answer to: whoever asks can put it right, who serves it need not."""
+    """A query that this index cannot answer: the caller's mistake, not the server's."""
 
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
 class Captions:
     """Vectors of all captions of an index, float16 [T, D], in the order of the table's `texts`; which rows they are of.
 
-    `head`: of the model, "" for the one that pictures are compared with.
+    `head`: of the model, "" for the head that pictures are compared with.
     """
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
@@ -77,7 +77,7 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Float32 [L, D], how each language's mean vector differs from that of all, and each caption's place in it."""
+        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's place in it."""
         overall = self._mean(np.arange(len(self.vectors)))
         means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
         for place, numbers in enumerate(self.numbers.values()):
@@ -146,7 +146,7 @@ class Captions:
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
             scores -= shifts[:, places[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
-            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
+            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
             found = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
@@ -159,8 +159,8 @@ class Captions:
 class Ranked:
     """What was found for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; at the end of
-    a list stand rows that only other ways found. whole: rows of which a caption, name or value is the whole sentence.
+    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; rows that
+    only other ways found are at the end of a list. whole: rows of which a caption, name or value is the whole sentence.
     units: of the cosines of each list.
     """
 
@@ -187,7 +187,7 @@ class Ranked:
         return np.where(is_found, 1.0 + before.sum(axis=1), np.inf)
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows that are found, int64 [K] rising, and what each way gives them, float64 [3, K] from 0."""
+        """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
         rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
         values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
@@ -219,12 +219,12 @@ def resolve(index, rank: str) -> str:
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
     if rank == TEXTS and index.captions is None and index.kind == IMAGES:
-        raise CannotBeAsked("rank=texts compares with captions, and this index has none; take pictures or words.")
+        raise CannotBeAsked("rank=texts compares with captions, which this index lacks; take pictures or words.")
     return rank or ALL
 
 
 def needs_vectors(index, rank: str) -> bool:
-    """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
+    """Whether a ranking needs the sentence's vector for pictures; an index of texts may use the texts'."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
 
 
@@ -328,7 +328,7 @@ def spread(numbers: np.ndarray, count: int) -> np.ndarray:
 
 
 def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
-    """Returns the standard deviation of the products of vectors with others, all but those with themselves.
+    """Returns the standard deviation of the products of vectors with others, except products with themselves.
 
     Of few vectors it is little known, and drawn to `USUAL`.
     """

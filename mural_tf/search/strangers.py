@@ -1,7 +1,7 @@
 """Questions with known answers: what the weights of the ranking, and how sure answers are, is learnt from.
 
 A caption of a picture asks an index as a stranger would, from which every column is hidden that holds the answer: the
-captions in its language, those in languages that mostly repeat it (en and en-GB), names and fields (a description that
+captions in its language and in languages that mostly repeat it (en and en-GB), names and fields (a description that
 repeats the title). A picture that the index lacks takes part as row -1.
 """
 
@@ -30,8 +30,8 @@ TRUST = 0.3  # of what pictures say: where they err, captions often err, too
 class Stranger:
     """A caption that asked.
 
-    picture: the row of its picture among those that ask. target: the right row of the index, -1 for what it lacks.
-    ranked: what was found, its own picture among it.
+    picture: the row of its picture among the asking pictures. target: the right row of the index, -1 for a picture that
+    the index lacks. ranked: the results, its own picture among them.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Stranger:
 
 
 def columns_of(pictures) -> dict[str, set[str]]:
-    """Returns for each language those whose captions hold its captions, itself among them."""
+    """Returns for each language the languages whose captions hold its captions, itself among them."""
     of, holds = collections.Counter(), collections.Counter()
     for item in pictures.table:
         own = [(language, words.spread(text)) for language, text in item.captions]
@@ -106,7 +106,7 @@ def ask(index, pictures, embedder) -> list[Stranger]:
 
 
 def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
-    """Lets a picture that the index lacks, `row` of those that ask, take its place as row -1."""
+    """Lets a picture that the index lacks, `row` of the asking pictures, take its place as row -1."""
     lists = {}
     for way, entries in found.lists.items():
         placed = [(other, value) for other, (_, value) in entries.items()]
@@ -122,8 +122,8 @@ def weigh_pictures(index, embedder) -> dict[str, float]:
     """Returns the weights of an index, of pictures by how well its captions tell its pictures apart.
 
     A tower may know drawings well and photographs hardly. So some captions ask for their pictures, and the likelihood
-    of the right ones says how much a cosine means; `TRUST` of it is the weight. With fewer than `LEAST_FITTED` captions
-    the weight is the usual one.
+    of the right pictures says how much a cosine means; `TRUST` of it is the weight. With fewer than `LEAST_FITTED`
+    captions the weight is the usual one.
     """
     bare = set(index.bare.tolist())
     captions = [(row, text) for row, item in enumerate(index.table) if row not in bare for _, text in item.captions]
@@ -148,7 +148,7 @@ def likeliest_scale(values: np.ndarray, right: np.ndarray) -> float:
 def choose_weights(
     asked: Sequence[Stranger], usual: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Returns weights by which captions find their picture, and how often each way and all do, by captions held out.
+    """Returns weights by which captions find their picture, and how many each way and all find, held out.
 
     Of half of the pictures' captions the best of `ranking.MIXES` of the usual weights are taken, in their order, until
     a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean

@@ -242,7 +242,7 @@ TABLES = {
     "merged cells": (workbook(SHEET[0], ["A0", "p0.jpg", "a hat"], [None, "p1.jpg", None], ["A2", "p2.jpg", "a coat"],
         change=merged), "id: sku", "A0 A0#2 A2", 2, ""),
     "chart": (workbook(*SHEET, change=chart), "id: sku", "A0 A1 A2 A3", 4, ""),
-    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is no workbook that can be read: save it again", "", 0,
+    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is not a workbook that can be read: save it again", "", 0,
         None),
     # Parquet
     "pictures within": (parquet(image=lambda images: [{"bytes": one, "path": ""} for one in images], text=[["a",

@@ -72,7 +72,7 @@ class Form:
 class OwnTable:
     """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
 
-    `names`: pictures without texts beside them have the names of their files as captions.
+    `names`: pictures without text files have their file names as captions.
     `others`: further files of a folder of pictures, {why they are not read: paths}.
     """
 
@@ -114,7 +114,7 @@ class OwnTable:
 
 
 def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
-    """Returns the table that a name stands for: a file, files alike (a pattern), or a folder.
+    """Returns the table of a name: a file, several files (a pattern), or a folder.
 
     Args:
       name: here or in an object store.
@@ -122,7 +122,7 @@ def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
       names: see `OwnTable`.
 
     Raises:
-      UserError: there is no such file, it is no table, or holds nothing that looks like one; `names` of a table.
+      UserError: there is no such file, it is not a table, or holds no rows of a table; `names` with a table.
     """
     try:
         codecs.lookup(encoding or "utf-8")
@@ -140,7 +140,7 @@ def _open_files(name: str, encoding: str) -> OwnTable:
         raise UserError(f"There is no file {name}.")
     kinds = {_kind_of(path) for path in files}
     if len(kinds) > 1:
-        raise UserError(f"{name} stands for files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
+        raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
     kind, path = kinds.pop(), files[0]
     if kind in (PARQUET, EXCEL):
         return OwnTable(files, kind, path.parent)
@@ -154,7 +154,7 @@ def _kind_of(path: pathlib.Path) -> str:
     kind = _FORMS.get(plain.suffix.lower())
     if kind is None or path.is_dir():
         raise UserError(
-            f"{path} is no table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
+            f"{path} is not a table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
             "Other spreadsheets: save as .xlsx or as CSV (UTF-8)."
         )
     return kind
@@ -194,7 +194,7 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     """Returns a file, unpacked, as far as it is whole."""
     data = bytearray()
     with open_binary(path) as (content, _):
-        some = getattr(content, "read1", content.read)  # gives what is whole in front of what is damaged
+        some = getattr(content, "read1", content.read)  # gives the whole part before the damage
         try:
             while block := some(1 << 20):
                 data += block
@@ -221,7 +221,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
     if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
         return "utf-8"
-    # Words of Windows-1252 have an accent here and there; those of other scripts have nothing but bytes above 127.
+    # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
     runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
     if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
         return "cp1252"
@@ -241,7 +241,7 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 
 def _text(data: bytes, encoding: str) -> str:
-    """Returns text; bytes that are no text of their encoding become lone surrogates, which `is_text` finds."""
+    """Returns text; bytes that are not text of their encoding become lone surrogates, which `is_text` finds."""
     errors = "replace" if encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
     try:
         return data.decode(encoding, errors)
@@ -285,7 +285,7 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
 def _agreement(lines: Sequence[str], form: Form) -> float:
     """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
 
-    A decimal comma in every row is none that separates columns: the row with their names has none.
+    A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
     lengths: list[int] = []
     reader = form.reader(iter(lines))
@@ -335,7 +335,7 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
-    """Returns why the cells of a row are none of this table, or ""."""
+    """Returns why the cells of a row do not fit this table, or ""."""
     if any(cell.strip() for cell in cells[len(header) :]):
         quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
         return "row with more columns than the first" + ', perhaps by a quote within quotes, to be written ""' * quoted
@@ -387,7 +387,7 @@ def names_picture(value: Value) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
-    """Rows of a list of objects, or of lines with an object each, whatever the file's name says."""
+    """Rows of a list of objects, or of lines with an object each, for any file name."""
     text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
     is_lines = ".json" not in path.suffixes
     try:
@@ -426,7 +426,7 @@ def _is_object(value: Any) -> bool:
 def _object_of(line: str) -> dict | None:
     """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
     try:
-        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses what is no text
+        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses other bytes
     except ValueError:
         return None
 
@@ -442,7 +442,7 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Rows of the sheet that was open when the workbook was saved; what stands alone above the names is a title."""
+    """Rows of the sheet that was open when the workbook was saved; a lone cell above the names is a title."""
     try:
         import openpyxl
     except ImportError:
@@ -461,7 +461,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     except (UserError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - openpyxl raises what its parsers of ZIP and XML raise
-        raise UserError(f"{path} is no workbook that can be read: save it again, or as CSV (UTF-8).") from None
+        raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
 
 
 def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
@@ -534,7 +534,7 @@ def _value(value: Any) -> Value:
     if isinstance(value, (list, tuple)):
         values = (one for one in map(_value, value) if isinstance(one, (str, bytes)))
         return tuple(one for one in values if one.strip())
-    if value is None or value != value:  # NaN, which tables of numbers have where nothing stands
+    if value is None or value != value:  # NaN, which tables of numbers have in empty cells
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -556,7 +556,7 @@ def _problem_with(row: Row) -> str:
     return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
 
 
-# A folder of pictures, with texts beside them.
+# A folder of pictures, with text files.
 
 LONGEST_TEXT = 2**20  # bytes of a file of captions
 # `de=…`, or with names of gettext's, as catalogues of programs have them: `sr_RS@latin.utf8=…`
@@ -614,14 +614,14 @@ def known_language(code: str) -> str:
 
 
 def language_of(code: str) -> str:
-    """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
+    """Returns the BCP 47 tag of a code in a name ("de", "pt_BR", "deu"), "" for other texts."""
     tag = known_language(code.replace("_", "-"))
     # Most words of three letters are the code of some language: only those count that have a shorter one.
     return tag if len(tag.split("-")[0]) == 2 else ""
 
 
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
-    """Returns column -> captions of a file: a caption a line, or lines `de=…`, which one caption may precede."""
+    """Returns column -> captions of a file: one caption per line, or lines `de=…`, which one caption may precede."""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
@@ -642,7 +642,7 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
 
 
 def _named_caption(line: str) -> tuple[str, str] | None:
-    """Returns the language of a line `de=…` and what follows; `None` for another line."""
+    """Returns the language and the text of a line `de=…`; `None` for another line."""
     match = _NAMED_LINE.fullmatch(line)
     if not match:
         return None

@@ -59,7 +59,7 @@ class TableRequest:
 
     Attributes:
       table: a file, files alike (a pattern) or a folder.
-      captions: "names": pictures of a folder have the names of their files as captions, where no text lies beside them.
+      captions: "names": pictures of a folder without text files have their file names as captions.
       images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
       columns: what is what, see `table_columns.parse_choices`.
       language: of captions that name none; "": it is guessed.
@@ -158,8 +158,8 @@ class Understood:
 
     def _without_captions(self) -> str:
         if self.table.kind != PICTURES:
-            return "none, pictures are found by what they show; --columns=caption=NAME names a column of them"
-        hint = "none, pictures are found by what they show; --captions=names takes the names of the files"
+            return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
+        hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
         near = next((path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES), None)
         return f"{hint}, `catalogue {near}` that table" if near else hint
 
@@ -225,7 +225,7 @@ def _tag(language: str) -> str:
 
 
 def _text(value: Value) -> str:
-    """Returns a value in one line, "" for what is no text."""
+    """Returns a value in one line, "" for a value that is not text."""
     return ", ".join(filter(None, map(plain_text, texts_of(value))))
 
 
@@ -250,7 +250,7 @@ def plain_text(text: str) -> str:
     return clean(text)
 
 
-TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie beside pictures
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie next to pictures
 LOOKED_FOR = 50  # of the first rows: whether their pictures are there
 
 
@@ -331,13 +331,13 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
 
 
 class RowTally(Tally):
-    """What became of the rows; `written` are those that were used."""
+    """The tally of rows; `written` counts the rows that were used."""
 
     THINGS: ClassVar[str] = "rows"
     FLAG: ClassVar[str] = ""
 
     def leave_out(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts what is not wanted, and keeps its place as of what is skipped."""
+        """Counts an unwanted row, and keeps its place as a skipped row's."""
         super().leave_out(kind, place, count)
         self.places.append((kind, " ".join(place.split())))
 
@@ -352,7 +352,7 @@ class Entry:
 
     Attributes:
       product: its id, "" of a picture that is by itself.
-      name: different from that of every other entry.
+      name: unique among the entries.
       file: the picture's, `None` of a product without one.
       captions: (language, text) -> (number of its row, whether the language is guessed).
       fields: name -> values.
@@ -479,7 +479,7 @@ def _owners(content: RowContent) -> list[str]:
 def _file_of(
     understood: Understood, value: str | bytes, keep: pathlib.Path, known: dict[str, tuple[pathlib.Path | None, str]]
 ) -> tuple[pathlib.Path | None, str]:
-    """Returns the file of a picture, or why there is none."""
+    """Returns the file of a picture, or the reason for its absence."""
     if isinstance(value, str) and value in known:
         return known[value]
     try:
@@ -492,7 +492,7 @@ def _file_of(
 
 
 def _products_of(contents: Sequence[tuple[RowContent, Mapping]], columns: Columns) -> list[str]:
-    """Returns the product of each row: of a variation, that of its parent."""
+    """Returns the product of each row; a variation has its parent's product."""
     product_of = {name: content.product for content, _ in reversed(contents) for name in content.names if name}
     products = []
     for content, _ in contents:
@@ -529,7 +529,7 @@ def _complete(of_product: Mapping[str, Sequence[Entry]]) -> None:
 
 
 class LanguageCounts(NamedTuple):
-    """Of a language: captions, those whose language is guessed, and pictures that have one."""
+    """A language's captions, its captions whose language is guessed, and its captioned pictures."""
 
     captions: int
     guessed: int

@@ -48,7 +48,7 @@ class Pictures:
 
     @classmethod
     def of(cls, table: OwnTable, images: str) -> Pictures:
-        """Returns the pictures in `--images`, or beside the table; raises `UserError` if there is no such folder."""
+        """Returns the pictures in `--images`, or next to the table; raises `UserError` if there is no such folder."""
         folder = as_path(images) if images else table.folder
         if not folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")

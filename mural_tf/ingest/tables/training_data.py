@@ -51,7 +51,7 @@ class Picture:
         return self.entries[0].name
 
     def captions(self) -> list[Caption]:
-        """Returns its captions; a group says the same: those of a row, or all if each language has one."""
+        """Returns its captions; captions of a group mean the same: a row's, or all if each language has one."""
         rows = {}
         for entry in self.entries:
             for key, (row, _) in entry.captions.items():
@@ -71,7 +71,7 @@ class Picture:
 
 
 class Caption(NamedTuple):
-    """A caption; those of one group say the same."""
+    """A caption; captions of one group mean the same."""
 
     text: str
     language: str
@@ -79,7 +79,7 @@ class Caption(NamedTuple):
 
 
 def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True) -> list[Picture]:
-    """Returns the different pictures of entries; those that do not decode are told to `tally`."""
+    """Returns the different pictures of entries; `tally` counts pictures that do not decode."""
     by_file: dict[pathlib.Path, list[Entry]] = {}
     for entry in entries:
         if entry.file is not None:
@@ -160,7 +160,7 @@ def make_data_set(
     progress: bool = True,
     known: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
-    """Makes the data set `output` of what a table holds, unless it is there, and returns it.
+    """Makes the data set `output` of a table, unless it exists, and returns it.
 
     Args:
       entries: of `products.read`.
@@ -221,7 +221,7 @@ def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageText
 
 
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
-    """Yields translations: of each group the captions, each with the one in the language that most have."""
+    """Yields translations: each caption of a group with the group's caption in the commonest language."""
     counts = collections.Counter(caption.language for picture in pictures for caption in picture.captions())
     order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))
     seen: set[int] = set()

@@ -55,7 +55,7 @@ def _texts(name: str, output: str, embed: Callable[[Sequence[bytes]], np.ndarray
 
 
 def _images(model: LiteModel) -> Callable[[Arrays], Arrays]:
-    """Rows of zeros stand for images that do not decode, as in an export."""
+    """Images that do not decode become rows of zeros, as in an export."""
 
     def run(inputs: Arrays) -> Arrays:
         rows = np.zeros([len(inputs[IMAGES]), model.embedding_size], np.float32)

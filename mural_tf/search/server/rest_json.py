@@ -21,7 +21,7 @@ import numpy as np
 
 SIGNATURE = "serving_default"
 RAISE, ZEROS = "raise", "zeros"  # what becomes of an image that cannot be read
-MARKS = (b",", b":", b"[", b"{")  # one of them stands before every value of JSON but the first
+MARKS = (b",", b":", b"[", b"{")  # one of them precedes every value of JSON but the first
 PIECE = 2**14  # numbers of an answer that become text at a time
 
 
@@ -45,7 +45,7 @@ def parse_body(body: bytes, most_values: int) -> dict:
     """Returns the JSON object of a body, which may begin with a byte order mark; raises `BadRequest` for others.
 
     JSON of tiny values takes up to thirty times its size as Python's objects. So `most_values` are allowed, counted by
-    the commas, colons and opening brackets before them, those in texts included.
+    the commas, colons and opening brackets before them, also in texts.
     """
     count = sum(map(body.count, MARKS))
     if count > most_values:
@@ -63,7 +63,7 @@ def parse_body(body: bytes, most_values: int) -> dict:
 
 
 def options(values: dict) -> tuple[str, str]:
-    """Returns the signature that a request asks for, and what it wants for an image that cannot be read."""
+    """Returns the signature that a request asks for, and its wish for an image that cannot be read."""
     name, on_error = values.get("signature_name", ""), values.get("on_error", RAISE)
     if not isinstance(name, str):
         raise BadRequest(f'"signature_name" must be a string, got {_kind(name)}.')

@@ -100,7 +100,7 @@ def answer(
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
       picture: the vector of a picture, float32 [D].
-      language: of the captions to show, where there are several; otherwise English ones, or the first.
+      language: of the captions to show, where there are several; otherwise English, or the first.
       rank, sort: see `queries.search`.
       facets: whether to tell what the fields are of the items that pass.
 
@@ -112,7 +112,7 @@ def answer(
       "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
 
     Raises:
-      ValueError: an empty sentence, or what is outside of these bounds.
+      ValueError: an empty sentence, or a value outside of these bounds.
     """
     if len(sentence) > LONGEST_SENTENCE:
         raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
@@ -120,7 +120,7 @@ def answer(
         raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
     asks = bool(sentence) or picture is not None or like is not None
     if offset < 0 or (asks and offset > MOST_RESULTS - k):
-        raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
+        raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked.")
     if rank and not sentence:
         raise ValueError("rank is for sentences: give one, in any language.")
     if bool(sentence) + (picture is not None) + (like is not None) > 1:
@@ -176,7 +176,7 @@ def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
 
 
 def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
-    """Returns a small JPEG of the image of a row, or of the image that a text describes, without what is not pixels.
+    """Returns a small JPEG of the image of a row, or of the image that a text describes, without metadata.
 
     Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
     """
@@ -187,7 +187,7 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
 
 
 def vector_code(vector: np.ndarray) -> str:
-    """Returns the text that stands for a vector [D] in an address."""
+    """Returns a vector [D] as a text for an address."""
     numbers = np.round(vector / np.abs(vector).max() * 127).astype(np.int8)
     return base64.urlsafe_b64encode(numbers.tobytes()).decode("ascii").rstrip("=")
 
@@ -199,7 +199,7 @@ def vector_of(code: str, size: int) -> np.ndarray:
     except (binascii.Error, ValueError):
         numbers = np.zeros(0, np.float32)
     if len(numbers) != size or not numbers.any():
-        raise BadRequest("This is no picture of this search: choose the picture again.")
+        raise BadRequest("This is not a picture of this search: choose the picture again.")
     return numbers / np.linalg.norm(numbers)
 
 
@@ -246,7 +246,7 @@ WITH_QUESTION = ("sentence", "like", "picture")
 
 
 class Links:
-    """Addresses of the page as they differ from the one that was asked."""
+    """Addresses of the page that differ from the requested address."""
 
     def __init__(self, query: Mapping[str, str]):
         self._pairs: Pairs = [pair for pair in query.items() if pair[1]]
@@ -416,7 +416,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
         """Calls a function, whose `ValueError`s are the client's unless they are the index's."""
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-        except UserError as error:  # of whoever runs the server: a damaged index, and where it lies
+        except UserError as error:  # for the server's owner: a damaged index, and its folder
             if not isinstance(error, CannotBeAsked):
                 raise
             raise BadRequest(str(error)) from None
@@ -490,6 +490,6 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
 
 
 def _language(request: web.Request, known: Collection[str]) -> str:
-    """Returns the first language that a browser asks for and a caption may have, "" if there is none."""
+    """Returns the first language that a browser asks for and a caption may have, or ""."""
     wanted = [part.split(";")[0].strip() for part in request.headers.get("Accept-Language", "").split(",")]
     return next((code for tag in wanted[:10] for code in (tag, tag.split("-")[0]) if code in known), "")
