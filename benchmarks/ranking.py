@@ -48,13 +48,13 @@ class Plain:
     def ask(self, text: str, hidden: Sequence[str]) -> list[int]:
         """Returns ten rows."""
         pieces = [text[i : i + 3] for i in range(len(text) - 2)] if self.trigrams else text.split()
-        found: dict[int, None] = {}
+        rows: dict[int, None] = {}
         asked = " OR ".join(map(quoted, pieces)) or '""'
         for (number,) in self.database.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank", (asked,)):
             row, language, _ = self.captions[number]
-            if language not in hidden and len(found) < 10:
-                found[row] = None
-        return list(found)
+            if language not in hidden and len(rows) < 10:
+                rows[row] = None
+        return list(rows)
 
 
 def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
@@ -120,10 +120,10 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
         captions = index.captions.encode(embedder, texts, ranking.QUESTIONS)
-        found = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = [[one.lists[way].get(row, (np.inf,))[0] for row, one in zip(rows, found)] for way in ranking.WAYS]
-        ranks.append([_place(row, one.rows.tolist()) for row, one in zip(rows, found)])
-        ranks += [[_place(row, one.ask(text, hidden)) for text, row in asked] for one in plain]
+        ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
+        ranks = [[x.lists[way].get(row, (np.inf,))[0] for row, x in zip(rows, ranked)] for way in ranking.WAYS]
+        ranks.append([_place(row, x.rows.tolist()) for row, x in zip(rows, ranked)])
+        ranks += [[_place(row, x.ask(text, hidden)) for text, row in asked] for x in plain]
         ranks_of_all.append([[np.mean(np.array(of) <= first) for first in (1, 10)] for of in ranks])
         lines.append([language, str(len(asked)), *map(_cell, ranks_of_all[-1])])
     return [*lines, ["mean", "", *map(_cell, np.mean(ranks_of_all, axis=0))]]

@@ -115,16 +115,16 @@ def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
     from mural_tf.search.items import amount, parse_filters
 
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    found: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
+    tests_of: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
         if sign == "=":
-            found[name].append(lambda text, value=value: text.casefold() == value.casefold())
+            tests_of[name].append(lambda text, value=value: text.casefold() == value.casefold())
         else:
             fits, bound = compare[sign], amount(value)
-            found[name].append(
+            tests_of[name].append(
                 lambda text, fits=fits, bound=bound: (number := amount(text)) is not None and fits(number, bound)
             )
-    return found
+    return tests_of
 
 
 def _description(source: str) -> pathlib.Path | None:
@@ -279,12 +279,12 @@ def _index(
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
             print(f"The model is as it was, not tuned on the new rows: `rm -r {models}` and this command tune it.")
-        known = _captioned(index)
-        if index.confidence is None and known:
+        captioned = _captioned(index)
+        if index.confidence is None and captioned:
             # A model that was trained here must not be measured on its training data.
             sources = [str(data)] if trained else []
-            vectors = index.embeddings[known].astype("float32")
-            pictures = Index([index.describe(row) for row in known], vectors, index.model)
+            vectors = index.embeddings[captioned].astype("float32")
+            pictures = Index([index.describe(row) for row in captioned], vectors, index.model)
             calibrate_index(index, place, embedder, sources, pictures=pictures)
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
@@ -304,9 +304,9 @@ def _is_index_of(place: pathlib.Path, embedder) -> bool:
     from mural_tf.fingerprint import TOLERANCE, take_fingerprint
     from mural_tf.search.index import model_of
 
-    model, known = take_fingerprint(embedder), model_of(place)
-    if known is None or model.distance(known) <= TOLERANCE:
-        return known is not None
+    model, recorded = take_fingerprint(embedder), model_of(place)
+    if recorded is None or model.distance(recorded) <= TOLERANCE:
+        return recorded is not None
     print(f"{place} is of another model than {model.describe()}: it is made anew.")
     remove_tree(place)
     return False

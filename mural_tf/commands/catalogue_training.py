@@ -56,7 +56,7 @@ def train(
     data = folder / DATA
     begun = (folder / WORKDIR / "config.json").is_file()
     trained_on = (lambda: names_in(data, "train")) if begun and (data / DESCRIPTION).is_file() else frozenset
-    make_data_set(entries, data, tally, known=trained_on)
+    make_data_set(entries, data, tally, trained_on=trained_on)
     print(describe(data), flush=True)
     if not _fit(source, _for_data(config, data, source), folder / WORKDIR):
         return False

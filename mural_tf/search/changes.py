@@ -75,8 +75,8 @@ class Entry:
 
 def digest_of(item: Item) -> str:
     """Returns the digest of an item's row: its own, or a digest of all its fields."""
-    known = [item.language, item.content, item.captions, sorted(item.fields.items())]
-    return item.digest or hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
+    described = [item.language, item.content, item.captions, sorted(item.fields.items())]
+    return item.digest or hashlib.blake2b(json.dumps(described).encode(), digest_size=8).hexdigest()
 
 
 def bring(
@@ -216,12 +216,12 @@ class _Changes:
         """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
         if self.head is None:
             return None
-        known: dict[str, bytes] = {}
+        stored: dict[str, bytes] = {}
         numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
         question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
-        known.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
-        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in known)
-        return known | self._encode_captions(list(fresh))
+        stored.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
+        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in stored)
+        return stored | self._encode_captions(list(fresh))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
         if not texts:
@@ -274,12 +274,12 @@ def key_of(kind: str, entry: Found) -> bytes:
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
-def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
+def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
     """Returns an entry with its image's bytes and their digest, or why they cannot be read."""
-    if isinstance(found, Unreadable):
-        return found
-    item, content = found
-    key, vector = key_of(kind, found), None
+    if isinstance(collected, Unreadable):
+        return collected
+    item, content = collected
+    key, vector = key_of(kind, collected), None
     if isinstance(content, np.ndarray):
         content, vector = None, _checked(item, content).astype(dtype).tobytes()
         vector = vector if item.path or kind != IMAGES or any(vector) else None
@@ -336,9 +336,9 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
 
 def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> None:
     """Says which model makes the vectors; raises `UserError` if another model made the stored vectors."""
-    known = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
-    if known:
-        files.fingerprint_of(known["probes"], json.loads(known["model"])).check(model, what)
+    stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
+    if stored:
+        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, what)
         return
     content = io.BytesIO()
     np.save(content, model.probes)
@@ -387,10 +387,10 @@ def _is_free(folder: pathlib.Path) -> bool:
     return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
 
 
-def check_asked(folder: str | os.PathLike, known: dict, asked: dict) -> None:
+def check_asked(folder: str | os.PathLike, stored: dict, asked: dict) -> None:
     """Raises `UserError` unless the index in `folder` has the requested settings."""
-    changed = {name: value for name, value in asked.items() if known.get(name, value) != value}
-    differing = [f"{name} {known[name]!r}, not {value!r}" for name, value in changed.items()]
+    changed = {name: value for name, value in asked.items() if stored.get(name, value) != value}
+    differing = [f"{name} {stored[name]!r}, not {value!r}" for name, value in changed.items()]
     if differing:
         raise UserError(
             f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
@@ -433,11 +433,11 @@ def sync(
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
         about = {"kind": kind, "dtype": dtype, "split": split}
-        known = meta_of(opened)
-        check_asked(folder, known, about)
+        stored = meta_of(opened)
+        check_asked(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
         about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
-        if any(known.get(name) != value for name, value in about.items()):
+        if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
@@ -496,9 +496,9 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
             unknown.discard(candidate)
     if product := table.meta.get("product"):
         for name in names:
-            found = table.rows_with([Filter(product, name)]).tolist()
-            rows.update(found)
-            unknown -= {name} if found else set()
+            rows_of_product = table.rows_with([Filter(product, name)]).tolist()
+            rows.update(rows_of_product)
+            unknown -= {name} if rows_of_product else set()
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UserError(

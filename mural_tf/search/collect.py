@@ -135,7 +135,7 @@ def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> li
     """Returns (file, name to show) of all files of a source."""
     path = as_path(source)
     if path.is_dir():
-        found = _files_of_folder(kind, path, split, say)
+        files = _files_of_folder(kind, path, split, say)
     elif path.is_file():
         return [(str(path), str(path))]
     else:
@@ -145,13 +145,13 @@ def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> li
                 f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
             )
         return [file for match in matches if match.is_file() for file in _files(kind, str(match), split, say)]
-    if not found:
+    if not files:
         raise UserError(
             f"No {kind} in {source}: expected "
             + (f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else "")
             + f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
         )
-    return found
+    return files
 
 
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -168,11 +168,11 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[
         return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
     files, others = picture_files(folder, [RECORDS.removeprefix(".")])
     is_wanted = (RECORDS,) if kind == TEXTS else (RECORDS, *(f".{ending}" for ending in ENDINGS))
-    found = [path for path in files if path.suffix.lower() in is_wanted]
-    found = [path for path in found if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
-    for reason, paths in others.items() if kind == IMAGES and found else ():
+    kept = [path for path in files if path.suffix.lower() in is_wanted]
+    kept = [path for path in kept if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
+    for reason, paths in others.items() if kind == IMAGES and kept else ():
         say(f"Not taken: {len(paths):,} x {reason}, first {paths[0]}")
-    return [(str(path), str(path.relative_to(folder))) for path in sorted(found, key=lambda path: str(path))]
+    return [(str(path), str(path.relative_to(folder))) for path in sorted(kept, key=lambda path: str(path))]
 
 
 def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
@@ -267,8 +267,8 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Yields items of the whole records; a loss between them is yielded at its place, with its number."""
     path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
-    found = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
-    for offset, serialized in itertools.chain(found, [(0, None)]):
+    framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
+    for offset, serialized in itertools.chain(framed, [(0, None)]):
         for problem, place, count in lost:
             yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
         lost.clear()
@@ -291,13 +291,13 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     texts, languages = strings("caption", "txt"), strings("language")
     captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
     name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
-    for one in fields_of(name):  # several items may share the image
-        own = [(language, text) for language, text in one.get("captions", captions)]
+    for described in fields_of(name):  # several items may share the image
+        own = [(language, text) for language, text in described.get("captions", captions)]
         if kind == IMAGES:
-            yield Item(one.get("name", name), path, offset, tuple(own), fields=one["fields"]), image
+            yield Item(described.get("name", name), path, offset, tuple(own), fields=described["fields"]), image
         else:
             for language, text in own:
-                yield Item(text, path, offset, language=language, fields=one["fields"]), text
+                yield Item(text, path, offset, language=language, fields=described["fields"]), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:
@@ -347,8 +347,8 @@ def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[di
         database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _lines_of_fields(path, file))
 
     def fields_of(image_id: str) -> list[dict]:
-        found = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
-        return [json.loads(line) for (line,) in found] or [{"fields": {}}]
+        lines = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
+        return [json.loads(line) for (line,) in lines] or [{"fields": {}}]
 
     weakref.finalize(fields_of, database.close)
     return fields_of

@@ -166,9 +166,9 @@ def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int,
     values = [value for value in item.fields.values() if "://" not in value]
     files = [item.name, *([item.path] if item.offset < 0 else [])]
     names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
-    found = [(2 * number + 1, words.document([*filter(None, names), *values]))]
-    found += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
-    return [(place, utf8(document)) for place, document in found]
+    documents = [(2 * number + 1, words.document([*filter(None, names), *values]))]
+    documents += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
+    return [(place, utf8(document)) for place, document in documents]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

@@ -238,9 +238,9 @@ def _encode(
 ) -> tuple[list[Item], np.ndarray]:
     """Returns the items of a block that can be used and were not seen before, and their vectors [N, D]."""
     read: list[changes.Entry] = []
-    for found in block:
-        key = changes.key_of(settings.kind, found)
-        entry = changes.read_entry(settings.kind, found)
+    for collected in block:
+        key = changes.key_of(settings.kind, collected)
+        entry = changes.read_entry(settings.kind, collected)
         if key in seen:
             tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry.item.name)
         elif isinstance(entry, Unreadable):
@@ -283,13 +283,13 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
 
 def describe(output: pathlib.Path) -> str:
     """Returns lines on the contents of a folder of embeddings and on skipped items."""
-    found = read_json(output / DESCRIPTION)
+    about = read_json(output / DESCRIPTION)
     lines = [
-        f"{found['count']:,} {found['kind']} in {output}: {found['dtype']} [N, {found['embedding_size']}], made by "
-        f"{found['made_by']['path']} [{found['made_by']['identity']}]"
+        f"{about['count']:,} {about['kind']} in {output}: {about['dtype']} [N, {about['embedding_size']}], made by "
+        f"{about['made_by']['path']} [{about['made_by']['identity']}]"
     ]
     for word in ("skipped", "left_out"):
-        for kind, entry in sorted(found[word].items(), key=lambda item: -item[1]["count"]):
+        for kind, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
             lines.append(f"{word.replace('_', ' ')} {entry['count']} x {kind}, first at {entry['first']}")
     return "\n".join(lines)
 
@@ -317,8 +317,8 @@ def made_by(path: str | os.PathLike) -> Fingerprint:
 def to_row(item: Item) -> dict[str, object]:
     """Returns the columns of an item."""
     texts = {name: getattr(item, name).encode("utf-8", "backslashreplace").decode() for name in ("name", "language")}
-    known = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
-    return {**texts, **known, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
+    values = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
+    return {**texts, **values, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
 
 
 def to_item(row: dict[str, object]) -> Item:
@@ -357,8 +357,8 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
     model = made_by(files[0])
     for path in files[1:]:
         made_by(path).check(model, str(path))
-    known = {name: about[name] for name in ("kind", "split", "dtype")}
-    return model, {**known, "sources": [collect.absolute(folder)]}, _items(files)
+    settings = {name: about[name] for name in ("kind", "split", "dtype")}
+    return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
 
 
 def _items(files: Sequence) -> Iterator[Found]:

@@ -73,10 +73,10 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
 def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
     """Raises `UserError` for a name in `wanted` that no item of the table has as a field."""
-    known = _columns(table)[0]
-    unknown = [name for name in wanted or () if name not in known]
+    columns = _columns(table)[0]
+    unknown = [name for name in wanted or () if name not in columns]
     if unknown:
-        there_are = f"the fields are {', '.join(known)}" if known else "no item has fields"
+        there_are = f"the fields are {', '.join(columns)}" if columns else "no item has fields"
         raise UserError(f"--fields={unknown[0]}: no item has this field; {there_are}.")
 
 

@@ -121,24 +121,24 @@ class Index:
         """
         from mural_tf.search import changes, collect  # only now: a search does not need them
 
-        known = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
-        if not sources and not known:
+        recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
+        if not sources and not recorded:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
-        before = {name: known.get(name, default) for name, default in DEFAULTS.items()}
+        before = {name: recorded.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
         asked = {name: value or before[name] for name, value in given.items()}
-        changes.check_asked(folder, known, asked)
+        changes.check_asked(folder, recorded, asked)
         if asked["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {asked['dtype']!r}; known: {', '.join(DTYPES)}.")
         names = asked["sources"] if not sources else list(map(str, sources))
-        found = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
+        entries = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             from mural_tf.loading import load
 
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, found, prune, **asked, **about)
+        return sync(folder, model, entries, prune, **asked, **about)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -167,11 +167,11 @@ class Index:
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
         """Returns `ItemTable.facets` of what passes filters; of each field by the filters of the others."""
-        found = self.table.facets(self.rows(filters))
-        for name in {one.name for one in filters}:
-            others = self.table.facets(self.rows([one for one in filters if one.name != name]))
-            found.update({name: others[name]} if name in others else {})
-        return found
+        facets = self.table.facets(self.rows(filters))
+        for name in {filter_.name for filter_ in filters}:
+            others = self.table.facets(self.rows([filter_ for filter_ in filters if filter_.name != name]))
+            facets.update({name: others[name]} if name in others else {})
+        return facets
 
     @typing.overload
     def search(self, question: str, k: int = 10, where: Where = (), among: None = None) -> tuple[Hit, ...]: ...
@@ -226,9 +226,9 @@ class Index:
         path = self.model.path
         if not path or not model_place(path).is_dir():
             raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
-        found = load(quickest(path))
-        self.check_model(found, by_pictures=False)
-        return found
+        loaded = load(quickest(path))
+        self.check_model(loaded, by_pictures=False)
+        return loaded
 
     @property
     def _named(self) -> str:
@@ -281,14 +281,14 @@ def exact(
     if among is None:
         scores, rows = top_k.top_k(vectors, embeddings, k)
         return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
-    found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
+    best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
     for begin in range(0, len(embeddings), _BLOCK):
         rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
         if len(rows):
             scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
+            best.append((scores, rows[np.minimum(places, len(rows) - 1)]))
             release_pages(embeddings)
-    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
@@ -398,8 +398,8 @@ def _matrix(
             if not _write_matrix(partial, blocks, len(ids), state):
                 return None
         return np.load(path, mmap_mode="r")
-    found = list(blocks)
-    return np.concatenate(found) if sum(map(len, found)) == len(ids) else None
+    parts = list(blocks)
+    return np.concatenate(parts) if sum(map(len, parts)) == len(ids) else None
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
@@ -423,15 +423,15 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
     """
     what = f"The index is damaged ({database.NAME}): make it again"
     pairs = table.vectors(of_captions)
-    known = next(pairs, None)
+    pair = next(pairs, None)
     for begin in range(0, len(ids), TOGETHER):
         rows, vectors = [], []
         block = ids[begin : begin + TOGETHER].tolist()
         for place, number in enumerate(block):
-            if known is not None and known[0] == number:
+            if pair is not None and pair[0] == number:
                 rows.append(place)
-                vectors.append(known[1])
-                known = next(pairs, None)
+                vectors.append(pair[1])
+                pair = next(pairs, None)
         if of_captions and len(rows) < len(block):
             return
         joined = b"".join(vectors)
@@ -482,7 +482,7 @@ def sync(
 
 def index_in_memory(
     embedder,
-    found: Iterable[tuple[Item, object]],
+    entries: Iterable[tuple[Item, object]],
     kind: str = IMAGES,
     batch_size: int = 64,
     progress: bool | None = None,
@@ -496,7 +496,7 @@ def index_in_memory(
     opened = database.make()
     changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
     database.keep(opened, kind=kind, dtype="float32", sources=[])
-    counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
+    counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
     made = _opened(ItemTable(opened))

@@ -102,15 +102,15 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
         captions[number].append((_text(language), _text(text)))
     for number, name, value in ask(f"SELECT item, name, value FROM fields {of_items} rowid", given):
         fields[number][_text(name)] = _text(value)
-    found = []
+    items = []
     columns = "id, key, name, path, language, content, digest, offset"
     for number, key, *texts, offset in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", given):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
         own = tuple(captions[number]), language, fields[number], content, digest
-        found.append((number, key, Item(name, path, offset, *own)))
-    return found
+        items.append((number, key, Item(name, path, offset, *own)))
+    return items
 
 
 def _text(value: object) -> str:
@@ -166,10 +166,10 @@ class ItemTable:
     def is_current(self) -> bool:
         """Whether the opened state is still the last published state."""
         try:
-            found = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
+            published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
             return True  # it is being changed, or cannot be read: what was opened can
-        return not found or json.loads(found[0]) == self.meta.get("published")
+        return not published or json.loads(published[0]) == self.meta.get("published")
 
     def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
         try:
@@ -186,10 +186,10 @@ class ItemTable:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
 
-    def _column(self, found: Iterable[tuple]) -> np.ndarray:
+    def _column(self, rows: Iterable[tuple]) -> np.ndarray:
         """Returns numbers, int64 [K]."""
         try:
-            return np.fromiter((value for (value,) in found), np.int64)
+            return np.fromiter((value for (value,) in rows), np.int64)
         except (TypeError, OverflowError, ValueError) as error:
             raise error if isinstance(error, UserError) else problem(self._path, error) from None
 
@@ -209,12 +209,12 @@ class ItemTable:
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
-            found = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
+            items = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
         except Damaged as error:
             raise problem(self._path, error) from None
-        if len(found) != len(ids):
-            raise problem(self._path, Damaged(f"{len(found)} of {len(ids)} items are there"))
-        return found
+        if len(items) != len(ids):
+            raise problem(self._path, Damaged(f"{len(items)} of {len(ids)} items are there"))
+        return items
 
     def names(self) -> Iterator[str]:
         """Yields what is shown of each row."""
@@ -225,8 +225,8 @@ class ItemTable:
 
     def name(self, row: int) -> str:
         """Returns what is shown of a row."""
-        found = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._named(*found[0] if found else (None,))
+        rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
+        return self._named(*rows[0] if rows else (None,))
 
     def _named(self, name: object) -> str:
         if not isinstance(name, str):
@@ -246,25 +246,25 @@ class ItemTable:
         wanted = collections.defaultdict(list)
         for name, value, operator in filters:
             wanted[name, operator].append(value)
-        found = []
+        row_sets = []
         for (name, operator), values in wanted.items():
             if operator != "=":
                 rows, amounts = self.amounts(name)
-                found += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
+                row_sets += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
                 continue
             texts = ", ".join([TEXT] * len(values))
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
             items = self._column(self._ask(question, [utf8(name), *map(utf8, values)]))
-            found.append(np.sort(self.rows_of(items)))
-        return functools.reduce(np.intersect1d, found) if found else np.arange(len(self))
+            row_sets.append(np.sort(self.rows_of(items)))
+        return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
-        found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
-        numbers = {value: amount(str(value)) for value in {value for _, value in found}}  # few are different
-        known = [(item, numbers[value]) for item, value in found if numbers[value] is not None]
-        items = self._column((item,) for item, _ in known)
-        amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
+        pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
+        numbers = {value: amount(str(value)) for value in {value for _, value in pairs}}  # few are different
+        measured = [(item, numbers[value]) for item, value in pairs if numbers[value] is not None]
+        items = self._column((item,) for item, _ in measured)
+        amounts = np.array([number for _, number in measured], np.float64)[np.isin(items, self.ids)]
         return self.rows_of(items), amounts
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
@@ -309,8 +309,8 @@ class ItemTable:
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
 
     def _owners(self, question: str, values: Sequence) -> np.ndarray:
-        found = [row for row in self._ask(question, values) if row[0] is not None]
-        return np.unique(self.rows_of(self._column(found)))
+        owners = [row for row in self._ask(question, values) if row[0] is not None]
+        return np.unique(self.rows_of(self._column(owners)))
 
     def by_words(
         self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
@@ -337,19 +337,19 @@ class ItemTable:
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
-        found: dict[int, float] = {}
+        share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
         values = " OR ".join(map(words.quoted, asked)), *hidden
         for item, score in self._each(f"{question} ORDER BY rank", values):
             row = int(np.searchsorted(self.ids, item or 0))
             if row == len(self) or self.ids[row] != item:
                 continue
-            if row not in found and (allowed is None or allowed[row]):
-                found[row] = min(1.0, score / ideal)
-                if len(found) == count or found[row] < next(iter(found.values())) / 4:
+            if row not in share_of and (allowed is None or allowed[row]):
+                share_of[row] = min(1.0, score / ideal)
+                if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
                     break
-        found = {row: share for row, share in found.items() if share >= max(found.values()) / 4}
-        return np.array(list(found), np.int64), np.array(list(found.values()))
+        share_of = {row: share for row, share in share_of.items() if share >= max(share_of.values()) / 4}
+        return np.array(list(share_of), np.int64), np.array(list(share_of.values()))
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""
@@ -357,19 +357,19 @@ class ItemTable:
 
     def captions_by_language(self) -> dict[str, np.ndarray]:
         """Returns the numbers of the captions in each language, int64 [K] rising."""
-        found = collections.defaultdict(list)
+        by_language = collections.defaultdict(list)
         for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
-            found[language].append(number)
-        return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
+            by_language[language].append(number)
+        return {language: np.array(numbers, np.int64) for language, numbers in by_language.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns up to `count` different captions of each language, always the same captions."""
-        found = collections.defaultdict(list)
+        by_language = collections.defaultdict(list)
         shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
         texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
         for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
-            found[language].append(text)
-        return dict(found)
+            by_language[language].append(text)
+        return dict(by_language)
 
     def without_pictures(self) -> np.ndarray:
         """Returns the rows, int64 [K] rising, of items that name no file of a picture."""

@@ -68,8 +68,8 @@ def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
     for text in texts:
         if len(text) > LONGEST_FILTER:
             raise UserError(f"A filter has {len(text):,} characters; at most {LONGEST_FILTER} are read.")
-        found = FILTER.fullmatch(text)
-        name, operator, value = (part.strip() for part in found.groups()) if found else ("", "", "")
+        match = FILTER.fullmatch(text)
+        name, operator, value = (part.strip() for part in match.groups()) if match else ("", "", "")
         if not name:
             raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme, or price<20.")
         if operator != "=" and amount(value) is None:
@@ -89,13 +89,13 @@ def amount(text: str) -> float | None:
     Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
     last is the decimal mark; a comma before three digits is not a decimal mark.
     """
-    if found := DATE.fullmatch(text.strip()):
-        year, month, day = (found[1], found[2], found[3]) if found[1] else (found[6], found[5], found[4])
+    if match := DATE.fullmatch(text.strip()):
+        year, month, day = (match[1], match[2], match[3]) if match[1] else (match[6], match[5], match[4])
         return int(year) + (int(month) - 1) / 12 + (int(day or 1) - 1) / 372
-    found = NUMBER.fullmatch(text.strip())
-    if not found:
+    match = NUMBER.fullmatch(text.strip())
+    if not match:
         return None
-    digits = re.sub(r"[\s']", "", found[1]).rstrip(".,")
+    digits = re.sub(r"[\s']", "", match[1]).rstrip(".,")
     if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", digits) or digits.rfind(".") > digits.rfind(",") >= 0:
         digits = digits.replace(",", "")
     elif "," in digits:

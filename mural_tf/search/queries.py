@@ -74,11 +74,11 @@ def check_filters(index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
     if not filters or len(index.rows(filters)):
         return
-    known = index.facets()
-    if any(one.name not in known for one in filters):
-        there_is = f"fields are {', '.join(known)}" if known else "no item has fields"
+    fields = index.facets()
+    if any(filter_.name not in fields for filter_ in filters):
+        there_is = f"fields are {', '.join(fields)}" if fields else "no item has fields"
     else:
-        there_is = "; ".join(f"{one.name} is {_known(known[one.name])}" for one in filters)
+        there_is = "; ".join(f"{filter_.name} is {_known(fields[filter_.name])}" for filter_ in filters)
     raise UserError(f"No item of the index has {', '.join(map(str, filters))}: {there_is}.")
 
 
@@ -179,8 +179,8 @@ def search(
             if way in (TEXTS, ALL) and index.captions is not None:
                 sentences = [words.split(query.text)[0] for query in asked]
                 captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
-            found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
-            for number, result in zip(numbers, found):
+            ranked = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
+            for number, result in zip(numbers, ranked):
                 results[number] = result
     return results
 
@@ -206,24 +206,24 @@ def find(
     `captions`: the vectors of sentences as `Captions.encode` gives them. `fold`: whether of like pictures one is shown.
     """
     texts = ["" if query.image else query.text for query in queries]
-    found = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
+    ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
     # It was learnt from answers from the whole index.
     judged = index.confidence is not None and not filters and not sort and rank == ALL
     judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
-    estimates = index.confidence.estimate(texts, found) if judged else [(None, False)] * len(queries)
+    estimates = index.confidence.estimate(texts, ranked) if judged else [(None, False)] * len(queries)
     results = []
-    for number, (query, one, (sure, nothing_fits)) in enumerate(zip(queries, found, estimates)):
-        groups = _folded(index, one.rows) if fold else [[row] for row in one.rows.tolist()]
+    for number, (query, answer, (sure, nothing_fits)) in enumerate(zip(queries, ranked, estimates)):
+        groups = _folded(index, answer.rows) if fold else [[row] for row in answer.rows.tolist()]
         if sort:
             groups = _sorted(index, groups[:SORTED], sort)
         hits = []
         for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
             if vectors is not None:
                 score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
-                score = one.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
+                score = answer.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
             else:
-                score = one.lists[rank].get(row, (0, 1.0))[1]
-            name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
+                score = answer.lists[rank].get(row, (0, 1.0))[1]
+            name, by = index.items[row], answer.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
             hits.append(Hit(place, score, name, row, right, by, len(alike)))
         results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
@@ -344,12 +344,12 @@ def sure_as_json(result: Result) -> dict[str, object]:
 def describe_hit(index, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and, if known, path, language, captions, fields."""
     item = index.describe(hit.row)
-    known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
-    known["fields"] = item.fields
+    details = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
+    details["fields"] = item.fields
     if item.offset >= 0:
-        known["offset"] = item.offset
-    known |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
-    shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
+        details["offset"] = item.offset
+    details |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
+    shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
     return {**shown, "right": True} if hit.right else shown
 
 

@@ -57,8 +57,8 @@ class CannotBeAsked(UserError):
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
     """Returns the argument `prompt` of `encode_text`: the first of `names` that the model has, or none."""
-    known = getattr(embedder, "prompts", ())
-    return next(({"prompt": name} for name in names if name in known), {})
+    prompts = getattr(embedder, "prompts", ())
+    return next(({"prompt": name} for name in names if name in prompts), {})
 
 
 class Captions:
@@ -119,7 +119,7 @@ class Captions:
             excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
-        return [found for block in blocks for found in self._search(block, count, excluded)]
+        return [hits for block in blocks for hits in self._search(block, count, excluded)]
 
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
@@ -149,10 +149,10 @@ class Captions:
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
-            found = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
-            found = found[np.isfinite(scores[found])]
-            found = found[np.lexsort((found, -scores[found]))]
-            yield found, scores[found]
+            order = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
+            order = order[np.isfinite(scores[order])]
+            order = order[np.lexsort((order, -scores[order]))]
+            yield order, scores[order]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +182,8 @@ class Ranked:
         if not own.size:
             return np.full(len(weights), np.inf)
         before = (scores > own) | ((scores == own) & (rows < row))
-        found = {way for way, entries in self.lists.items() if row in entries}
-        is_found = [row in self.whole or any(one[way] for way in found) for one in weights]
+        ways = {way for way, entries in self.lists.items() if row in entries}
+        is_found = [row in self.whole or any(mix[way] for way in ways) for mix in weights]
         return np.where(is_found, 1.0 + before.sum(axis=1), np.inf)
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +201,7 @@ class Ranked:
 
     def _scores(self, rows: np.ndarray, values: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
         """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
-        scores = np.array([[one[way] for way in WAYS] for one in weights]) @ values
+        scores = np.array([[mix[way] for way in WAYS] for mix in weights]) @ values
         return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(axis=1, initial=0.0, keepdims=True))
 
     def found_by(self, row: int) -> dict[str, int]:
@@ -209,7 +209,7 @@ class Ranked:
 
         {"exact": 1} too where it was found as a whole.
         """
-        by = {way: found[row][0] for way, found in self.lists.items() if row in found}
+        by = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
         by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
@@ -254,7 +254,7 @@ def rank_all(
             [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
         ]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
-        return [found for (found,) in asked]
+        return [results for (results,) in asked]
     ways = WAYS if rank == ALL else (rank,)
     if rank == ALL and index.kind != IMAGES:
         ways = TEXTS, WORDS
@@ -269,17 +269,17 @@ def rank_all(
     whole = [frozenset()] * len(sentences)
     for way in ways:
         if way == WORDS:
-            found = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
+            results = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
             as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
-            whole = [frozenset((one if allowed is None else one[allowed[one]]).tolist()) for one in as_whole]
+            whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
         elif way == TEXTS and index.captions is not None:
-            found = index.captions.search(captions, count, allowed, hidden)
+            results = index.captions.search(captions, count, allowed, hidden)
         elif way == TEXTS and index.kind == IMAGES:
-            found = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
         else:
             scores, closest = index.search(vectors, count, among=rows)
-            found = zip(closest, scores)
-        for own, (of_sentence, values) in zip(lists, found):
+            results = zip(closest, scores)
+        for own, (of_sentence, values) in zip(lists, results):
             own[way] = _ranks(of_sentence, values)
     weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     empty = np.zeros(0, np.int64)
@@ -311,15 +311,15 @@ def units_of(index) -> dict[str, float]:
     """Returns how much cosines differ in an index, which is measured once: of its pictures with a few sentences, which
     the model's `Fingerprint` holds; of its captions, or texts, with each other.
     """
-    known = getattr(index, "_units", None)
-    if known is None or known[0] is not index.captions:
+    cached = getattr(index, "_units", None)
+    if cached is None or cached[0] is not index.captions:
         vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
         vectors = vectors[np.any(vectors, axis=1)]
         of_pictures = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
         of_texts = index.captions.unit if index.captions is not None else _unit(vectors)
-        known = index.captions, {PICTURES: max(of_pictures, 1e-3), TEXTS: of_texts}
-        index._units = known
-    return known[1]
+        cached = index.captions, {PICTURES: max(of_pictures, 1e-3), TEXTS: of_texts}
+        index._units = cached
+    return cached[1]
 
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:

@@ -92,7 +92,7 @@ def ask(index, pictures, embedder) -> list[Stranger]:
     entries = [entries[n] for n in chosen]
     scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
     targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1).tolist()
-    found: dict[int, Stranger] = {}
+    strangers: dict[int, Stranger] = {}
     for language in dict.fromkeys(language for _, language, _, _ in entries):
         rows, _, texts, numbers = zip(*(entry for entry in entries if entry[1] == language))
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
@@ -101,21 +101,21 @@ def ask(index, pictures, embedder) -> list[Stranger]:
         own, ranked = ranking.rank_all(pictures, *asked), ranking.rank_all(index, *asked)
         for n, row in enumerate(rows):
             lists = ranked[n] if targets[row] >= 0 else _with_own(ranked[n], own[n], row, index.weights)
-            found[numbers[n]] = Stranger(texts[n], language, row, targets[row], lists)
-    return [found[number] for *_, number in entries]
+            strangers[numbers[n]] = Stranger(texts[n], language, row, targets[row], lists)
+    return [strangers[number] for *_, number in entries]
 
 
-def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
+def _with_own(ranked: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
     """Lets a picture that the index lacks, `row` of the asking pictures, take its place as row -1."""
     lists = {}
-    for way, entries in found.lists.items():
+    for way, entries in ranked.lists.items():
         placed = [(other, value) for other, (_, value) in entries.items()]
         if row in own.lists[way]:
             value = own.lists[way][row][1]
             placed.insert(sum(other >= value for _, other in placed), (-1, value))
         lists[way] = {other: (rank, value) for rank, (other, value) in enumerate(placed, start=1)}
-    whole = found.whole | {-1} if row in own.whole else found.whole
-    return dataclasses.replace(found, lists=lists, whole=whole).fused(weights)
+    whole = ranked.whole | {-1} if row in own.whole else ranked.whole
+    return dataclasses.replace(ranked, lists=lists, whole=whole).fused(weights)
 
 
 def weigh_pictures(index, embedder) -> dict[str, float]:
@@ -154,16 +154,16 @@ def choose_weights(
     a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean
     over languages of the share of right answers first and among ten. None where there is too little to learn from.
     """
-    if len(asked) < LEAST_ASKED or len({one.language for one in asked}) < 2:
+    if len(asked) < LEAST_ASKED or len({stranger.language for stranger in asked}) < 2:
         return None
     parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
     tried = parts + [{way: mix[way] * usual[way] for way in WAYS} for mix in ranking.MIXES]
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
-    for one in asked:
-        ranks = one.ranked.ranks_of(one.target, tried)  # [W]
-        hits[one.picture % 2, one.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
+    for stranger in asked:
+        ranks = stranger.ranked.ranks_of(stranger.target, tried)  # [W]
+        hits[stranger.picture % 2, stranger.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
     chosen, held_out = (
-        np.mean([np.mean(found, axis=0) for (half, _), found in hits.items() if half == wanted], axis=0)
+        np.mean([np.mean(shares, axis=0) for (half, _), shares in hits.items() if half == wanted], axis=0)
         for wanted in (0, 1)
     )
     best_part = int(np.argmax(held_out[: len(WAYS)]))

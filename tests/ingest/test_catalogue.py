@@ -124,13 +124,13 @@ def test_the_data_set_follows_its_table(tmp_path):
     assert trained == training.names_in(made, "train")
     wide(tmp_path, *range(3, 30))
     with pytest.raises(ZeroDivisionError):
-        make(table, made, known=lambda: 1 / 0)
+        make(table, made, trained_on=lambda: 1 / 0)
     assert convert_data.contents(made) == before and not list(tmp_path.glob(".data*partial"))
-    make(table, made, known=lambda: trained)
+    make(table, made, trained_on=lambda: trained)
     assert trained - {"S0", "S1", "S2"} <= ids(made, "train") and not trained & (ids(made, "dev") | ids(made, "test"))
     assert dev & ids(made, "dev")
     everything = {f"S{i}" for i in range(29)}
-    make(wide(tmp_path, *range(4, 30)), made, known=lambda: everything)
+    make(wide(tmp_path, *range(4, 30)), made, trained_on=lambda: everything)
     assert ids(made, "train") == everything - {"S0", "S1", "S2", "S3"} and ids(made, "dev") == {"S29"}
     (made / "dataset.json").write_text('{"name": "emoji"}')
     with pytest.raises(UserError, match="holds another data set"):

@@ -267,7 +267,7 @@ TABLES = {
     "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
         "columns with the name of an earlier one, and " "their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4,
         ""),
-    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by what", "a b c d",
+    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by their", "a b c d",
         0, ""),
     "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first 4", 4,
         1, ""),

@@ -272,7 +272,7 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
         return dataclasses.replace(form, delimiter=lines[0][4])
     candidates = [Form(form.encoding, delimiter, way) for way in _WAYS for delimiter in _DELIMITERS]
     # A way that is not the usual one must be better, not as good.
-    shares = [_agreement(lines, one) - 0.05 * (one.more != _PLAIN) for one in candidates]
+    shares = [_agreement(lines, candidate) - 0.05 * (candidate.more != _PLAIN) for candidate in candidates]
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
@@ -493,7 +493,7 @@ def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
     with zipfile.ZipFile(file) as archive, archive.open(path) as part:
         tail = collections.deque(iter(lambda: part.read(1 << 20), b""), maxlen=4)  # they come behind the rows
     ranges = re.findall(rb'<(?:\w+:)?mergeCell [^>]*ref="([A-Z]+\d+:[A-Z]+\d+)"', b"".join(tail))
-    bounds = [openpyxl.utils.range_boundaries(one.decode()) for one in ranges]
+    bounds = [openpyxl.utils.range_boundaries(cells.decode()) for cells in ranges]
     return {(top, left - 1): bottom for left, top, _, bottom in bounds if bottom > top}
 
 
@@ -507,21 +507,21 @@ def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
     """Returns what a row of JSON or Parquet holds as column -> value; objects become columns "name.key"."""
-    found: dict[str, Value] = {}
+    columns: dict[str, Value] = {}
     for key, value in values.items():
         name = f"{before}{key}"
-        if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
             value = {str(part): text for part, text in value}  # a map of Parquet
         several = value if isinstance(value, list) and all(map(_is_object, value)) else [value]
         if value and _is_object(several[0]) and depth < DEEPEST:
             for part in several:  # of a list of objects each column holds the texts, or the pictures, of all
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    found[column] = (*_several(found[column]), *_several(text)) if column in found else text
+                    columns[column] = (*_several(columns[column]), *_several(text)) if column in columns else text
             continue
         value = _value(value)
-        if value and (isinstance(value, bytes) or any(isinstance(one, bytes) or one.strip() for one in value)):
-            found[name] = value
-    return found
+        if value and (isinstance(value, bytes) or any(isinstance(item, bytes) or item.strip() for item in value)):
+            columns[name] = value
+    return columns
 
 
 def _several(value: Value) -> tuple:
@@ -532,8 +532,8 @@ def _value(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        values = (one for one in map(_value, value) if isinstance(one, (str, bytes)))
-        return tuple(one for one in values if one.strip())
+        values = (part for part in map(_value, value) if isinstance(part, (str, bytes)))
+        return tuple(part for part in values if part.strip())
     if value is None or value != value:  # NaN, which tables of numbers have in empty cells
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -581,8 +581,8 @@ def _read_pictures(
         if path.suffix.lower() != ".txt":
             captions: dict[str, tuple[str, ...]] = {}
             for language, text in of_picture.get(str(path)[: -len(path.suffix)], ()):
-                for name, found in _captions_of(text, language).items():
-                    captions[name] = (*captions.get(name, ()), *found)
+                for name, captions_of_file in _captions_of(text, language).items():
+                    captions[name] = (*captions.get(name, ()), *captions_of_file)
             if names and not captions and (words := _words_of_name(path.stem)):
                 captions["caption"] = (words,)
             yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
@@ -632,13 +632,13 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
     named = [_named_caption(line) for line in lines]
     if not all(named[1:]):
         named = [None] * len(lines)
-    found: dict[str, tuple[str, ...]] = {}
-    for line, one in zip(lines, named):
-        tag, caption = one or (language, line)
+    by_column: dict[str, tuple[str, ...]] = {}
+    for line, named_caption in zip(lines, named):
+        tag, caption = named_caption or (language, line)
         name = f"caption.{tag}" if tag else "caption"
         if caption:
-            found[name] = (*found.get(name, ()), caption)
-    return found
+            by_column[name] = (*by_column.get(name, ()), caption)
+    return by_column
 
 
 def _named_caption(line: str) -> tuple[str, str] | None:

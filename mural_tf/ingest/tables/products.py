@@ -166,7 +166,7 @@ class Understood:
     def content_of(self, row: Row) -> RowContent:
         """Returns what a row says; raises `Unusable`."""
         columns, values = self.columns, row.values
-        pictures = [one for name in columns.images for one in pictures_of(values.get(name, ()))]
+        pictures = [picture for name in columns.images for picture in pictures_of(values.get(name, ()))]
         fields = {name: _text(value) for name, value in values.items() if columns.is_field(name)}
         product = _text(values.get(columns.identity, "")) if columns.identity else ""
         if product:
@@ -218,10 +218,10 @@ NOT_FOR_SALE = set(
 @functools.lru_cache(maxsize=4096)
 def _tag(language: str) -> str:
     """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
-    found = known_language(language) or language_named(language)
-    if not found:
+    tag = known_language(language) or language_named(language)
+    if not tag:
         raise Unusable("unknown language", language)
-    return found
+    return tag
 
 
 def _text(value: Value) -> str:
@@ -274,12 +274,12 @@ def understand(request: TableRequest) -> Understood:
     for name in request.where:
         if name not in names:
             raise UserError(f"--where: the table's first rows have no column {name!r}; they have {', '.join(names)}.")
-    found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    understood = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
     values = [row.values[columns.images[0]] for row in rows[:LOOKED_FOR] if columns.images[0] in row.values]
-    found.there, found.notes = _there(pictures, values), _notes(found, rows, names)
+    understood.there, understood.notes = _there(pictures, values), _notes(understood, rows, names)
     if not request.language:
-        found.guesses = _guesses(columns, rows)
-    return found
+        understood.guesses = _guesses(columns, rows)
+    return understood
 
 
 def _there(pictures: Pictures, values: Sequence[Value]) -> str:
@@ -456,19 +456,19 @@ def _contents(
             unwanted.update(dict.fromkeys(() if content.parent else content.names, reason))
             tally.leave_out(reason, row.place)
             continue
-        found, problems = {}, []
+        by_name, problems = {}, []
         for value in content.pictures:
             file, problem = _file_of(understood, value, keep, files)
             if file is None:
                 problems.append(problem)
             else:
-                found.setdefault(file, value if isinstance(value, str) else file.name)
-        if problems and not found:
+                by_name.setdefault(file, value if isinstance(value, str) else file.name)
+        if problems and not by_name:
             value = next((value for value in content.pictures if isinstance(value, str)), "")
             tally.skip(problems[0], f"{row.place} ({value})" if value else row.place)
         else:
             tally.places += [(f"picture of a row that is used with others: {kind}", row.place) for kind in problems]
-            yield content._replace(pictures=()), found
+            yield content._replace(pictures=()), by_name
 
 
 def _owners(content: RowContent) -> list[str]:
@@ -477,18 +477,18 @@ def _owners(content: RowContent) -> list[str]:
 
 
 def _file_of(
-    understood: Understood, value: str | bytes, keep: pathlib.Path, known: dict[str, tuple[pathlib.Path | None, str]]
+    understood: Understood, value: str | bytes, keep: pathlib.Path, outcomes: dict[str, tuple[pathlib.Path | None, str]]
 ) -> tuple[pathlib.Path | None, str]:
     """Returns the file of a picture, or the reason for its absence."""
-    if isinstance(value, str) and value in known:
-        return known[value]
+    if isinstance(value, str) and value in outcomes:
+        return outcomes[value]
     try:
-        found = understood.pictures.file(value, keep), "picture that is not there"
+        outcome = understood.pictures.file(value, keep), "picture that is not there"
     except BadImage as error:
-        found = None, str(error)
+        outcome = None, str(error)
     if isinstance(value, str):
-        known[value] = found
-    return found
+        outcomes[value] = outcome
+    return outcome
 
 
 def _products_of(contents: Sequence[tuple[RowContent, Mapping]], columns: Columns) -> list[str]:
@@ -497,9 +497,9 @@ def _products_of(contents: Sequence[tuple[RowContent, Mapping]], columns: Column
     products = []
     for content, _ in contents:
         parent = content.parent.removeprefix("id:")
-        known = product_of.get(content.parent) or product_of.get(parent)
+        parent_product = product_of.get(content.parent) or product_of.get(parent)
         in_group = plain(columns.parent) in GROUPS and parent
-        products.append(known or (parent if in_group else content.product))
+        products.append(parent_product or (parent if in_group else content.product))
     return products
 
 
@@ -508,7 +508,7 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     if content.product == product:
         return content
     names = [text for entry in entries for _, text in entry.captions]
-    captions = [one for one in content.captions if not any(one[1].startswith(name) for name in names)]
+    captions = [caption for caption in content.captions if not any(caption[1].startswith(name) for name in names)]
     own = {VARIATIONS: content.product} if content.product else {}
     return content._replace(captions=captions, fields={**content.fields, **own, columns.identity: product})
 

@@ -205,8 +205,8 @@ def _first(names: Sequence[str] | None) -> str:
 
 def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Callable[[str], bool]) -> str:
     """Returns the column with the first of several names, or ""."""
-    found = {plain(name): name for name in reversed(values) if fits(name)}
-    return next((found[name] for name in names if name in found), "")
+    by_plain_name = {plain(name): name for name in reversed(values) if fits(name)}
+    return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
 def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> list[str]:
@@ -266,8 +266,8 @@ def _find_captions(
         base, count = by_base.most_common(1)[0]
         base = base if count > 1 else None
     if base is not None:
-        found = {name: "" for name in texts if plain(name) == base}
-        return {**found, **_with_bases(texts, (base,))}, (base,)
+        columns = {name: "" for name in texts if plain(name) == base}
+        return {**columns, **_with_bases(texts, (base,))}, (base,)
     wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
     return ({wordy: ""}, ()) if wordy and _wordiness(texts[wordy]) > 0 else ({}, ())
 
@@ -352,7 +352,7 @@ def language_named(name: str) -> str:
         import lingua
     except ImportError:
         return ""
-    return next((_tag(one) for one in lingua.Language.all() if one.name.casefold() == name.casefold()), "")
+    return next((_tag(x) for x in lingua.Language.all() if x.name.casefold() == name.casefold()), "")
 
 
 def _detector(tags: Sequence[str]):
@@ -365,7 +365,7 @@ def _detector(tags: Sequence[str]):
         ) from None
     if not tags:
         return lingua.LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
-    languages = [one for one in lingua.Language.all() if _tag(one) in tags]
+    languages = [candidate for candidate in lingua.Language.all() if _tag(candidate) in tags]
     return lingua.LanguageDetectorBuilder.from_languages(*languages).build()
 
 
@@ -375,11 +375,11 @@ def _tag(language) -> str:
 
 def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
     """Returns of each text tag -> probability, of all languages alike beforehand."""
-    found = []
+    by_language = []
     for text in texts:
         values = detector.compute_language_confidence_values(text)
-        found.append({_tag(one.language): one.value for one in values})
-    return found
+        by_language.append({_tag(guess.language): guess.value for guess in values})
+    return by_language
 
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:

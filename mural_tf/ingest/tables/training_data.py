@@ -158,7 +158,7 @@ def make_data_set(
     tally: RowTally,
     image_size: int = 512,
     progress: bool = True,
-    known: Callable[[], Collection[str]] = frozenset,
+    trained_on: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
     """Makes the data set `output` of a table, unless it exists, and returns it.
 
@@ -168,7 +168,7 @@ def make_data_set(
       tally: of the rows; pictures that do not decode are told to it.
       image_size: pictures whose shorter side is longer are shrunk to it, in pixels; 0 keeps them.
       progress: whether to show a bar.
-      known: returns the ids of pictures that a model was trained on: their products stay in train.
+      trained_on: returns the ids of pictures that a model was trained on: their products stay in train.
 
     Raises:
       UserError: `output` holds something else, or the disk is full.
@@ -176,7 +176,7 @@ def make_data_set(
 
     def write(folder: pathlib.Path) -> dict:
         pictures = pictures_of(entries, tally, progress)
-        _write_records(pictures, folder, image_size, known())
+        _write_records(pictures, folder, image_size, trained_on())
         if tally.places:
             write_whole(folder / SKIPPED, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
         files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
@@ -189,11 +189,11 @@ def make_data_set(
     return build_folder(output, identity, write, follows=True)
 
 
-def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, known: Collection[str]) -> None:
+def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:
     from mural_tf.data.records import write_records  # with TensorFlow
 
     def is_known(group: Group) -> bool:
-        return any(entry.name in known for picture in group.pictures for entry in picture.entries)
+        return any(entry.name in seen for picture in group.pictures for entry in picture.entries)
 
     groups = find_groups(pictures)
     held = held_out(len(groups))

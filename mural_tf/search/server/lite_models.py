@@ -73,7 +73,7 @@ def _definition(given: str, output: str, size: int) -> dict:
     """A signature as TensorFlow Serving describes it at /metadata."""
 
     def described(kind: str, shape: Sequence[int]) -> dict:
-        sizes = [{"size": str(one), "name": ""} for one in shape]
+        sizes = [{"size": str(side), "name": ""} for side in shape]
         return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": ""}
 
     inputs, outputs = {given: described("DT_STRING", [-1])}, {output: described("DT_FLOAT", [-1, size])}
