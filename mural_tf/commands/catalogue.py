@@ -166,7 +166,7 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
     if tally.places:
-        write_whole(path, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
+        write_whole(path, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
     else:
         path.unlink(missing_ok=True)
 
@@ -226,8 +226,8 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
         for language, text in entry.captions:
             texts[language].append(text)
     unknown, cut = [], []
-    for language, of_language in texts.items():
-        pieces = tokenizer.tokenize(of_language[:10_000]).merge_dims(1, 2)
+    for language, joined in texts.items():
+        pieces = tokenizer.tokenize(joined[:10_000]).merge_dims(1, 2)
         share = float((pieces.values.numpy() == tokenizer.unknown_id).mean()) if pieces.values.shape[0] else 0.0
         unknown += [f"{language} ({share:.0%} of its word pieces are unknown)"] if share > MANY_UNKNOWN else []
         share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
@@ -270,10 +270,10 @@ def _index(
     embedder, data = load(str(model)), folder / DATA
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
-    with local_folder(folder / INDEX) as place:
-        is_new = not _is_index_of(place, embedder)
+    with local_folder(folder / INDEX) as index_folder:
+        is_new = not _is_index_of(index_folder, embedder)
         about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
-        index = sync(place, embedder, items_of(entries), prune=True, progress=True, **about)
+        index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         trained = _trained(folder)
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
@@ -285,7 +285,7 @@ def _index(
             sources = [str(data)] if trained else []
             vectors = index.embeddings[captioned].astype("float32")
             pictures = Index([index.describe(row) for row in captioned], vectors, index.model)
-            calibrate_index(index, place, embedder, sources, pictures=pictures)
+            calibrate_index(index, index_folder, embedder, sources, pictures=pictures)
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
             asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
@@ -299,16 +299,16 @@ def _captioned(index) -> list[int]:
     return rows[:: max(1, len(rows) // MEASURED)]
 
 
-def _is_index_of(place: pathlib.Path, embedder) -> bool:
+def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
     from mural_tf.fingerprint import TOLERANCE, take_fingerprint
     from mural_tf.search.index import model_of
 
-    model, recorded = take_fingerprint(embedder), model_of(place)
+    model, recorded = take_fingerprint(embedder), model_of(folder)
     if recorded is None or model.distance(recorded) <= TOLERANCE:
         return recorded is not None
-    print(f"{place} is of another model than {model.describe()}: it is made anew.")
-    remove_tree(place)
+    print(f"{folder} is of another model than {model.describe()}: it is made anew.")
+    remove_tree(folder)
     return False
 
 

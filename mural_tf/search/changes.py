@@ -203,8 +203,8 @@ class _Changes:
         if not fresh:
             return wanted
         vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
-        for vector, place in zip(vectors.astype(self.dtype), kept.tolist()):
-            fresh[place].vector = vector.tobytes()
+        for vector, row in zip(vectors.astype(self.dtype), kept.tolist()):
+            fresh[row].vector = vector.tobytes()
         for entry in fresh:
             if entry.vector is None:
                 self._skip(unreadable(self.kind, entry.item))

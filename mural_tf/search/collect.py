@@ -258,8 +258,8 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
             yield line
-        for reason, place in problems:
-            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (unit.path, place))
+        for reason, location in problems:
+            yield Unreadable(location, f"{reason[0].upper()}{reason[1:]}.", (unit.path, location))
         problems.clear()
 
 
@@ -269,8 +269,8 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
     framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
     for offset, serialized in itertools.chain(framed, [(0, None)]):
-        for problem, place, count in lost:
-            yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
+        for problem, location, count in lost:
+            yield Unreadable(location, f"{count} x {problem}.", (path, location), count)
         lost.clear()
         if serialized is not None:
             yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)

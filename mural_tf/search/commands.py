@@ -80,15 +80,15 @@ def index(
     return made
 
 
-def report(made: Index, place: str) -> None:
+def report(made: Index, folder: str) -> None:
     """Prints the contents of an index and the effect of its last change."""
-    print(f"{made.count:,} {made.kind} in {place}, made by {made.model.describe()}.")
+    print(f"{made.count:,} {made.kind} in {folder}, made by {made.model.describe()}.")
     counts = made.counts
     words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
     if counts.changed or counts.pruned or counts.kept:
         print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
     if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {place}/{SKIPPED}.", file=sys.stderr)
+        print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
     if counts.deleted:
         print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
     if counts.gone:

@@ -204,9 +204,9 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
     """Returns `count` strings that mean nothing: texts with their own letters in disorder, spaces where they were."""
     random = np.random.default_rng(0)
     made = []
-    for place in random.integers(len(texts), size=count):
-        drawn = iter(random.permutation([letter for letter in texts[place].lower() if not letter.isspace()]))
-        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in texts[place].lower()))
+    for number in random.integers(len(texts), size=count):
+        drawn = iter(random.permutation([letter for letter in texts[number].lower() if not letter.isspace()]))
+        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in texts[number].lower()))
     return made
 
 

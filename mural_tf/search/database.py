@@ -152,8 +152,8 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         for number, _, item in read_items(database.execute, block):
             said = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
             database.executemany(said, _documents(number, item, texts[number]))
-        of_texts = f"(SELECT id FROM texts WHERE item {AMONG})"
-        database.execute(f"DELETE FROM caption_vectors WHERE text IN {of_texts}", (block,))
+        texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
+        database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table, column in (("texts", "item"), ("fields", "item"), ("vectors", "item"), ("items", "id")):
             database.execute(f"DELETE FROM {table} WHERE {column} {AMONG}", (block,))
 
@@ -168,7 +168,7 @@ def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int,
     names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
     documents = [(2 * number + 1, words.document([*filter(None, names), *values]))]
     documents += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
-    return [(place, utf8(document)) for place, document in documents]
+    return [(rowid, utf8(document)) for rowid, document in documents]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

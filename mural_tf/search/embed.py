@@ -252,10 +252,10 @@ def _encode(
         return [], np.zeros((0, 0))
     vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
     unread = np.setdiff1d(np.arange(len(read)), kept)
-    for entry in (changes.unreadable(settings.kind, read[place].item) for place in unread):
+    for entry in (changes.unreadable(settings.kind, read[number].item) for number in unread):
         tally.skip(entry.kind, entry.name)
     tally.written += len(kept)
-    return [read[place].item for place in kept], vectors
+    return [read[number].item for number in kept], vectors
 
 
 # The end.

@@ -232,8 +232,8 @@ class Index:
 
     @property
     def _named(self) -> str:
-        place = self._file[0].parent / VECTORS if self._file else "The index"
-        return f"{place} is damaged: delete this file, it is made again"
+        matrix = self._file[0].parent / VECTORS if self._file else "The index"
+        return f"{matrix} is damaged: delete this file, it is made again"
 
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
@@ -258,8 +258,8 @@ class Index:
         its image encoder need not be loaded.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
-            texts = len(TEXTS) if of_pictures else 0  # any text tower may ask these
+            pictures_alone = self.kind == IMAGES and self.captions is None and self.confidence is None
+            texts = len(TEXTS) if pictures_alone else 0  # any text tower may ask these
             self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
@@ -285,8 +285,8 @@ def exact(
     for begin in range(0, len(embeddings), _BLOCK):
         rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
         if len(rows):
-            scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            best.append((scores, rows[np.minimum(places, len(rows) - 1)]))
+            scores, columns = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
+            best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
             release_pages(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
@@ -427,9 +427,9 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
     for begin in range(0, len(ids), TOGETHER):
         rows, vectors = [], []
         block = ids[begin : begin + TOGETHER].tolist()
-        for place, number in enumerate(block):
+        for index, number in enumerate(block):
             if pair is not None and pair[0] == number:
-                rows.append(place)
+                rows.append(index)
                 vectors.append(pair[1])
                 pair = next(pairs, None)
         if of_captions and len(rows) < len(block):

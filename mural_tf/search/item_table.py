@@ -51,15 +51,15 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
     A folder that may not be written, as a container mounts it, is read without the log.
     """
     if path == ":memory:":
-        place = path
+        address = path
     else:
         path = pathlib.Path(path).absolute()
         mode = "mode=rwc" if new else "mode=rw"
         if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-        place = f"{path.as_uri()}?{mode}"
+        address = f"{path.as_uri()}?{mode}"
     options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
-    database = sqlite3.connect(place, **options)
+    database = sqlite3.connect(address, **options)
     database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
     database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
     return database
@@ -97,10 +97,10 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
     Raises `Damaged` for values of other types than the schema's.
     """
     captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
-    of_items, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {of_items} id", given):
+    condition, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
+    for number, language, text in ask(f"SELECT item, language, text FROM texts {condition} id", given):
         captions[number].append((_text(language), _text(text)))
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {of_items} rowid", given):
+    for number, name, value in ask(f"SELECT item, name, value FROM fields {condition} rowid", given):
         fields[number][_text(name)] = _text(value)
     items = []
     columns = "id, key, name, path, language, content, digest, offset"
@@ -332,8 +332,8 @@ class ItemTable:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self._texts) + len(self)
         held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        of_terms = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
-        counts = np.clip([of_terms.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
+        count_of = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
+        counts = np.clip([count_of.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]

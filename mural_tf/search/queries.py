@@ -217,7 +217,7 @@ def find(
         if sort:
             groups = _sorted(index, groups[:SORTED], sort)
         hits = []
-        for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
+        for position, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
             if vectors is not None:
                 score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
                 score = answer.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
@@ -225,7 +225,7 @@ def find(
                 score = answer.lists[rank].get(row, (0, 1.0))[1]
             name, by = index.items[row], answer.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
-            hits.append(Hit(place, score, name, row, right, by, len(alike)))
+            hits.append(Hit(position, score, name, row, right, by, len(alike)))
         results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
     return results
 
@@ -235,7 +235,7 @@ def browse(index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sor
     rows = index.rows(filters)
     groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
     page = (_sorted(index, groups, sort) if sort else groups)[offset : offset + top]
-    return [Hit(place, 0.0, index.items[row], row) for place, (row,) in enumerate(page, start=offset + 1)]
+    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in enumerate(page, start=offset + 1)]
 
 
 def _folded(index, rows: np.ndarray) -> list[list[int]]:
@@ -247,18 +247,18 @@ def _folded(index, rows: np.ndarray) -> list[list[int]]:
     of: dict[int, list[int]] = {}
     products: dict[str, int] = {}
     alike = vectors @ vectors.T >= ALIKE
-    for place, row in enumerate(rows.tolist()):
+    for position, row in enumerate(rows.tolist()):
         product = index.describe(row).fields.get(index.product) if index.product else None
-        first = int(np.argmax(alike[place]))  # itself, if no other
-        same = first < place and index.describe(row).captions == index.describe(int(rows[first])).captions
+        first = int(np.argmax(alike[position]))  # itself, if no other
+        same = first < position and index.describe(row).captions == index.describe(int(rows[first])).captions
         if product is not None:
-            first = products.setdefault(product, place)
-            same = first < place
+            first = products.setdefault(product, position)
+            same = first < position
         if same and first in of:
             of[first].append(row)
         else:
-            of[place] = [row]
-            groups.append(of[place])
+            of[position] = [row]
+            groups.append(of[position])
     return groups
 
 
@@ -385,8 +385,8 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
 def _section(index, result: Result) -> dict[str, object]:
     query, notes = result.query, []
     if query.right:
-        place = result.first_right
-        notes.append(f"The expected answer is number {place}." if place else "The expected answer is not among these.")
+        rank = result.first_right
+        notes.append(f"The expected answer is number {rank}." if rank else "The expected answer is not among these.")
     if result.nothing_fits:
         notes.append("Nothing fits; the closest:")
     elif describe_sure(result):

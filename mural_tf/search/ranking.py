@@ -77,13 +77,13 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's place in it."""
+        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's row of it."""
         overall = self._mean(np.arange(len(self.vectors)))
-        means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
-        for place, numbers in enumerate(self.numbers.values()):
-            places[numbers] = place
-            means[place] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
-        return means, places
+        means, groups = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        for number, numbers in enumerate(self.numbers.values()):
+            groups[numbers] = number
+            means[number] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, groups
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
         return top_k.as_float32(self.vectors[spread(numbers, 2 * SAMPLE)]).mean(axis=0)
@@ -92,8 +92,8 @@ class Captions:
     def unit(self) -> float:
         """How much the values of captions for each other differ."""
         chosen = spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
-        return _unit(vectors, vectors - means[places[chosen]])
+        vectors, (means, groups) = top_k.as_float32(self.vectors[chosen]), self.means
+        return _unit(vectors, vectors - means[groups[chosen]])
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
@@ -123,11 +123,11 @@ class Captions:
 
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
-        means, places = self.means
+        means, groups = self.means
         begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
         owners = np.repeat(np.arange(len(rows)), ends - begins)
         numbers = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends)] or [owners])
-        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[places[numbers]]
+        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[groups[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
         best = np.full(len(rows), -np.inf, np.float32)
@@ -136,7 +136,7 @@ class Captions:
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
-        means, places = self.means
+        means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
@@ -144,7 +144,7 @@ class Captions:
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, places[begin : begin + BLOCK]]
+            scores -= shifts[:, groups[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
@@ -279,8 +279,8 @@ def rank_all(
         else:
             scores, closest = index.search(vectors, count, among=rows)
             results = zip(closest, scores)
-        for own, (of_sentence, values) in zip(lists, results):
-            own[way] = _ranks(of_sentence, values)
+        for own, (rows_of_sentence, values) in zip(lists, results):
+            own[way] = _ranks(rows_of_sentence, values)
     weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     empty = np.zeros(0, np.int64)
     if rank == ALL:
@@ -315,9 +315,9 @@ def units_of(index) -> dict[str, float]:
     if cached is None or cached[0] is not index.captions:
         vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
         vectors = vectors[np.any(vectors, axis=1)]
-        of_pictures = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
-        of_texts = index.captions.unit if index.captions is not None else _unit(vectors)
-        cached = index.captions, {PICTURES: max(of_pictures, 1e-3), TEXTS: of_texts}
+        picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
+        text_unit = index.captions.unit if index.captions is not None else _unit(vectors)
+        cached = index.captions, {PICTURES: max(picture_unit, 1e-3), TEXTS: text_unit}
         index._units = cached
     return cached[1]
 

@@ -313,8 +313,8 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
     header: list[str] = []
     at = 0
     while at < len(lines):
-        reader = form.reader(lines[place] for place in range(at, len(lines)))
-        place, problem, cells = f"{path}:{at + 1}", "", []
+        reader = form.reader(lines[location] for location in range(at, len(lines)))
+        location, problem, cells = f"{path}:{at + 1}", "", []
         try:
             cells = next(reader)
         except csv.Error as error:
@@ -328,10 +328,10 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
                 continue
         problem = problem or _problem_with_cells(cells, header, form)
         if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, place)
+            on_problem(problem, location)
             at = begin + 1
         else:
-            yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+            yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
@@ -401,10 +401,10 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if content is None or is_lines and not isinstance(content, list):
         for number, line in enumerate(io.StringIO(text), start=1):
             if line.strip() not in ("", "[", "]"):
-                values, place = _object_of(line), f"{path}:{number}"
-                yield from [Row(place, flattened(values))] if values is not None else ()
+                values, location = _object_of(line), f"{path}:{number}"
+                yield from [Row(location, flattened(values))] if values is not None else ()
                 if values is None:
-                    on_problem("line that is no JSON object", place)
+                    on_problem("line that is no JSON object", location)
         return
     if isinstance(content, dict):
         lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
@@ -412,11 +412,11 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     for number, values in enumerate(content, start=1):
-        place = f"{path}, object {number}"
+        location = f"{path}, object {number}"
         if _is_object(values):
-            yield Row(place, flattened(values))
+            yield Row(location, flattened(values))
         else:
-            on_problem("entry that is no JSON object", place)
+            on_problem("entry that is no JSON object", location)
 
 
 def _is_object(value: Any) -> bool:
@@ -569,18 +569,18 @@ def _read_pictures(
 ) -> Iterator[Row]:
     texts = {str(path)[: -len(path.suffix)]: path for path in files if path.suffix.lower() == ".txt"}
     pictures = {str(path)[: -len(path.suffix)] for path in files if path.suffix.lower() != ".txt"}
-    of_picture: dict[str, list[tuple[str, pathlib.Path]]] = {}
+    texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
     for stem, path in texts.items():
         begin, _, code = stem.rpartition(".")
         owner, language = (begin, language_of(code)) if stem not in pictures and language_of(code) else (stem, "")
         if owner in pictures:
-            of_picture.setdefault(owner, []).append((language, path))
+            texts_of.setdefault(owner, []).append((language, path))
         else:
             on_problem("text without a picture of its name", str(path))
     for path in files:
         if path.suffix.lower() != ".txt":
             captions: dict[str, tuple[str, ...]] = {}
-            for language, text in of_picture.get(str(path)[: -len(path.suffix)], ()):
+            for language, text in texts_of.get(str(path)[: -len(path.suffix)], ()):
                 for name, captions_of_file in _captions_of(text, language).items():
                     captions[name] = (*captions.get(name, ()), *captions_of_file)
             if names and not captions and (words := _words_of_name(path.stem)):

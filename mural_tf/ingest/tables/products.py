@@ -187,10 +187,10 @@ class Understood:
                 captions.append((tag, text, guessed))
         return captions
 
-    def _language(self, of_column: str, said: str, name: str, text: str) -> tuple[str, bool]:
+    def _language(self, column_language: str, said: str, name: str, text: str) -> tuple[str, bool]:
         """Returns the language of a caption and whether it is guessed."""
-        if of_column or said or self.request.language:
-            return of_column or _tag(said or self.request.language), False
+        if column_language or said or self.request.language:
+            return column_language or _tag(said or self.request.language), False
         guess = self.guesses.get(name) or next(iter(self.guesses.values()), None)
         if guess is None:
             raise Unusable("caption without a language")
@@ -398,14 +398,14 @@ def read(understood: Understood, tally: RowTally, keep: pathlib.Path, bar=None) 
     contents = list(_contents(understood, tally, keep, bar))
     products = _products_of(contents, understood.columns)
     entries: dict[tuple, Entry] = {}
-    of_product: dict[str, list[Entry]] = collections.defaultdict(list)
+    by_product: dict[str, list[Entry]] = collections.defaultdict(list)
     taken: collections.Counter = collections.Counter()
     # Rows with pictures first: rows without, of translations or sizes, then add to all pictures of their product.
     for number, (content, files) in sorted(enumerate(contents), key=lambda row: not row[1][1]):
         product = products[number]
-        content = _of_product(content, product, of_product[product], understood.columns)
+        content = _of_product(content, product, by_product[product], understood.columns)
         named: dict[pathlib.Path | None, str] = {file: product or name for file, name in files.items()}
-        if not files and not of_product[product] or not files and not product:
+        if not files and not by_product[product] or not files and not product:
             named = {None: product or content.captions[0][1]} if content.captions or product else {}
             if not named:
                 tally.skip("row without a picture, an id or words", content.place)
@@ -417,16 +417,16 @@ def read(understood: Understood, tally: RowTally, keep: pathlib.Path, bar=None) 
                 taken[name] += 1
                 numbered = name if taken[name] == 1 else f"{name}#{taken[name]}"
                 entries[key] = Entry(product, numbered, file)
-                of_product[product].append(entries[key])
+                by_product[product].append(entries[key])
                 news = True
             news = entries[key].add(number, content) or news
-        for entry in () if named else of_product[product]:
+        for entry in () if named else by_product[product]:
             news = entry.add(number, content) or news
         if news:
             tally.written += 1
         else:
             tally.leave_out(DUPLICATE, content.place)
-    _complete(of_product)
+    _complete(by_product)
     tally.check(understood.request.max_skipped_fraction)
     if not entries:
         raise UserError(f"{understood.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
@@ -513,9 +513,9 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     return content._replace(captions=captions, fields={**content.fields, **own, columns.identity: product})
 
 
-def _complete(of_product: Mapping[str, Sequence[Entry]]) -> None:
+def _complete(by_product: Mapping[str, Sequence[Entry]]) -> None:
     """Gives a product's further pictures, of rows that say nothing else, its captions and fields."""
-    for product, entries in of_product.items():
+    for product, entries in by_product.items():
         if not product or len(entries) < 2:
             continue
         captions = {key: where for entry in reversed(entries) for key, where in entry.captions.items()}
@@ -546,4 +546,4 @@ def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
         for language in {language for language, _ in entry.captions}:
             counts[language][2] += 1
     ordered = sorted(counts.items(), key=lambda item: -item[1][0])
-    return {language: LanguageCounts(*of_language) for language, of_language in ordered}
+    return {language: LanguageCounts(*numbers) for language, numbers in ordered}

@@ -217,13 +217,13 @@ def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Valu
         return sum(map(tells, some)) / len(some)
 
     def quality(name: str) -> tuple:
-        place = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
+        rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
         less = bool(_SHOWS_LESS.search(plain(name)))
-        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -place, name != identity
+        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -rank, name != identity
 
     best = max(values, key=quality)
-    there, look, _, place, _ = quality(best)
-    if max(there, look) < 0.5 and -place == len(_IMAGE):
+    there, look, _, rank, _ = quality(best)
+    if max(there, look) < 0.5 and -rank == len(_IMAGE):
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
@@ -384,12 +384,12 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
-    tags = sorted({tag for of_text in probabilities for tag in of_text})
+    tags = sorted({tag for guesses in probabilities for tag in guesses})
     shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
     for _ in range(ROUNDS):
         counts = dict.fromkeys(tags, 0.0)
-        for of_text in probabilities:
-            joint = {tag: shares[tag] * value for tag, value in of_text.items()}
+        for guesses in probabilities:
+            joint = {tag: shares[tag] * value for tag, value in guesses.items()}
             total = sum(joint.values())
             for tag, value in joint.items() if total else ():
                 counts[tag] += value / total

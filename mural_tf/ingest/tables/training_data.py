@@ -62,11 +62,11 @@ class Picture:
         languages: dict[int, list[str]] = collections.defaultdict(list)
         for caption in captions:
             languages[caption.group].append(caption.language)
-        places = {row: place for place, row in enumerate(languages)}
-        one_each = {row for row, of_row in languages.items() if len(set(of_row)) == len(of_row)}
+        number_of = {row: number for number, row in enumerate(languages)}
+        one_each = {row for row, row_languages in languages.items() if len(set(row_languages)) == len(row_languages)}
         return [
-            caption._replace(group=places[caption.group] if caption.group in one_each else len(places) + place)
-            for place, caption in enumerate(captions)
+            caption._replace(group=number_of[caption.group] if caption.group in one_each else len(number_of) + number)
+            for number, caption in enumerate(captions)
         ]
 
 
@@ -178,7 +178,7 @@ def make_data_set(
         pictures = pictures_of(entries, tally, progress)
         _write_records(pictures, folder, image_size, trained_on())
         if tally.places:
-            write_whole(folder / SKIPPED, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
+            write_whole(folder / SKIPPED, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
         files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
         shards = {f"{path.parent.name}/{path.name}": _counted(path) for path in files}
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
@@ -201,12 +201,12 @@ def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size
     free = min(2 * held, sum(not is_known(group) for group in groups))
     parts = {"dev": groups[: (free + 1) // 2], "test": groups[(free + 1) // 2 : free], "train": groups[free:]}
     by_split: dict[str, list[Picture]] = {}
-    for split, of_split in parts.items():
-        for picture in (picture for group in of_split for picture in group.pictures):
+    for split, split_items in parts.items():
+        for picture in (picture for group in split_items for picture in group.pictures):
             by_split.setdefault(split if picture.captions() else WITHOUT_CAPTIONS, []).append(picture)
-    for split, of_split in by_split.items():
-        shards = 1 + len(of_split) // 1000  # of some 64 MB
-        write_records(folder, IMAGE_TEXT, split, _records(of_split, image_size), shards)
+    for split, split_items in by_split.items():
+        shards = 1 + len(split_items) // 1000  # of some 64 MB
+        write_records(folder, IMAGE_TEXT, split, _records(split_items, image_size), shards)
     train = by_split.get("train", [])
     if any(True for _ in _pairs(train, pictures)):
         write_records(folder, TEXT_PAIRS, "train", _pairs(train, pictures))

@@ -81,8 +81,8 @@ def serve(
     app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
-    place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
-    print(f"Serving {export or index} at {place}", flush=True)
+    address = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
+    print(f"Serving {export or index} at {address}", flush=True)
     web.run_app(app, sock=listener, print=None, **run_options())
 
 
@@ -135,10 +135,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _export_of(model: str) -> str:
     """Returns the model that made an index, or the export of that workdir, at its recorded path."""
-    place = model_place(model)
-    if not model or not place.is_dir():
+    folder = model_place(model)
+    if not model or not folder.is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
-    return str(place / "export") if not (place / "text_encoder").is_dir() and (place / "export").is_dir() else model
+    return str(folder / "export") if not (folder / "text_encoder").is_dir() and (folder / "export").is_dir() else model
 
 
 def _lite(export: str | pathlib.Path):

@@ -131,4 +131,4 @@ class Batcher:
         joined = {name: np.concatenate([part.inputs[name] for part in batch]) for name in batch[0].inputs}
         bounds = np.cumsum([len(next(iter(part.inputs.values()))) for part in batch])[:-1]
         split = {name: np.split(array, bounds) for name, array in self._run(joined).items()}
-        return [{name: arrays[place] for name, arrays in split.items()} for place in range(len(batch))]
+        return [{name: arrays[number] for name, arrays in split.items()} for number in range(len(batch))]

@@ -42,10 +42,10 @@ def served_models(folder: pathlib.Path, model: LiteModel) -> dict[str, ServedMod
             name,
             version,
             {key: Signature(run, {given: strings}, takes_images and given == IMAGES)
-             for key, (given, _, run) in of_model.items()},
-            {key: _definition(given, output, size) for key, (given, output, _) in of_model.items()},
+             for key, (given, _, run) in model_functions.items()},
+            {key: _definition(given, output, size) for key, (given, output, _) in model_functions.items()},
         )
-        for name, of_model in functions.items()
+        for name, model_functions in functions.items()
     }  # fmt: skip
 
 
@@ -59,9 +59,9 @@ def _images(model: LiteModel) -> Callable[[Arrays], Arrays]:
 
     def run(inputs: Arrays) -> Arrays:
         rows = np.zeros([len(inputs[IMAGES]), model.embedding_size], np.float32)
-        for place, data in enumerate(inputs[IMAGES]):
+        for row, data in enumerate(inputs[IMAGES]):
             try:
-                rows[place] = model.embed_images([model.prepare_image(data)])[0]
+                rows[row] = model.embed_images([model.prepare_image(data)])[0]
             except BadImage:
                 continue
         return {"embedding": rows}

@@ -99,11 +99,11 @@ def parse_inputs(values: dict, specs: Mapping[str, Spec], max_rows: int) -> tupl
     return {name: _array(columns[name], spec, name) for name, spec in specs.items()}, is_rows
 
 
-def _check_rows(rows, place: str, most: int) -> None:
+def _check_rows(rows, where: str, most: int) -> None:
     if not isinstance(rows, list):
-        raise BadRequest(f"{place} must be a list, one value a row, got {_kind(rows)}.")
+        raise BadRequest(f"{where} must be a list, one value a row, got {_kind(rows)}.")
     if not rows:
-        raise BadRequest(f"{place} is empty: expected one row or more.")
+        raise BadRequest(f"{where} is empty: expected one row or more.")
     if len(rows) > most:
         raise BadRequest(f"{len(rows)} rows in one request; at most {most} are taken.")
 
@@ -129,14 +129,14 @@ def _columns(rows, specs) -> dict[str, list]:
     return {name: [row[name] for row in named] for name in specs}
 
 
-def _named(value, specs, place: str) -> dict:
+def _named(value, specs, where: str) -> dict:
     """Returns {input: value}; a value that is not an object of inputs belongs to the only input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         if set(value) != set(specs):
-            raise BadRequest(f"{place} has the keys {sorted(value)}; this signature takes {sorted(specs)}.")
+            raise BadRequest(f"{where} has the keys {sorted(value)}; this signature takes {sorted(specs)}.")
         return value
     if len(specs) > 1:
-        raise BadRequest(f"{place} must be an object with the keys {sorted(specs)}, got {_kind(value)}.")
+        raise BadRequest(f"{where} must be an object with the keys {sorted(specs)}, got {_kind(value)}.")
     return {name: value for name in specs}
 
 

@@ -71,8 +71,8 @@ def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns a short caption of some languages, English first, without a table's stray signs."""
     order = sorted(captions, key=lambda language: (language != "en", language))
     texts = [[text.strip(STRAY) for text in captions[language]] for language in order]
-    plain = [[text for text in of_language if text and "|" not in text] for of_language in texts]
-    return [min(of_language, key=lambda text: abs(len(text) - 16)) for of_language in plain if of_language][:EXAMPLES]
+    plain = [[text for text in own if text and "|" not in text] for own in texts]
+    return [min(own, key=lambda text: abs(len(text) - 16)) for own in plain if own][:EXAMPLES]
 
 
 def answer(
