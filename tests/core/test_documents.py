@@ -59,7 +59,7 @@ IDIOMS = {
     "a line a text": (rf"\b(?:an?|one|two|three|\d+) {UNIT} an? {UNIT}\b", 4),
     "stands": (r"\b(?:[Ss]tands?|stood)\b", 0),
     "what is": (rf"\b(?:{BEFORE_WHAT}) what (?:{AFTER_WHAT})\b", 8),
-    "beside": (r"\b[Bb]eside\b", 5),
+    "beside": (r"\b[Bb]eside\b", 6),
     "so that, so that": (r"\bso that\b[^.;]*\bso that\b", 0),
 }
 # Names of variables that say nothing of their contents, and how often they may still be given.
