@@ -174,7 +174,7 @@ class RemotePath:
         check_scheme(self.address)
         scheme = self.address.partition("://")[0]
         try:
-            import fsspec  # a sixth of what a question on the command line imports, and most have no store
+            import fsspec  # a sixth of the imports of a query on the command line, mostly without a store
 
             store = fsspec.filesystem(scheme, use_listings_cache=False)
         except ImportError as error:

@@ -87,7 +87,7 @@ def canonical_language(code: str) -> str:
         raise UserError(
             f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu."
         )
-    import langcodes  # a tenth of what a question on the command line would import
+    import langcodes  # a tenth of the imports of a query on the command line
 
     tag = _ALIASES.get(code.strip().lower(), code.strip())
     try:

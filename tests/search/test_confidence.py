@@ -14,7 +14,7 @@ from mural_tf.search import confidence, strangers
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
-from mural_tf.search.ranking import Captions, Ranked
+from mural_tf.search.ranking import DEFAULT_WEIGHTS, Captions, Ranked
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}
@@ -174,6 +174,16 @@ def test_too_little_teaches_nothing(count, right, message):
              for place, (n, a) in enumerate(entries)]  # fmt: skip
     with pytest.raises(UserError, match=message):
         confidence.learn(index, model, asked)
+
+
+def test_pictures_weigh_more_where_a_model_knows_them():
+    model, weights = World(), {}
+    for language, count in (("aa", 60), ("bb", 60), ("aa", 49)):
+        items = [Item(f"{n}", captions=((language, model.caption(language, n)),)) for n in range(count)]
+        index = Index(items, model.pictures[:count], take_fingerprint(model))
+        weights[language, count] = strangers.weigh_pictures(index, model)
+    assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
+    assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
 
 
 def test_an_index_too_small_to_learn_from_knows_what_is_nonsense():

@@ -414,7 +414,7 @@ def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch
     assert "5 images in" in capsys.readouterr().out and load_index(made).fields_wanted == ("brand",)
     table.write_text("\n".join(TABLE), encoding="utf-8")
     commands.index([], str(made))
-    assert "1 of them are in the sources no more; --prune takes them out." in capsys.readouterr().out
+    assert "1 of them are no longer in the sources; --prune removes them." in capsys.readouterr().out
     assert load_index(made).fields_wanted == ("brand",)  # stays
     with pytest.raises(UserError, match="is not an index"):
         commands.index([], str(table.parent))
