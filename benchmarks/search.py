@@ -1,12 +1,14 @@
-"""An index of a million vectors: building, opening, asking, memory.
+"""An index of a million vectors: building, opening, asking, memory; beside it NumPy alone and SQLite alone.
 
-    python -m benchmarks.search                                # 1,000,000 x 256, float16: 2 GB, some minutes
+    python -m benchmarks.search --output=FILE.csv              # 1,000,000 x 256, float16: 2 GB, some minutes
     python -m benchmarks.search --count=100000                 # a tenth of it
 
-Synthetic vectors are clustered as those of pictures are: latents of 64 numbers around count/100 centres, mapped to the
+Synthetic vectors are clustered like vectors of pictures: latents of 64 numbers around count/100 centres, mapped to the
 full size, with noise, L2-normalised. Each item has a field and, with `--captions`, a caption of four words. No model
-encodes anything: what is measured is the store. Each step runs in a process of its own, and peak memory is its maximum
-resident set, mapped pages that were read included.
+encodes anything: what is measured is the store. The rivals do no more than they must: NumPy keeps vectors as float32
+in memory and multiplies; SQLite keeps names and vectors in one table, without fields, words or transactions in between.
+Each step runs in a process of its own, and peak memory is its maximum resident set, mapped pages that were read
+included.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import csv
+import heapq
 import multiprocessing
 import pathlib
 import resource
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
@@ -46,18 +51,23 @@ def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
     return drawn
 
 
-@contextlib.contextmanager
-def reported(what: str) -> Iterator[None]:
-    """Prints how long a step took, its processor seconds, and the most memory that its process had."""
-    begun, used = time.perf_counter(), time.process_time()
-    yield
-    seconds, used = time.perf_counter() - begun, time.process_time() - used
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
-    print(f"{what}: {seconds:.2f} s, {used:.2f} processor seconds, peak {peak:.2f} GiB", flush=True)
+class Steps(list):
+    """The lines of the table: what was done, seconds, processor seconds, peak memory."""
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Adds and prints how long the block took, its processor seconds, and the most memory its process had."""
+        begun, used = time.perf_counter(), time.process_time()
+        yield
+        seconds, used = time.perf_counter() - begun, time.process_time() - used
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
+        self.append((what, f"{seconds:.3g}", f"{used:.3g}", f"{peak:.2f} GiB"))
+        print(*self[-1], sep="\t", flush=True)
 
 
-def build(folder: pathlib.Path, captions: bool) -> None:
+def build(folder: pathlib.Path, captions: bool) -> Steps:
     """Makes the index, and again, which changes nothing."""
+    steps = Steps()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
@@ -67,31 +77,67 @@ def build(folder: pathlib.Path, captions: bool) -> None:
             fields = {"price": str(n % 1000)}
             yield Item(f"{n}.jpg", captions=(("en", text),) if captions else (), fields=fields), vector
 
-    for what in ("built", "the same again"):
-        with reported(what):
+    for what in ("built of vectors that are there", "the same again, nothing new"):
+        with steps.step(what):
             sync(folder / "index", None, items(), model=model, dtype="float16")
+    return steps
 
 
-def ask(folder: pathlib.Path, captions: bool) -> None:
+def ask(folder: pathlib.Path, captions: bool) -> Steps:
     """Opens the index and asks."""
-    with reported("opened"):
+    steps = Steps()
+    with steps.step("opened"):
         index = load_index(folder / "index")
     query = np.asarray(index.embeddings[:1], np.float32)
     for what, where in (("a question", ()), ("a question, warm", ()), ("a tenth passes a filter", ["price<100"])):
-        with reported(what):
+        with steps.step(what):
             index.search(query, 10, where)
     if captions:
-        with reported("by words"):
+        with steps.step("by words"):
             index.table.by_words("red umbrella", 200)
-    with reported("rows of a field"):
+    with steps.step("rows of a field"):
         index.rows(parse_filters(["price=7"]))
+    return steps
 
 
-def forget_matrix(folder: pathlib.Path, captions: bool) -> None:
+def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
     """Opens the index whose matrix is gone."""
+    steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
-    with reported("opened, the matrix made again"):
+    with steps.step("opened, the matrix made again"):
         load_index(folder / "index")
+    return steps
+
+
+def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
+    """Multiplies everything that is in memory."""
+    steps = Steps()
+    with steps.step("NumPy: opened, as float32"):
+        vectors = np.load(folder / "rows.npy").astype(np.float32)
+    for what in ("NumPy: a question", "NumPy: a question, warm"):
+        with steps.step(what):
+            scores = vectors @ vectors[0]
+            best = np.argpartition(-scores, 10)[:10]
+            best[np.argsort(-scores[best])]
+    return steps
+
+
+def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
+    """Keeps names and vectors in one table, and asks by reading all of it."""
+    steps, vectors = Steps(), np.load(folder / "rows.npy", mmap_mode="r")
+    with contextlib.closing(sqlite3.connect(folder / "alone.sqlite")) as database:
+        with steps.step("SQLite: built"), database:
+            database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, vector BLOB)")
+            rows = ((n, f"{n}.jpg", vector.tobytes()) for n, vector in enumerate(vectors))
+            database.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
+        with steps.step("SQLite: a question"):
+            best, query = [], vectors[0].astype(np.float32)
+            asked = database.execute("SELECT id, vector FROM items")
+            while rows := asked.fetchmany(4096):
+                numbers, blobs = zip(*rows)
+                block = np.frombuffer(b"".join(blobs), np.float16).reshape(len(blobs), -1).astype(np.float32)
+                best = heapq.nlargest(10, [*best, *zip((block @ query).tolist(), numbers)])
+    return steps
 
 
 def main() -> None:
@@ -100,13 +146,19 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--captions", action="store_true")
     parser.add_argument("--folder", default=None, help="Where the files lie meanwhile.")
+    parser.add_argument("--output", default=None, help="File of the table.")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=flags.folder) as name:
         folder = pathlib.Path(name)
         np.save(folder / "rows.npy", make_vectors(flags.count, flags.size))
-        for work in (build, ask, forget_matrix):
+        what = f"{flags.count:,} vectors of {flags.size} numbers, float16"
+        lines = [(what, "seconds", "processor seconds", "memory")]
+        for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone):
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                pool.submit(work, folder, flags.captions).result()
+                lines += pool.submit(work, folder, flags.captions).result()
+        if flags.output:
+            with open(flags.output, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(lines)
         for path in sorted((folder / "index").iterdir()):
             print(f"{path.name}: {path.stat().st_size / 2**20:,.0f} MiB")
 

@@ -176,8 +176,9 @@ class DualEncoder(KerasModel):
 
     @property
     def head_names(self) -> tuple[str, ...]:
-        """The heads of the text tower; the first compares texts with images."""
-        return tuple(dict.fromkeys(e.head for e in self.embeddings.values() if e.head))
+        """The heads of the text tower; the first compares texts with images, and with `shared_head` all texts."""
+        names = tuple(dict.fromkeys(e.head for e in self.embeddings.values() if e.head))
+        return names[:1] if self.shared_head else names
 
     @property
     def embedding_shapes(self) -> dict[str, tuple[str, int]]:

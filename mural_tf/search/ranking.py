@@ -1,18 +1,17 @@
-"""One ranking of what is found for a sentence: by pictures, by captions and by words.
+"""One ranking of a sentence's results: by pictures, by captions and by words.
 
     pictures   cosine of the sentence with the picture, by the image-text head
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
-Each list gives its answers shares of 1, and an item's score is the weighted sum of its shares. Of cosines a share is
-the softmax over the list, at a temperature of `SHARPNESS` times the usual deviation of cosines in this index: a list
-that knows the answer gives it nearly everything, a list that does not tells little apart. An item found by words gets
-the cube of its share of the question, so that a part of a word of another language ("sun" in sungura) counts little. An
-item of which a caption, the name or a field is the whole question comes before all others.
+Each way gives the items it finds, and all items that another way finds, a value; an item's score is the weighted sum of
+its values, cosines in units of how much cosines differ in this index. So the score is the logarithm of a product of
+probabilities: a way that tells items little apart changes little, however sure the others are. An item of which a
+caption, the name or a field is the whole question comes before all others.
 
-Captions in the question's own language lie closer to it than better ones in others; so each counts by how much closer
-it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md); where an index has
-captions to learn from, `strangers.choose_weights` chooses others.
+Captions in the question's own language lie closer to it than better captions in others; so each counts by how much
+closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md); where an
+index has captions to learn from, `choose_weights` chooses others.
 """
 
 from __future__ import annotations
@@ -39,33 +38,33 @@ if TYPE_CHECKING:
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
-EXACT = "exact"  # found as a whole, beside the ways
+EXACT = "exact"  # found as a whole, in addition to the ways
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
-SAMPLE = 500  # vectors of which deviations and means are taken
+SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-SHARPNESS = {PICTURES: 0.4, TEXTS: 1.05}  # temperature of a list, in deviations of the vectors from each other
-DEFAULT_WEIGHTS = {PICTURES: 0.4, TEXTS: 1.0, WORDS: 0.3}
-MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((0.4, 0.2, 0.7, 1.5, 0.05), (0.3, 0.1, 1.0))]
+DEFAULT_WEIGHTS = {PICTURES: 0.4, TEXTS: 2.4, WORDS: 8.0}
+MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 2.0))]
+USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
 
 class CannotBeAsked(UserError):
-    """A question that an index has no answer to: whoever asks can put it right, who serves it need not."""
+    """A query that this index cannot answer: the caller's mistake, not the server's."""
 
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
     """Returns the argument `prompt` of `encode_text`: the first of `names` that the model has, or none."""
-    known = getattr(embedder, "prompts", ())
-    return next(({"prompt": name} for name in names if name in known), {})
+    prompts = getattr(embedder, "prompts", ())
+    return next(({"prompt": name} for name in names if name in prompts), {})
 
 
 class Captions:
     """Vectors of all captions of an index, float16 [T, D], in the order of the table's `texts`; which rows they are of.
 
-    `head`: of the model, "" for the one that pictures are compared with.
+    `head`: of the model, "" for the head that pictures are compared with.
     """
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
@@ -78,23 +77,23 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Float32 [L, D], how each language's mean vector differs from that of all, and each caption's place in it."""
+        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's row of it."""
         overall = self._mean(np.arange(len(self.vectors)))
-        means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
-        for place, numbers in enumerate(self.numbers.values()):
-            places[numbers] = place
-            means[place] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
-        return means, places
+        means, groups = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        for number, numbers in enumerate(self.numbers.values()):
+            groups[numbers] = number
+            means[number] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, groups
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
-        return top_k.as_float32(self.vectors[_spread(numbers, 2 * SAMPLE)]).mean(axis=0)
+        return top_k.as_float32(self.vectors[spread(numbers, 2 * SAMPLE)]).mean(axis=0)
 
     @functools.cached_property
-    def deviation(self) -> float:
-        """The standard deviation of the values of captions for each other."""
-        chosen = _spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
-        return _deviation(vectors, vectors - means[places[chosen]])
+    def unit(self) -> float:
+        """How much the values of captions for each other differ."""
+        chosen = spread(np.arange(len(self.vectors)), SAMPLE)
+        vectors, (means, groups) = top_k.as_float32(self.vectors[chosen]), self.means
+        return _unit(vectors, vectors - means[groups[chosen]])
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
@@ -120,11 +119,24 @@ class Captions:
             excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
-        return [found for block in blocks for found in self._search(block, count, excluded)]
+        return [hits for block in blocks for hits in self._search(block, count, excluded)]
+
+    def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
+        """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
+        means, groups = self.means
+        begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
+        owners = np.repeat(np.arange(len(rows)), ends - begins)
+        numbers = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends)] or [owners])
+        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[groups[numbers]]
+        for language in hidden:
+            scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
+        best = np.full(len(rows), -np.inf, np.float32)
+        np.maximum.at(best, owners, scores)
+        return best
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
-        means, places = self.means
+        means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
@@ -132,70 +144,72 @@ class Captions:
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, places[begin : begin + BLOCK]]
+            scores -= shifts[:, groups[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
-            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
+            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
-            found = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
-            found = found[np.isfinite(scores[found])]
-            found = found[np.lexsort((found, -scores[found]))]
-            yield found, scores[found]
+            order = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
+            order = order[np.isfinite(scores[order])]
+            order = order[np.lexsort((order, -scores[order]))]
+            yield order, scores[order]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
     """What was found for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first. whole: rows
-    of which a caption, name or value is the whole sentence. temperatures: of lists of cosines.
+    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; rows that
+    only other ways found are at the end of a list. whole: rows of which a caption, name or value is the whole sentence.
+    units: of the cosines of each list.
     """
 
     rows: np.ndarray
     lists: dict[str, Entries]
     whole: frozenset[int] = frozenset()
-    temperatures: dict[str, float] = dataclasses.field(default_factory=dict)
+    units: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def fused(self, weights: dict[str, float]) -> Ranked:
         """Returns the same lists as one by weights."""
-        rows, shares = self._shares()
-        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, shares, [weights])[0]))])
+        rows, values = self._values()
+        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, values, [weights])[0]))])
 
     def ranks_of(self, row: int, weights: Sequence[dict[str, float]]) -> np.ndarray:
         """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
-        rows, shares = self._shares()
-        scores = self._scores(rows, shares, weights)
+        rows, values = self._values()
+        scores = self._scores(rows, values, weights)
         own = scores[:, rows == row]
         if not own.size:
             return np.full(len(weights), np.inf)
         before = (scores > own) | ((scores == own) & (rows < row))
-        return np.where(own[:, 0] > 0, 1.0 + before.sum(axis=1), np.inf)
+        ways = {way for way, entries in self.lists.items() if row in entries}
+        is_found = [row in self.whole or any(mix[way] for way in ways) for mix in weights]
+        return np.where(is_found, 1.0 + before.sum(axis=1), np.inf)
 
-    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows that are found, int64 [K] rising, and what each way gives them, float64 [3, K]."""
+    def _values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
         rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
-        shares = np.zeros((len(WAYS), len(rows)))
+        values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
-            values = np.array([value for _, value in entries.values()], np.float64)
+            own = np.array([value for _, value in entries.values()], np.float64)
             if way == WORDS:
-                values = values**3
-            elif len(values):
-                values = np.exp((values - values.max()) / self.temperatures[way])
-                values /= values.sum()
-            shares[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = values
-        return rows, shares
+                own = own**2  # a part of a word of another language ("sun" in sungura) tells little
+            elif len(own):
+                own = (own - own.min()) / self.units[way]
+            values[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = own
+        return rows, values
 
-    def _scores(self, rows: np.ndarray, shares: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
+    def _scores(self, rows: np.ndarray, values: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
         """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
-        table = np.array([[one[way] for way in WAYS] for one in weights])
-        return table @ shares + np.isin(rows, list(self.whole)) * (1.0 + table.sum(axis=1, keepdims=True))
+        scores = np.array([[mix[way] for way in WAYS] for mix in weights]) @ values
+        return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(axis=1, initial=0.0, keepdims=True))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
 
         {"exact": 1} too where it was found as a whole.
         """
-        by = {way: found[row][0] for way, found in self.lists.items() if row in found}
+        by = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
         by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
@@ -205,12 +219,12 @@ def resolve(index, rank: str) -> str:
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
     if rank == TEXTS and index.captions is None and index.kind == IMAGES:
-        raise CannotBeAsked("rank=texts compares with captions, and this index has none; take pictures or words.")
+        raise CannotBeAsked("rank=texts compares with captions, which this index lacks; take pictures or words.")
     return rank or ALL
 
 
 def needs_vectors(index, rank: str) -> bool:
-    """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
+    """Whether a ranking needs the sentence's vector for pictures; an index of texts may use the texts'."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
 
 
@@ -240,7 +254,7 @@ def rank_all(
             [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
         ]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
-        return [found for (found,) in asked]
+        return [results for (results,) in asked]
     ways = WAYS if rank == ALL else (rank,)
     if rank == ALL and index.kind != IMAGES:
         ways = TEXTS, WORDS
@@ -250,50 +264,77 @@ def rank_all(
         allowed[rows] = True
         if not len(rows):
             return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
-    temperatures = temperatures_of(index)
+    units = units_of(index)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
     for way in ways:
         if way == WORDS:
-            found = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
+            results = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
             as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
-            whole = [frozenset((one if allowed is None else one[allowed[one]]).tolist()) for one in as_whole]
+            whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
         elif way == TEXTS and index.captions is not None:
-            found = index.captions.search(captions, count, allowed, hidden)
+            results = index.captions.search(captions, count, allowed, hidden)
         elif way == TEXTS and index.kind == IMAGES:
-            found = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
         else:
             scores, closest = index.search(vectors, count, among=rows)
-            found = zip(closest, scores)
-        for own, (of_sentence, values) in zip(lists, found):
-            own[way] = _ranks(of_sentence, values)
+            results = zip(closest, scores)
+        for own, (rows_of_sentence, values) in zip(lists, results):
+            own[way] = _ranks(rows_of_sentence, values)
     weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     empty = np.zeros(0, np.int64)
-    return [Ranked(empty, own, first, temperatures).fused(weights) for own, first in zip(lists, whole)]
+    if rank == ALL:
+        for number, own in enumerate(lists):
+            _complete(index, own, vectors[number], captions if captions is None else captions[number], hidden)
+    return [Ranked(empty, own, first, units).fused(weights) for own, first in zip(lists, whole)]
 
 
-def temperatures_of(index) -> dict[str, float]:
-    """Returns the temperatures of the lists of cosines of an index; they are taken once."""
-    known = getattr(index, "_temperatures", None)
-    if known is None or known[0] is not index.captions:
-        vectors = top_k.as_float32(index.embeddings[_spread(np.arange(len(index)), SAMPLE)])
-        deviation = _deviation(vectors[np.any(vectors, axis=1)])
-        captions = index.captions.deviation if index.captions is not None else deviation
-        deviations = {PICTURES: deviation, TEXTS: captions}
-        known = index.captions, {way: max(SHARPNESS[way] * value, 1e-3) for way, value in deviations.items()}
-        index._temperatures = known
-    return known[1]
+def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
+    """Adds to the lists of cosines the rows that only other lists hold, with their values, behind all others."""
+    together = set(itertools.chain(*lists.values()))
+    for way, entries in lists.items():
+        rows = np.array(sorted(together - entries.keys()), np.int64)
+        if way == WORDS or not len(rows) or not entries:
+            continue
+        if way == TEXTS and index.captions is not None:
+            values = index.captions.values(caption_vector, rows, hidden)
+        else:
+            embeddings = top_k.as_float32(index.embeddings[rows])
+            values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)
+        order = np.lexsort((rows, -values))
+        order = order[np.isfinite(values[order])]
+        added = zip(rows[order].tolist(), values[order].tolist())
+        entries |= {row: (rank, value) for rank, (row, value) in enumerate(added, start=len(entries) + 1)}
 
 
-def _spread(numbers: np.ndarray, count: int) -> np.ndarray:
+def units_of(index) -> dict[str, float]:
+    """Returns how much cosines differ in an index, which is measured once: of its pictures with a few sentences, which
+    the model's `Fingerprint` holds; of its captions, or texts, with each other.
+    """
+    cached = getattr(index, "_units", None)
+    if cached is None or cached[0] is not index.captions:
+        vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
+        vectors = vectors[np.any(vectors, axis=1)]
+        picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
+        text_unit = index.captions.unit if index.captions is not None else _unit(vectors)
+        cached = index.captions, {PICTURES: max(picture_unit, 1e-3), TEXTS: text_unit}
+        index._units = cached
+    return cached[1]
+
+
+def spread(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns at most `count` of the numbers, evenly spread."""
     return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), count), dtype=np.int64)]
 
 
-def _deviation(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
-    """Returns the standard deviation of the products of vectors with others, all but those with themselves."""
+def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
+    """Returns the standard deviation of the products of vectors with others, except products with themselves.
+
+    Of few vectors it is little known, and drawn to `USUAL`.
+    """
     products = vectors @ (vectors if others is None else others).T
-    return float(products[~np.eye(len(vectors), dtype=bool)].std()) if len(vectors) > 1 else 0.0
+    variance = products[~np.eye(len(vectors), dtype=bool)].var() if len(vectors) > 1 else 0.0
+    return float(np.sqrt((len(vectors) * variance + SURE * USUAL**2) / (len(vectors) + SURE)))
 
 
 def _ranks(rows: np.ndarray, values: np.ndarray) -> Entries:

@@ -83,7 +83,7 @@ def test_a_table_may_have_more_rows_than_there_are_pieces(tmp_path, name):
     assert model.text_encoder.get_layer("embeddings").token_table.shape[0] == len(longer)
     np.testing.assert_array_equal(found, expected)
     change_tensors(folder, fewer, file)
-    with pytest.raises(UserError, match=f"has {len(pieces)} pieces and the weights 20 rows: it is not the one of this"):
+    with pytest.raises(UserError, match=f"has {len(pieces)} pieces and the weights 20 rows: it is not this model.s"):
         imported(kind, folder)
 
 

@@ -126,12 +126,12 @@ PATHS = {
     "export.saved_model": 8800,  # from an image to a SavedModel
     "runs.pretrain": 15200,  # a whole run
     "search.queries": 2700,  # from a question to an answer
-    "search.server.app": 7800,
+    "search.server.app": 7900,
     "ingest.convert": 4200,  # from sources to records
     "commands.catalogue": 4300,  # from an own table to a page; what only training needs is imported there
 }
 # What a user can name. Flags and options are counted for every command and kind that has them, a source's path not.
-PROMISES = {"commands": 21, "flags": 150, "kinds of sources": 15, "options of sources": 38, "routes of the server": 8}
+PROMISES = {"commands": 21, "flags": 148, "kinds of sources": 15, "options of sources": 38, "routes of the server": 8}
 
 
 def top_imports(path, files):

@@ -14,7 +14,7 @@ from mural_tf.search import confidence, strangers
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
-from mural_tf.search.ranking import Ranked
+from mural_tf.search.ranking import DEFAULT_WEIGHTS, Captions, Ranked
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}
@@ -176,6 +176,33 @@ def test_too_little_teaches_nothing(count, right, message):
         confidence.learn(index, model, asked)
 
 
+def test_pictures_weigh_more_where_a_model_knows_them():
+    model, weights = World(), {}
+    for language, count in (("aa", 60), ("bb", 60), ("aa", 49)):
+        items = [Item(f"{n}", captions=((language, model.caption(language, n)),)) for n in range(count)]
+        index = Index(items, model.pictures[:count], take_fingerprint(model))
+        weights[language, count] = strangers.weigh_pictures(index, model)
+    assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
+    assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
+
+
+def test_an_index_too_small_to_learn_from_knows_what_is_nonsense():
+    model = World()
+    index = model.index(np.arange(10))
+    texts = [text for item in index.table for _, text in item.captions]
+    index.captions = Captions(model.encode_text(texts).astype(np.float16), index.table, "")
+    index.confidence = confidence.measure_noise(index, model)
+    asked = {f"the {model.caption('aa', n)}": ("aa", n) for n in range(10)}
+    model.numbers |= asked
+    right = [search(index, model, [Query(text)], 1)[0] for text in asked]
+    assert not any(result.nothing_fits for result in right) and right[0].sure is None
+    noise = [search(index, model, [Query(f"{n:05}")], 1)[0] for n in range(60)]
+    assert 20 <= sum(result.nothing_fits for result in noise) <= 50  # the others find something by chance
+    lacking = next(result for result in noise if result.nothing_fits)
+    assert json.loads(to_json(index, [lacking]))["results"][0]["nothing_fits"] and len(lacking.hits) == 1
+    assert not search(index, model, [Query(texts[0])], 1)[0].nothing_fits  # found as a whole
+
+
 def test_it_is_kept_as_json():
     _, index = world()
     learnt = index.confidence
@@ -187,6 +214,10 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(data, 271) and confidence.from_bytes(data, 269) is None
     other = {**json.loads(data), "weights": [0.0, 1.0]}  # of a version with other features
     assert confidence.from_bytes(json.dumps(other).encode(), 300) is None
-    for damaged in (data[:100], b"", b"[]", b"{}", data.replace(b'"fits"', b'"fit"')):
+    level = confidence.NoiseLevel(300, {"texts": 0.25})
+    assert confidence.from_bytes(confidence.to_bytes(level), 300) == level
+    assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
+    bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
+    for damaged in (data[:100], b"", b"[]", b"{}", *bad):
         with pytest.raises(UserError, match="How sure answers are is damaged .* make the index again"):
             confidence.from_bytes(damaged, 300)

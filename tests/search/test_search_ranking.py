@@ -11,6 +11,7 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import commands, ranking, strangers, words
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take_fingerprint
@@ -201,15 +202,31 @@ def ranked(whole=(), **lists):
     return ranking.Ranked(np.zeros(0, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
 
 
-def test_scores_are_weighted_shares():
-    weights = {"pictures": 1.0, "texts": 0.5, "words": 0.25}
-    found = ranked(pictures={1: 0.5, 4: 0.4}, texts={4: 0.3}, words={2: 1.0, 3: 0.5})
-    # 1: e/(1+e) = 0.731; 4: 1/(1+e) + 0.5 = 0.769; 2: 0.25; 3: 0.25 / 8
+def test_scores_are_weighted_values():
+    """Cosines count from the least of their list, in units of 0.1; words by their share's square."""
+    weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
+    found = ranked(pictures={1: 0.5, 4: 0.45, 2: 0.2, 3: 0.2}, texts={4: 0.3, 1: 0.1, 3: 0.1}, words={2: 1.0, 3: 0.5})
+    # 1: 3 + 0; 4: 2.5 + 0.5 * 2; 2: 0 + 2; 3: 0 + 0 + 0.5
     assert found.fused(weights).rows.tolist() == [4, 1, 2, 3]
     assert dataclasses.replace(found, whole=frozenset({3})).fused(weights).rows.tolist() == [3, 4, 1, 2]
     alone = [{**dict.fromkeys(ranking.WAYS, 0.0), way: 1.0} for way in ranking.WAYS]
     assert found.ranks_of(4, [weights, *alone]).tolist() == [1, 2, 1, np.inf]
+    assert found.ranks_of(3, [weights, *alone]).tolist() == [4, 4, 4, 2]  # of equal ones the first row
     assert found.ranks_of(9, [weights]).tolist() == [np.inf]
+
+
+def test_what_one_way_finds_has_a_value_in_all(index):
+    """With lists of one each; what the others would say of it is looked up, hidden languages and all."""
+    of_all, hidden = TwoHeads().encode_text(["red"]), ("ja",)  # by its picture 3, by its captions 0
+    letters = Letters().encode_text(["red shoe"])
+    (short,) = ranking.rank_all(index, ["red shoe"], of_all, letters, count=1, hidden=hidden)
+    (whole,) = ranking.rank_all(index, ["red shoe"], of_all, letters, hidden=hidden)
+    rows = set(short.rows.tolist())
+    assert len(rows) >= 2 and rows == set().union(*short.lists.values())
+    for way in ("pictures", "texts"):
+        known = {row: value for row, (_, value) in whole.lists[way].items() if row in rows}
+        assert {row: pytest.approx(value, abs=1e-5) for row, (_, value) in short.lists[way].items()} == known
+        assert [rank for rank, _ in short.lists[way].values()] == list(range(1, len(known) + 1))
 
 
 def test_ranks_begin_at_one(index):
@@ -225,7 +242,7 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
         *(Item(str(n), captions=(("sw", f"kitu {n}"),)) for n in range(40)),
     ]
     vectors = unit(np.random.default_rng(0).standard_normal((41, 8)))
-    made = Index(items, vectors, take_fingerprint(ColorEmbedder()))
+    made = Index(items, vectors, Fingerprint(vectors[:9]))
     made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
     (one,) = ranking.rank_all(made, ["sun"], vectors[[7]], vectors[[7]])
     assert list(one.lists["words"]) == [0] and one.lists["words"][0][1] > 0.4 and one.rows[0] == 7
@@ -270,11 +287,21 @@ def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monke
         return strangers.Stranger("", language, number, 0, ranked(**of))
 
     monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
+    usual = dict.fromkeys(ranking.WAYS, 1.0)
     entries = [asked(number, language) for number in range(200) for language in ("de", "en")]
-    weights, shares = strangers.choose_weights(entries)
+    weights, shares = strangers.choose_weights(entries, usual)
     assert shares["all"] >= max(shares[way] for way in ranking.WAYS)
     assert kept == "a mix" or (weights[kept] > 0 and shares[kept] == shares["all"])
-    assert strangers.choose_weights(entries[:150]) is None and strangers.choose_weights(entries[::2]) is None
+    for few in (entries[:150], entries[::2]):
+        assert strangers.choose_weights(few, usual) is None
+
+
+def test_pictures_weigh_what_captions_find_of_them():
+    """By the likelihood of a softmax: of 0.5 and 0 at a scale of s it is 1 / (1 + e^(-s/2)), and 3 of 4 are right."""
+    values, right = np.array([[0.5, 0.0]] * 4), np.array([0, 0, 0, 1])
+    assert abs(strangers.likeliest_scale(values, right) - 2 * np.log(3)) < 0.1
+    assert strangers.likeliest_scale(values, 0 * right) == strangers.SCALES[-1]
+    assert strangers.likeliest_scale(values, 1 - right) == strangers.SCALES[0]
 
 
 def test_strangers_do_not_see_what_holds_the_answer():
