@@ -38,7 +38,7 @@ def make_index(folder: pathlib.Path, export: str, count: int) -> None:
     model = fingerprint.take_fingerprint(load(export))
     vectors = make_vectors(count, model.probes.shape[1])
     captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
-    items = (Item(f"{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
+    items = (Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
     sync(folder, None, zip(items, vectors), model=model, dtype="float16")
 
 
@@ -106,10 +106,10 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     FLAG = cli.define(
-        export=(None, "Export with lite/.", cli.place),
+        export=(None, "Export with lite/.", cli.check_path),
         count=(100_000, "Items of the index.", 1),
         rounds=(5, "Questions on the command line by each runtime.", 1),
         questions=(200, "Questions to the server.", 2),
-        folder=("", "Where the index lies meanwhile.", cli.place),
+        folder=("", "Where the index lies meanwhile.", cli.check_path),
     )
     cli.run(main)

@@ -29,7 +29,7 @@ FOLDER = flags.DEFINE_string("folder", "", "Tux Paint's stamps.")
 LANGUAGES = "en de fr es it pt nl pl ru uk cs sk sl hr sr bg el sv da nb fi hu ro lv ja ko zh_CN hi ar th tr vi".split()
 QUESTIONS = (  # language, question, how the names of the right files begin
     ("en", "a zebra", ("zebra",)),
-    ("de", "ein roter Apfel", ("apple_red", "apple_fuji")),
+    ("de", "ein roter Apfel", ("apple_red", "apple_fuji", "apple.")),
     ("fr", "une guitare", ("guitar",)),
     ("ja", "ライオン", ("lion.", "lion-2")),
     ("ru", "пожарная машина", ("firetruck",)),  # a fire engine
@@ -54,12 +54,14 @@ def main(_) -> None:
         rows.append(("R@10", language, len(captioned), round(100 * float((ranks < 10).mean()), 1), ""))
     mean = round(float(np.mean([row[3] for row in rows])), 1)
     rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
-    items = (Item(name, captions=(("en", captions["en"]),)) for name, _, captions in stamps)
+    names = [f"{row}/{name}" for row, (name, _, _) in enumerate(stamps)]  # stamps in several folders may have one name
+    items = (Item(name, captions=(("en", captions["en"]),)) for name, (_, _, captions) in zip(names, stamps))
     index = index_in_memory(embedder, zip(items, (picture for _, picture, _ in stamps)))
     for language, question, beginnings in QUESTIONS:
         by_pictures = [stamps[row][0] for row in np.argsort(-(images @ embedder.encode_text(question)))]
         (result,) = search(index, embedder, [Query(question, language)], len(stamps))
-        for way, names in (("pictures alone", by_pictures), ("the one ranking", [hit.name for hit in result.hits])):
+        ranked = [hit.name.partition("/")[2] for hit in result.hits]
+        for way, names in (("pictures alone", by_pictures), ("the one ranking", ranked)):
             ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
             rows.append((f"{question}, {way}", language, len(stamps), ranks[0] if ranks else 0, names[0]))
     header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")

@@ -1,12 +1,12 @@
-"""One ranking beside its parts and the plain rivals, in ten languages: SQLite's FTS5 by trigrams, and BM25 of words.
+"""One ranking, its parts and the plain rivals, in ten languages: SQLite's FTS5 by trigrams, and BM25 of words.
 
     python -m benchmarks.ranking --model=WORKDIR --data_dir=data/emoji_core --packages=data/emoji_packages --output=FILE
     python -m benchmarks.ranking --model=WORKDIR --stamps=stamps/usr/share/tuxpaint/stamps --output=FILE
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language that the stamp has none in. Pictures weigh what the
-index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. Pictures weigh what
+the index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Questions = dict[str, list[tuple[str, int]]]  # language -> text and the right r
 
 
 class Plain:
-    """FTS5 alone, a row a caption: words of the sentence, or its trigrams, any of them."""
+    """FTS5 alone, one row per caption: words of the sentence, or its trigrams, any of them."""
 
     def __init__(self, items: Iterable[Item], tokenizer: str):
         self.captions = [(row, *caption) for row, item in enumerate(items) for caption in item.captions]
@@ -48,13 +48,13 @@ class Plain:
     def ask(self, text: str, hidden: Sequence[str]) -> list[int]:
         """Returns ten rows."""
         pieces = [text[i : i + 3] for i in range(len(text) - 2)] if self.trigrams else text.split()
-        found: dict[int, None] = {}
+        rows: dict[int, None] = {}
         asked = " OR ".join(map(quoted, pieces)) or '""'
         for (number,) in self.database.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank", (asked,)):
             row, language, _ = self.captions[number]
-            if language not in hidden and len(found) < 10:
-                found[row] = None
-        return list(found)
+            if language not in hidden and len(rows) < 10:
+                rows[row] = None
+        return list(rows)
 
 
 def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
@@ -120,10 +120,10 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
         captions = index.captions.encode(embedder, texts, ranking.QUESTIONS)
-        found = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = [[one.lists[way].get(row, (np.inf,))[0] for row, one in zip(rows, found)] for way in ranking.WAYS]
-        ranks.append([_place(row, one.rows.tolist()) for row, one in zip(rows, found)])
-        ranks += [[_place(row, one.ask(text, hidden)) for text, row in asked] for one in plain]
+        ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
+        ranks = [[x.lists[way].get(row, (np.inf,))[0] for row, x in zip(rows, ranked)] for way in ranking.WAYS]
+        ranks.append([_place(row, x.rows.tolist()) for row, x in zip(rows, ranked)])
+        ranks += [[_place(row, x.ask(text, hidden)) for text, row in asked] for x in plain]
         ranks_of_all.append([[np.mean(np.array(of) <= first) for first in (1, 10)] for of in ranks])
         lines.append([language, str(len(asked)), *map(_cell, ranks_of_all[-1])])
     return [*lines, ["mean", "", *map(_cell, np.mean(ranks_of_all, axis=0))]]
@@ -156,10 +156,10 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     FLAG = cli.define(
-        model=(None, "Workdir or export of a model with a text-text head.", cli.place),
-        data_dir=("data/emoji_core", "Folder of the emoji data.", cli.place),
-        packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.place),
-        stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.place),
-        output=(None, "File of the table.", cli.place),
+        model=(None, "Workdir or export of a model with a text-text head.", cli.check_path),
+        data_dir=("data/emoji_core", "Folder of the emoji data.", cli.check_path),
+        packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.check_path),
+        stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.check_path),
+        output=(None, "File of the table.", cli.check_path),
     )
     cli.run(main)

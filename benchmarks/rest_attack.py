@@ -216,7 +216,7 @@ def resident(pid: int) -> float:
 
 @contextlib.contextmanager
 def served(export):
-    """Starts a server; yields its port and process, and at the end checks that SIGTERM ends it and what it logged."""
+    """Starts a server; yields its port and process, and at the end checks its log and that SIGTERM ends it."""
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

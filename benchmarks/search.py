@@ -3,7 +3,7 @@
     python -m benchmarks.search --output=FILE.csv              # 1,000,000 x 256, float16: 2 GB, some minutes
     python -m benchmarks.search --count=100000                 # a tenth of it
 
-Synthetic vectors are clustered as those of pictures are: latents of 64 numbers around count/100 centres, mapped to the
+Synthetic vectors are clustered like vectors of pictures: latents of 64 numbers around count/100 centres, mapped to the
 full size, with noise, L2-normalised. Each item has a field and, with `--captions`, a caption of four words. No model
 encodes anything: what is measured is the store. The rivals do no more than they must: NumPy keeps vectors as float32
 in memory and multiplies; SQLite keeps names and vectors in one table, without fields, words or transactions in between.

@@ -185,8 +185,8 @@ def _parse_flags(arguments: Sequence[str]) -> list[str]:
         return flags.FLAGS(list(arguments))
 
 
-def need(**values: str) -> None:
-    """Raises `UserError` for a flag without a value: `need(output=OUTPUT.value)`."""
+def require(**values: str) -> None:
+    """Raises `UserError` for a flag without a value: `require(output=OUTPUT.value)`."""
     for flag, value in values.items():
         if not value:
             raise UserError(_missing(flag))
@@ -232,41 +232,41 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
     return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
 
 
-def place(flag: str, value: str | list[str] | None) -> None:
+def check_path(flag: str, value: str | list[str] | None) -> None:
     """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
     for name in [value] if isinstance(value, str) else value or ():
         check_readable(name)
 
 
-def there(flag: str, value: str | list[str] | None) -> None:
+def check_exists(flag: str, value: str | list[str] | None) -> None:
     """Raises `UserError` for a file or folder that does not exist here; a store is not asked."""
-    place(flag, value)
+    check_path(flag, value)
     for name in [value] if isinstance(value, str) else value or ():
         if name and "://" not in name and not os.path.exists(os.path.expanduser(name)):
             raise UserError(f"--{flag}={name}: there is no such file or folder.")
 
 
-def here(flag: str, value: str | None) -> None:
+def check_local_path(flag: str, value: str | None) -> None:
     """Raises `UserError` for a file or folder that is not on this machine."""
-    place(flag, value)
+    check_path(flag, value)
     if value and not isinstance(as_path(value), pathlib.Path):
         raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")
 
 
-def model(flag: str, value: str | None) -> None:
+def check_model(flag: str, value: str | None) -> None:
     """Raises `UserError` for a value that is neither a place nor a name on the Hub, or only looks like a name."""
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
     if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
         raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
-    there(flag, value)
+    check_exists(flag, value)
 
 
-def handle(flag: str, value: str | None) -> None:
+def check_handle(flag: str, value: str | None) -> None:
     """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
     if value != "nothing" and not (value or "").startswith(("https://", "http://")):
-        model(flag, value)
+        check_model(flag, value)
 
 
 def define_trust() -> None:

@@ -45,6 +45,10 @@ class Fingerprint:
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
         return float(np.max(1.0 - np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)))
 
+    def has_texts_of(self, other: Fingerprint) -> bool:
+        """Whether two models' vectors of the texts are the same; `other` need not have any pictures' vectors."""
+        return Fingerprint(self.probes[: len(TEXTS)]).distance(Fingerprint(other.probes[: len(TEXTS)])) <= TOLERANCE
+
     def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
         """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""
         distance = self.distance(other, first)
@@ -60,20 +64,20 @@ class Fingerprint:
         return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
-def take_fingerprint(embedder) -> Fingerprint:
-    """Encodes the probes with anything that has `encode_text` and `encode_image`.
+def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
+    """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` the texts alone.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
     how far all their vectors were from the model's when they were made: within that they are the model.
 
     Raises `UserError` if they are not.
     """
-    probes = encode_probes(embedder)
+    probes = encode_probes(embedder, pictures)
     path, step = str(getattr(embedder, "path", "")), getattr(embedder, "step", None)
     fingerprint, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
     if original is None:
         return fingerprint
-    original_fingerprint, bound = Fingerprint(original.probes, path, step), original.bound
+    original_fingerprint, bound = Fingerprint(original.probes[: len(probes)], path, step), original.bound
     distance = original_fingerprint.distance(fingerprint)
     if not distance <= bound:
         raise UserError(
@@ -91,13 +95,13 @@ class Original:
     bound: float
 
 
-def encode_probes(embedder) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]."""
+def encode_probes(embedder, pictures: bool = True) -> np.ndarray:
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` of the texts alone."""
     from mural_tf.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
-    if tower is None or has_images(tower):
+    if pictures and (tower is None or has_images(tower)):
         images = _pictures()
         if tower is not None and takes_features(tower):  # in place of pictures
             features = np.random.default_rng(0).standard_normal((2, tower.feature_size))

@@ -10,8 +10,6 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-import jinja2
-
 from mural_tf.printable import visible
 
 TEMPLATES = pathlib.Path(__file__).with_name("templates")
@@ -24,7 +22,9 @@ def render(template: str, **values) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
+def _environment():
+    import jinja2  # only where a page is made
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,

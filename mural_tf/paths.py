@@ -13,10 +13,9 @@ import errno
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
-
-import fsspec
 
 from mural_tf.errors import UserError, install_extra
 
@@ -175,6 +174,8 @@ class RemotePath:
         check_scheme(self.address)
         scheme = self.address.partition("://")[0]
         try:
+            import fsspec  # a sixth of the imports of a query on the command line, mostly without a store
+
             store = fsspec.filesystem(scheme, use_listings_cache=False)
         except ImportError as error:
             raise UserError(
@@ -229,7 +230,7 @@ def check_scheme(name: str) -> None:
     """
     if name.startswith("hf://"):  # the Hugging Face Hub's, see hugging_face.py
         raise UserError(f"{name} names a model, which flags and fields for models take; here a path is expected.")
-    if name.partition("://")[0] not in (*CLIENTS, *fsspec.registry):
+    if name.partition("://")[0] not in (*CLIENTS, *getattr(sys.modules.get("fsspec"), "registry", ())):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
 
 

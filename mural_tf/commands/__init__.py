@@ -14,15 +14,14 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import handle, here, place, there
-from mural_tf.cli import model as model_name
+from mural_tf.cli import check_exists, check_handle, check_local_path, check_model, check_path
 from mural_tf.errors import UserError
 from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
 # Flags of several commands.
-MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", model_name)
+MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", check_model)
 SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
@@ -31,7 +30,7 @@ CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step
 
 TRAINING = dict(
     config=cli.define_config,
-    workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
+    workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", check_path),
     tpu=("", "This TPU VM (local), a TPU's name or address; with --dry_run a kind: v4-32, v5litepod-64, gpu:a100x8."),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
@@ -40,7 +39,7 @@ TRAINING = dict(
 
 
 def _define_fields() -> flags.FlagHolder:
-    what = "Fields to show: brand,price; empty: none. Default: they are chosen."
+    what = "Fields to show, for example brand,price; empty: no fields. Default: chosen by their contents."
     return flags.DEFINE_list("fields", None, what)
 
 
@@ -50,16 +49,16 @@ def pretrain(config, dry_run, **training):
 
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
-    It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
-    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
-    and says what a run would need and how long it would take, here or with --tpu=v4-32 there.
+    It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 passes
+    arguments to a configuration, --config.optimizer.learning_rate=1e-3 overrides a field. --dry_run trains nothing and
+    prints what a run needs and how long it takes, here or, with --tpu=v4-32, there.
     """
     if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
 
         print_forecast(config, training["tpu"] or "here")
         return
-    cli.need(workdir=training["workdir"])
+    cli.require(workdir=training["workdir"])
     from mural_tf.runs.pretrain import pretrain
 
     pretrain(config, **training)
@@ -67,7 +66,7 @@ def pretrain(config, dry_run, **training):
 
 @cli.command(
     **TRAINING,
-    **{"from": (None, "A workdir, an export, hf://ORG/NAME, or a TF-Hub handle or folder for the text tower.", handle)},
+    **{"from": (None, "Workdir, export, hf://ORG/NAME, or TF-Hub handle or folder of the text tower.", check_handle)},
 )
 def finetune(config, dry_run, **training):
     """Trains a trained model further; the same command again resumes.
@@ -82,7 +81,7 @@ def finetune(config, dry_run, **training):
         resolved, _ = starting_point(config, source, cli.given_fields())
         print_forecast(resolved, training["tpu"] or "here", restored=True)
         return
-    cli.need(workdir=training["workdir"])
+    cli.require(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
     finetune(config, source, **training, given=cli.given_fields())
@@ -96,28 +95,28 @@ def _catalogue_config():
 @cli.command(
     positional=True,
     config=_catalogue_config,
-    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", there),
+    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", check_exists),
     columns=(
         [],
         "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + takes several.",
     ),
-    language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
-    encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
-    captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
+    language=("", "BCP 47 code of captions without a language. Default: guessed."),
+    encoding=("", "Encoding of text files: utf-8, cp1252, shift_jis, … Default: detected."),
+    captions=("", "names: use file names as captions (folders of pictures).", ["", "names"]),
     where=(
         (),
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
     fields=_define_fields,
-    output=("", "Folder for everything that is made.", place),
-    **{"from": ("", "Model to start from: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", handle)},
+    output=("", "Folder for the index, pages and model.", check_path),
+    **{"from": ("", "First model: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", check_handle)},
     translations=(
         [],
-        "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
-        place,
+        "Data folders with translation pairs for a last stage: languages outside the table are found, too.",
+        check_path,
     ),
-    train=("yes", "no: index and page by the model of --from as it is.", ["yes", "no"]),
-    dry_run=(False, "Print what is understood of the table, and do nothing."),
+    train=("yes", "no: use the model of --from without training.", ["yes", "no"]),
+    dry_run=(False, "Print how the table is read, and do nothing."),
 )
 def catalogue(tables, config, output, translations, train, dry_run, where, fields, **flag):
     """Makes a multilingual search of your own table of pictures and captions: tuning, index, examples.
@@ -127,17 +126,17 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
     python -m mural_tf catalogue products.csv --dry_run
 
     TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
-    texts next to them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before
-    it works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains
-    as configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped,
-    and follows a table that changed. See docs/your_own_data.md.
+    texts next to them (photo.txt, photo.en.txt). The command prints which columns it takes for pictures, captions,
+    language and id; --columns=image=foto,caption=titel,language=sprache,id=sku overrides them. Without --config it
+    trains with configs/finetune.py; --config.train.steps=100 overrides a field. The same command continues after an
+    interruption, and follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
             f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
         )
     if not dry_run:
-        cli.need(output=output)
+        cli.require(output=output)
     from mural_tf.commands.catalogue import catalogue, conditions
     from mural_tf.ingest.tables.products import TableRequest
 
@@ -155,12 +154,12 @@ def _define_protocol():
 
 
 @cli.command(
-    model=("", "Workdir, export, checkpoint's folder or hf://ORG/NAME to evaluate.", model_name),
-    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", there),
+    model=("", "Workdir, export, checkpoint's folder or hf://ORG/NAME to evaluate.", check_model),
+    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", check_exists),
     split=("", "Choose on dev, report test. Default: the benchmark's test."),
     languages=([], "Evaluate these languages only, for example en,de. Default: all."),
     benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
-    output=("", "Folder for the numbers. Default: the model's workdir.", place),
+    output=("", "Folder for the numbers. Default: the model's workdir.", check_path),
     checkpoint=CHECKPOINT,
     batch_size=(128, "Images, or texts, encoded at a time.", 1),
     compare=(False, "Print the papers' numbers next to ours, with the differences."),
@@ -193,16 +192,16 @@ def evaluate(compare, list, **flag):
 
 
 @cli.command(
-    model=(None, "Workdir to export a checkpoint of.", there),
-    output=("", "Folder for the export. Default: export/ in the workdir.", place),
+    model=(None, "Workdir to export a checkpoint of.", check_exists),
+    output=("", "Folder for the export. Default: export/ in the workdir.", check_path),
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
-    own_texts=("", "Of a bridge: an export of the model it was bridged to, whose text tower is kept too.", there),
-    data_dir=("", "With --own_texts: training texts, and a dev split that says which tower a language takes.", there),
+    own_texts=("", "For a bridged --model: the export that it was bridged to; its text tower is kept.", check_exists),
+    data_dir=("", "With --own_texts: training texts and a dev split, which decides on the towers.", check_exists),
 )
 def export(model, output, lite, own_texts, data_dir, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
@@ -238,13 +237,13 @@ def export(model, output, lite, own_texts, data_dir, **options):
 
 @cli.command(
     positional=True,
-    model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", model_name),
-    output=(None, "Folder for the embeddings; it appears when they are complete.", place),
-    restart=(False, "Start again instead of going on with a run that stopped."),
-    kind=("images", "What of the inputs to embed.", ["images", "texts"]),
+    model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", check_model),
+    output=(None, "Folder for the embeddings; it appears when it is complete.", check_path),
+    restart=(False, "Start again instead of continuing a stopped run."),
+    kind=("images", "Embed images or texts.", ["images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-    workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
+    workers=(1, "Processes, each with the model; 0 embeds in this process.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
 )
 def embed(sources, model, output, restart, **settings):
@@ -253,7 +252,7 @@ def embed(sources, model, output, restart, **settings):
     python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
     python -m mural_tf search index FOLDER --output=INDEX
 
-    Sources are what `search index` takes. The same command goes on where it was interrupted. See docs/search.md.
+    Sources are the same as for `search index`. The same command continues after an interruption. See docs/search.md.
     """
     if not sources:
         raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables.")
@@ -264,30 +263,30 @@ def embed(sources, model, output, restart, **settings):
 
 @cli.command(
     positional=True,
-    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index, or the vectors.", model_name),
-    output=(None, "Folder of the index.", place),
-    kind=("", "What of the sources to index. Default: images.", ["", "images", "texts"]),
+    model=("", "Workdir, export or hf://ORG/NAME. Default: the model of the index or the vectors.", check_model),
+    output=(None, "Folder of the index.", check_path),
+    kind=("", "Index images or texts. Default: images.", ["", "images", "texts"]),
     split=("", "Only this split of folders of TFRecords."),
     prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
     calibrate=(
         "",
-        "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
-        place,
+        "Captioned pictures that teach confidence. Default: the sources' dev.",
+        check_path,
     ),
 )
 def search_index(sources, **flag):
-    """Indexes images, or texts; the same command again brings the index to what its sources hold.
+    """Indexes images or texts; the same command again updates the index.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index VECTORS --output=INDEX
 
-    The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    VECTORS is what the command embed has made. When the sources have changed:
+    The same command continues after an interruption. --kind=texts indexes captions and lines of text instead.
+    VECTORS is the output of embed. To remove items that are no longer in the sources:
 
     python -m mural_tf search index --prune --output=INDEX
 
-    docs/search.md has the rest.
+    See docs/search.md.
     """
     from mural_tf.search import commands
 
@@ -296,19 +295,19 @@ def search_index(sources, **flag):
 
 @cli.command(
     positional=True,
-    index=(None, "Folder of the index.", place),
-    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", model_name),
-    image=((), "An image to search with; may be repeated.", there),
-    queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
+    index=(None, "Folder of the index.", check_path),
+    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", check_model),
+    image=((), "An image to search with; may be repeated.", check_exists),
+    queries=("", "TSV of language, sentence and right answers: further queries.", check_path),
     filter=((), FILTER),
-    rank=("", "By pictures, texts (captions), words or, by default, all."),
+    rank=("", "Rank by pictures, texts (captions), words or all. Default: all."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
     top=(10, "How many to show."),
-    html=("", "Write a page of the results.", place),
-    json=("", "Write the results for programs; - prints them.", place),
+    html=("", "Write a page of the results.", check_path),
+    json=("", "Write the results for programs; - prints them.", check_path),
 )
 def search_query(sentences, index, model, image, queries, filter, **flag):
-    """Finds images, or texts, by a sentence in any language or by an image.
+    """Finds images or texts by a sentence in any language, or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
@@ -327,12 +326,12 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
 
 @cli.command(
     positional=True,
-    index=(None, "Folder of the index.", place),
+    index=(None, "Folder of the index.", check_path),
     filter=((), FILTER),
-    dry_run=(False, "Remove nothing, only say how many it would be."),
+    dry_run=(False, "Remove nothing, only count."),
 )
 def search_delete(names, index, filter, dry_run):
-    """Takes images, or texts, out of an index, without making it again.
+    """Removes images or texts from an index.
 
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
@@ -346,8 +345,8 @@ def search_delete(names, index, filter, dry_run):
 
 
 @cli.command(
-    index=(None, "Folder of the index.", place),
-    output=(None, "The file to write, FILE.parquet.", place),
+    index=(None, "Folder of the index.", check_path),
+    output=(None, "The file to write, FILE.parquet.", check_path),
     to=("parquet", "Its format.", ["parquet"]),
 )
 def search_export(index, output, to):
@@ -361,8 +360,8 @@ def search_export(index, output, to):
 
 
 @cli.command(
-    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", model_name),
-    index=("", "Index made with the same model, searched at /search.", place),
+    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", check_model),
+    index=("", "Index made with the same model, searched at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     title=("", "Title of the search page."),
@@ -380,10 +379,10 @@ def serve(export, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of aligned files, or of TFRecords.", there),
+    data_dir=(None, "Folder of aligned files, or of TFRecords.", check_exists),
     split=SPLIT,
     languages=([], "These languages only. Default: all with half of the sentences."),
-    output=(None, "Folder for the map.", place),
+    output=(None, "Folder for the map.", check_path),
 )
 def analyse_languages(model, **flag):
     """Draws a map of the languages that a text tower sees as similar.
@@ -398,12 +397,12 @@ def analyse_languages(model, **flag):
 
 @cli.command(
     model=MODEL,
-    other=("", "Second model, shown next to the first.", model_name),
-    data_dir=(None, "Folder of image-text TFRecords.", there),
+    other=("", "Second model, shown next to the first.", check_model),
+    data_dir=(None, "Folder of image-text TFRecords.", check_exists),
     split=SPLIT,
     languages=([], "Languages, for example en,sw. Default: all."),
     show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
-    output=(None, "HTML file.", place),
+    output=(None, "HTML file.", check_path),
 )
 def analyse_errors(model, other, **flag):
     """Makes a page of queries with the results of one or two models.
@@ -420,7 +419,7 @@ def analyse_errors(model, other, **flag):
 
 @cli.command(
     model=MODEL,
-    data_dir=(None, "Folder of TFRecords that the model was trained on.", there),
+    data_dir=(None, "Folder of TFRecords that the model was trained on.", check_exists),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the language with most training captions."),
@@ -437,20 +436,20 @@ def analyse_doctor(**flag):
 
 @cli.command(
     positional=True,
-    config=lambda: cli.define_config("What the weights do not say; default: MURAL-base.", required=False),
-    weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", model_name),
-    workdir=(None, "Folder to write; it must be empty or not there yet.", place),
-    onto=("", "A workdir that gives everything that the weights do not.", model_name),
-    golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
-    text=("", "Text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences; or hf://ORG/NAME.", model_name),
-    vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", model_name),
-    as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
+    config=lambda: cli.define_config("Settings of parts that the weights lack. Default: MURAL-base.", required=False),
+    weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", check_model),
+    workdir=(None, "Folder to write; it must be empty or not there yet.", check_path),
+    onto=("", "A workdir with the parts that the weights lack.", check_model),
+    golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", check_path),
+    text=("", "Text tower in place of the weights' own: folder of BERT, XLM-R, M-CLIP, …, or hf://…", check_model),
+    vocabulary=("", "siglip: SentencePiece model or tokenizer.json for an .npz.", check_model),
+    as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
 )
 def import_weights(kinds, model, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
-    It can be evaluated, fine-tuned, exported and searched with.
+    The workdir can be evaluated, fine-tuned, exported and searched.
 
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base
     python -m mural_tf import align --weights=align-base --workdir=workdirs/mural_from_align --model=mural
@@ -487,17 +486,17 @@ def _define_filters():
 @cli.command(
     positional=True,
     list=(False, "Print the kinds of sources and their options."),
-    output=("", "Folder for the data set; it appears when the conversion is complete.", place),
+    output=("", "Folder for the data set; it appears when the conversion is complete.", check_path),
     restart=(False, "Start again instead of continuing an unfinished conversion."),
     filters=_define_filters,
-    evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
-    exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
-    translations=((), "Translations of English captions, added to these as captions.", place),
+    evaluation_images=((), "File, folder, pattern: leave out images that look like these.", check_path),
+    exclude_texts=((), "Text file, pattern: leave out pairs with one of its lines.", check_path),
+    translations=((), "Translations of English captions, added to these as captions.", check_path),
     translation_languages=([], "Languages to take from --translations; empty: all."),
-    workers=(2, "Processes that convert; 0 converts in this one."),
+    workers=(2, "Processes that convert; 0 converts in this process."),
     drop_duplicates=(
         "",
-        "Keep the first only of equal texts, images, both, or pairs of both.",
+        "Keep only the first of equal texts, images, both, or pairs of both.",
         ["", "text", "image", "both", "pair"],
     ),
     shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
@@ -505,7 +504,7 @@ def _define_filters():
     image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
     shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    dry_run=(False, "Print what would be done, and do nothing."),
+    dry_run=(False, "Print the plan, and do nothing."),
 )
 def convert(sources, list, output, restart, filters, dry_run, **values):
     """Converts published training data to the project's TFRecords.
@@ -513,7 +512,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     python -m mural_tf convert SOURCE … --output=data/mine [--workers=8] [--filters=etcl] …
 
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
-    set. A conversion that stopped goes on when the same command is run again. See docs/data.md.
+    set. The same command continues a stopped conversion. See docs/data.md.
     """
     from mural_tf.data.dataset_folder import describe
     from mural_tf.ingest.convert import KINDS, convert, describe_plan
@@ -524,7 +523,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
         return
     if not sources:
         raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
-    cli.need(output=output)
+    cli.require(output=output)
     single = [flags.FLAGS[field.name] for field in dataclasses.fields(FILTERS[filters])]
     chosen = dataclasses.replace(FILTERS[filters], **{flag.name: flag.value for flag in single if flag.present})
     lists = ("evaluation_images", "exclude_texts", "translations", "translation_languages")
@@ -538,12 +537,12 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
 
 @cli.command(
     positional=True,
-    output=("", "The vocabulary file.", place),
+    output=("", "The vocabulary file.", check_path),
     size=(250_000, "Word pieces, reserved pieces included; at most.", 8),
-    temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
+    temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: all languages alike."),
     lower_case=(False, "Lower case; give training the same value."),
     strip_accents=(False, "Drop non-spacing marks; give training the same value."),
-    workers=(2, "Processes that count; 0 counts in this one.", 0),
+    workers=(2, "Processes that count; 0 counts in this process.", 0),
 )
 def vocabulary(sources, workers, **flag):
     """Builds a vocabulary from any sources that can be converted, and from converted data sets.
@@ -564,9 +563,9 @@ def vocabulary(sources, workers, **flag):
 
 
 @cli.command(
-    data_dir=(None, "Folder of image-text records.", there),
-    output=(None, "Folder for the features; it appears when it is complete.", place),
-    encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
+    data_dir=(None, "Folder of image-text records.", check_exists),
+    output=(None, "Folder for the features; it appears when it is complete.", check_path),
+    encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", check_handle),
     resize=(256, "Pixels; the side to which images are resized.", 1),
     image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
 )
@@ -581,9 +580,9 @@ def features(**flag):
 
 
 @cli.command(
-    data_dir=(None, "A data folder with image-text records.", there),
-    translations=(None, "A data folder with text pairs, one side of which is a caption.", there),
-    output=(None, "Folder for the data set; it appears when it is complete.", place),
+    data_dir=(None, "A data folder with image-text records.", check_exists),
+    translations=(None, "A data folder with text pairs, one side of which is a caption.", check_exists),
+    output=(None, "Folder for the data set; it appears when it is complete.", check_path),
 )
 def translate(**flag):
     """Adds known translations to the captions of a data set, as ETCL's triples and translate-train need them.
@@ -598,11 +597,11 @@ def translate(**flag):
 
 
 @cli.command(
-    output=(None, "Folder for the data set; it appears when the build is complete.", place),
+    output=(None, "Folder for the data set; it appears when the build is complete.", check_path),
     languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
-    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", here),
+    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages next to --output.", check_local_path),
 )
 def emoji(output, cache, **flag):
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
@@ -624,7 +623,7 @@ def emoji(output, cache, **flag):
     compile=(False, "Compile and run one step too."),
 )
 def xla_check(config, compile):
-    """Tells what of a configuration's training step a TPU would refuse.
+    """Lists the operations of a training step that a TPU would refuse.
 
     python -m mural_tf xla_check --config=configs/mural_base.py --compile
     """

@@ -6,8 +6,8 @@ trained model stays.
     index/         every product, with pictures, captions and fields
     examples.html  a page with an example in each language
     skipped.tsv    the rows that are not in the index, and why
-    pictures/      pictures that lie in no file of their own: those of Parquet, of img2dataset
-    data/          the data set to train on, see ingest/tables/training_data.py; with training only, as those below
+    pictures/      pictures without a file of their own, from Parquet or img2dataset
+    data/          the data set to train on, see ingest/tables/training_data.py; with training only, as below
     workdir/       the trained model and its export
     translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
 """
@@ -56,12 +56,12 @@ def catalogue(
     """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
 
     Args:
-      request: the table and what is known of it.
+      request: the table and how to read it.
       output: folder, here or in a store.
       source: the model to start from: as `finetune` takes it, or "nothing"; without training as `mural_tf.load` does.
       config: of training; data and evaluation are set here.
-      translations: data folders with text pairs. The model learns these and those of the table in a stage at the end,
-        so that languages are found that the table lacks.
+      translations: data folders with text pairs. The model learns these and the table's in a last stage, so that
+        languages outside the table are found.
       dry_run: print what is understood of the table, and do nothing.
       train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
       fields: that the search shows; `None`: it chooses.
@@ -81,7 +81,7 @@ def catalogue(
     if source != NOTHING and "://" not in source and not as_path(source).exists():
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
     if not train and (translations or source == NOTHING):
-        given = "--translations teaches" if translations else f"--from={NOTHING} is no model"
+        given = "--translations teaches" if translations else f"--from={NOTHING} is not a model"
         raise UserError(f"{given}: --train=no searches with a model as it is, --from=MODEL, and teaches nothing.")
     for name in fields or ():
         if name not in understood.fields:
@@ -115,20 +115,20 @@ def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
     from mural_tf.search.items import amount, parse_filters
 
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    found: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
+    tests_of: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
         if sign == "=":
-            found[name].append(lambda text, value=value: text.casefold() == value.casefold())
+            tests_of[name].append(lambda text, value=value: text.casefold() == value.casefold())
         else:
             fits, bound = compare[sign], amount(value)
-            found[name].append(
+            tests_of[name].append(
                 lambda text, fits=fits, bound=bound: (number := amount(text)) is not None and fits(number, bound)
             )
-    return found
+    return tests_of
 
 
 def _description(source: str) -> pathlib.Path | None:
-    """Returns the folder with the configuration of a workdir or an export, `None` where the source has none."""
+    """Returns the folder with the configuration of a workdir or an export, `None` for other sources."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
     from mural_tf.export.versions import newest_description
@@ -157,7 +157,7 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
     unseen = sum(entry.file is None for entry in entries)
     bare = sum(not entry.captions for entry in entries)
     lines += [f"{unseen:,} products have no picture: they are found by their words."] if unseen else []
-    lines += [f"{bare:,} pictures have no caption: they are found by what they show."] if bare else []
+    lines += [f"{bare:,} pictures have no caption: they are found by their contents."] if bare else []
     for language, counts in languages_of(entries).items():
         guessed = f", language guessed for {counts.guessed:,}" if counts.guessed else ""
         lines.append(f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures{guessed}")
@@ -166,7 +166,7 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
     if tally.places:
-        write_whole(path, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
+        write_whole(path, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
     else:
         path.unlink(missing_ok=True)
 
@@ -187,7 +187,7 @@ def _trained_if_wanted(entries, tally, folder, source, config, translations, tra
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path | None:
-    """The workdir of the trained model: that of the stage, where it came to its end; None where there is none."""
+    """The workdir of the trained model: the finished stage's, or the training's; `None` without a workdir."""
     if not any((folder / name).exists() for name in (TRANSLATED, WORKDIR)):
         return None
     from mural_tf.runs.finish import is_finished
@@ -226,8 +226,8 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
         for language, text in entry.captions:
             texts[language].append(text)
     unknown, cut = [], []
-    for language, of_language in texts.items():
-        pieces = tokenizer.tokenize(of_language[:10_000]).merge_dims(1, 2)
+    for language, joined in texts.items():
+        pieces = tokenizer.tokenize(joined[:10_000]).merge_dims(1, 2)
         share = float((pieces.values.numpy() == tokenizer.unknown_id).mean()) if pieces.values.shape[0] else 0.0
         unknown += [f"{language} ({share:.0%} of its word pieces are unknown)"] if share > MANY_UNKNOWN else []
         share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
@@ -270,22 +270,22 @@ def _index(
     embedder, data = load(str(model)), folder / DATA
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
-    with local_folder(folder / INDEX) as place:
-        is_new = not _is_index_of(place, embedder)
+    with local_folder(folder / INDEX) as index_folder:
+        is_new = not _is_index_of(index_folder, embedder)
         about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
-        index = sync(place, embedder, items_of(entries), prune=True, progress=True, **about)
+        index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         trained = _trained(folder)
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
-            print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
-        known = _captioned(index)
-        if index.confidence is None and known:
-            # A model that was trained here must not be asked with what it was trained on.
+            print(f"The model is as it was, not tuned on the new rows: `rm -r {models}` and this command tune it.")
+        captioned = _captioned(index)
+        if index.confidence is None and captioned:
+            # A model that was trained here must not be measured on its training data.
             sources = [str(data)] if trained else []
-            vectors = index.embeddings[known].astype("float32")
-            pictures = Index([index.describe(row) for row in known], vectors, index.model)
-            calibrate_index(index, place, embedder, sources, pictures=pictures)
+            vectors = index.embeddings[captioned].astype("float32")
+            pictures = Index([index.describe(row) for row in captioned], vectors, index.model)
+            calibrate_index(index, index_folder, embedder, sources, pictures=pictures)
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
             asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
@@ -299,21 +299,21 @@ def _captioned(index) -> list[int]:
     return rows[:: max(1, len(rows) // MEASURED)]
 
 
-def _is_index_of(place: pathlib.Path, embedder) -> bool:
+def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
     from mural_tf.fingerprint import TOLERANCE, take_fingerprint
     from mural_tf.search.index import model_of
 
-    model, known = take_fingerprint(embedder), model_of(place)
-    if known is None or model.distance(known) <= TOLERANCE:
-        return known is not None
-    print(f"{place} is of another model than {model.describe()}: it is made anew.")
-    remove_tree(place)
+    model, recorded = take_fingerprint(embedder), model_of(folder)
+    if recorded is None or model.distance(recorded) <= TOLERANCE:
+        return recorded is not None
+    print(f"{folder} is of another model than {model.describe()}: it is made anew.")
+    remove_tree(folder)
     return False
 
 
 def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
-    """Returns queries: a caption in each of the most frequent languages, of different pictures as far as possible.
+    """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
     Of a model that was trained here they are of dev, with their right answers: any picture of the product.
     """

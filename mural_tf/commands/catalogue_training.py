@@ -27,7 +27,7 @@ def check_translations(translations: Sequence[str], description: pathlib.Path | 
         if not records.find_files(name, records.TEXT_PAIRS, "train"):
             raise UserError(
                 f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
-                "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
+                "`python -m mural_tf convert` makes it of translation pairs, or the source's training data."
             )
     if description is None:
         return
@@ -49,14 +49,14 @@ def train(
     config: ConfigDict,
     translations: Sequence[str],
 ) -> bool:
-    """Makes the data set of what a table holds, and trains on it, or goes on; returns whether training came to its end.
+    """Makes the data set of a table and trains on it, or continues; returns whether training is finished.
 
     A model that was trained on an earlier state of the table stays as it is.
     """
     data = folder / DATA
     begun = (folder / WORKDIR / "config.json").is_file()
     trained_on = (lambda: names_in(data, "train")) if begun and (data / DESCRIPTION).is_file() else frozenset
-    make_data_set(entries, data, tally, known=trained_on)
+    make_data_set(entries, data, tally, trained_on=trained_on)
     print(describe(data), flush=True)
     if not _fit(source, _for_data(config, data, source), folder / WORKDIR):
         return False

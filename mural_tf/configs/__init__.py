@@ -31,7 +31,7 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
         name, _, value = word.partition("=")
         field = fields.get(name)
         if field is None or not (value.isdecimal() if field is int else value if field is str else value in field):
-            expected = ", ".join(map(_shown, fields.items())) or "no more"
+            expected = ", ".join(map(_shown, fields.items())) or "no others"
             raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {expected}.")
         given[name] = int(value) if field is int else value
     return variant, given

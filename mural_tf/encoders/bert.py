@@ -68,7 +68,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     mask = [inputs["input_mask"]] if config.attention != "full" else []
-    of_one_token = config.pooling in ("first", "last")
+    pools_one_token = config.pooling in ("first", "last")
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
@@ -84,7 +84,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             config.heads,
             config.feed_forward_size,
             dropout,
-            only=config.pooling if of_one_token and index == config.layers - 1 else "",
+            only=config.pooling if pools_one_token and index == config.layers - 1 else "",
             norm_first=config.norm == "before",
             activation=config.activation,
             epsilon=config.epsilon,
@@ -94,7 +94,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         )([x, *mask])
     if config.norm == "before":
         x = LayerNorm(config.epsilon, name=FINAL_NORM, dtype=policy)(x)
-    if of_one_token:
+    if pools_one_token:
         embeddings = OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     elif config.pooling == "mean":
         embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]

@@ -106,19 +106,19 @@ def _scale_after_gather(schema, model, operator, table, scales: np.ndarray) -> N
     names = [name + b"/int8", name + b"/float", name + b"/scale"]
     in_int8, in_float, scale = (_add_tensor(schema, model, shape, *pair) for pair in zip(types, names))
     graph.tensors[scale].shape = np.array([*shape[:-1], 1], np.int32)
-    for place in (in_int8, in_float, scale):
+    for index in (in_int8, in_float, scale):
         signature = graph.tensors[rows].shapeSignature
         if signature is not None:
-            last = 1 if place == scale else signature[-1]
-            graph.tensors[place].shapeSignature = np.array([*signature[:-1], last], np.int32)
+            last = 1 if index == scale else signature[-1]
+            graph.tensors[index].shapeSignature = np.array([*signature[:-1], last], np.int32)
     operator.outputs = np.array([in_int8], np.int32)
     cast = _operator(schema, model, "CAST", [in_int8], in_float, schema.CastOptionsT())
     cast.builtinOptions.inDataType = schema.TensorType.INT8
     cast.builtinOptions.outDataType = schema.TensorType.FLOAT32
     gather_scales = _operator(schema, model, "GATHER", [column, operator.inputs[1]], scale, operator.builtinOptions)
     product = _operator(schema, model, "MUL", [in_float, scale], rows, schema.MulOptionsT())
-    place = graph.operators.index(operator) + 1
-    graph.operators[place:place] = [cast, gather_scales, product]
+    index = graph.operators.index(operator) + 1
+    graph.operators[index:index] = [cast, gather_scales, product]
 
 
 def _operator(schema, model, code: str, inputs, output: int, options):

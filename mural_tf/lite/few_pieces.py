@@ -1,7 +1,7 @@
-"""SentencePiece for a few texts: of a large vocabulary only the pieces that can stand in them.
+"""SentencePiece for a few texts: of a large vocabulary only the pieces that can occur in them.
 
 The library builds a tree of all pieces before the first text, a processor second for the 250,000 of multilingual-e5.
-How a text is divided depends on the pieces that occur in it, on the pieces that are no plain text, and on the least and
+How a text is divided depends on the pieces that occur in it, on special pieces, and on the least and
 the largest score, by which unknown characters and pieces of the user's own are weighed. A model of these pieces alone
 is made for each text in some milliseconds, and divides it as the whole model does. An export says where they lie.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 
-PLACES = "pieces_places.npz"  # beside the model
+PLACES = "pieces_places.npz"  # next to the model
 NORMAL = 1  # the type of plain text, which a piece without a type is, too
 PIECE, SELF_TEST = 1, 4  # fields of a model; of a piece: text, score and type are 1, 2 and 3
 
@@ -51,7 +51,7 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
 
 
 class FewPieces:
-    """Divides a text by the pieces of a model that can stand in it.
+    """Divides a text by the pieces of a model that can occur in it.
 
     Args:
       model: the file of the SentencePiece model.

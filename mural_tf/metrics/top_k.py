@@ -52,13 +52,14 @@ def top_k(
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
-    buffer = np.empty((len(queries), BLOCK), np.float32)
-    for begin in range(0, len(rows), BLOCK):
-        block = as_float32(rows[begin : begin + BLOCK])
-        scores = buffer[:, : len(block)] if len(block) == BLOCK else np.empty((len(queries), len(block)), np.float32)
+    size = BLOCK if len(queries) > 8 else BLOCK // 4  # of few queries the rows stay in the cache
+    buffer = np.empty((len(queries), size), np.float32)
+    for begin in range(0, len(rows), size):
+        block = as_float32(rows[begin : begin + size])
+        scores = buffer[:, : len(block)] if len(block) == size else np.empty((len(queries), len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)  # [Q, B]
         if hidden is not None:
-            scores[hidden[:, begin : begin + BLOCK]] = -np.inf
+            scores[hidden[:, begin : begin + size]] = -np.inf
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
         if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.

@@ -109,10 +109,6 @@ class Globetrotter(LearnedTemperature):
     def also_reads(self):
         return ("image_id",) if self.image_parts else ()  # views of one image are never alike
 
-    @property
-    def head_names(self):
-        return super().head_names[:1] if self.shared_head else super().head_names
-
     def build_head(self, name):
         hidden = self.text_tower.hidden_size
         columns = {"image_text": (0, hidden), "text_text": (hidden, 2 * hidden)}  # of `FirstAndMean`

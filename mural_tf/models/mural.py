@@ -36,7 +36,8 @@ class TextText(DualEncoder):
         return contrastive_loss(pairs, temperature, margin=self.options.text_text_margin)
 
     def variable_groups(self):
-        return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}
+        heads = {"text_text_head": self.text_text_head.trainable_variables} if "text_text" in self.head_names else {}
+        return {**super().variable_groups(), **heads}
 
 
 class Mural(TextText, Align):

@@ -1,4 +1,4 @@
-"""How an index follows what its sources hold, and what is taken out of it by hand.
+"""How an index follows its sources, and how items are removed by hand.
 
 `bring` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
 is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So a
@@ -47,9 +47,9 @@ READERS = 8  # threads
 
 @dataclasses.dataclass
 class Counts:
-    """What became of the items: new ones, changed ones, and the same as before; repeated keys; removed by hand.
+    """Counts of items: new, changed, unchanged; with repeated keys; removed by hand.
 
-    `gone`: items that the sources hold no more and that stayed. `pruned`: those that were taken out.
+    `gone`: kept items that are no longer in the sources. `pruned`: removed items.
     """
 
     added: int = 0
@@ -74,9 +74,9 @@ class Entry:
 
 
 def digest_of(item: Item) -> str:
-    """Returns what stands for the row that an item came from: its own digest, or one of all that is known of it."""
-    known = [item.language, item.content, item.captions, sorted(item.fields.items())]
-    return item.digest or hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
+    """Returns the digest of an item's row: its own, or a digest of all its fields."""
+    described = [item.language, item.content, item.captions, sorted(item.fields.items())]
+    return item.digest or hashlib.blake2b(json.dumps(described).encode(), digest_size=8).hexdigest()
 
 
 def bring(
@@ -96,8 +96,8 @@ def bring(
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None where every entry has its vector:
         captions get none then.
-      entries: an `Item` each with what the encoder takes, bytes or a path of an image, the text itself; or its vector,
-        float [D]; or None for an item without a picture. Of items with one key (`collect.key_of`) the first counts.
+      entries: an `Item` each with the encoder's input, bytes or a path of an image, the text itself; or its vector,
+        float [D]; or None for an item without a picture. The first item of a key (`collect.key_of`) counts.
         An `Unreadable` stays what it was.
       kind, dtype: of the items, of their vectors.
       prune: take out what was not among the entries.
@@ -198,13 +198,13 @@ class _Changes:
         self.has_changed = True
 
     def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
-        """Gives entries with a content their vectors; returns those that can be used."""
+        """Gives entries with a content their vectors; returns the usable entries."""
         fresh = [entry for entry in wanted if entry.content is not None]
         if not fresh:
             return wanted
         vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
-        for vector, place in zip(vectors.astype(self.dtype), kept.tolist()):
-            fresh[place].vector = vector.tobytes()
+        for vector, row in zip(vectors.astype(self.dtype), kept.tolist()):
+            fresh[row].vector = vector.tobytes()
         for entry in fresh:
             if entry.vector is None:
                 self._skip(unreadable(self.kind, entry.item))
@@ -213,15 +213,15 @@ class _Changes:
         return [entry for entry in wanted if entry.key not in lost]
 
     def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
-        """Returns {text: vector} of all captions; those that an item had before are not encoded again."""
+        """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
         if self.head is None:
             return None
-        known: dict[str, bytes] = {}
+        stored: dict[str, bytes] = {}
         numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
         question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
-        known.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
-        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in known)
-        return known | self._encode_captions(list(fresh))
+        stored.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
+        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in stored)
+        return stored | self._encode_captions(list(fresh))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
         if not texts:
@@ -231,14 +231,14 @@ class _Changes:
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
 
     def finish(self, prune: bool) -> None:
-        """Takes out what was not met, counts what searches need, and shows everything to those who have it open."""
+        """Removes items that were not met, counts for searches, and publishes the new state."""
         self._encode_missing_captions()
         gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
         numbers = [number for (number,) in self.database.execute(gone)]
         count, meta = self.counts, meta_of(self.database)
         count.gone, count.pruned = (0, len(numbers)) if prune else (len(numbers), 0)
         moved = count.added + count.changed + count.pruned
-        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # whoever wrote the last block
+        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # by the writer of the last block
         if not (self.has_changed or count.pruned or was_killed or meta.get("skipped") != count.skipped):
             return
         with files.transaction(self.database, published=True):
@@ -274,12 +274,12 @@ def key_of(kind: str, entry: Found) -> bytes:
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
-def read_entry(kind: str, found: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
-    """Returns an entry with its image's bytes, and what stands for them, or why they cannot be read."""
-    if isinstance(found, Unreadable):
-        return found
-    item, content = found
-    key, vector = key_of(kind, found), None
+def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
+    """Returns an entry with its image's bytes and their digest, or why they cannot be read."""
+    if isinstance(collected, Unreadable):
+        return collected
+    item, content = collected
+    key, vector = key_of(kind, collected), None
     if isinstance(content, np.ndarray):
         content, vector = None, _checked(item, content).astype(dtype).tobytes()
         vector = vector if item.path or kind != IMAGES or any(vector) else None
@@ -309,7 +309,7 @@ def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the vectors, float32 [K, D], of images or texts, and the places of those that can be used, int64 [K]."""
+    """Returns the vectors, float32 [K, D], of images or texts, and the places of the usable items, int64 [K]."""
     if kind == IMAGES:
         return embedder.encode_image(contents, batch_size=batch_size, on_error="skip", progress=False)
     texts = list(contents)
@@ -335,10 +335,10 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
 
 
 def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> None:
-    """Says which model makes the vectors; raises `UserError` if another one made those that are there."""
-    known = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
-    if known:
-        files.fingerprint_of(known["probes"], json.loads(known["model"])).check(model, what)
+    """Says which model makes the vectors; raises `UserError` if another model made the stored vectors."""
+    stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
+    if stored:
+        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, what)
         return
     content = io.BytesIO()
     np.save(content, model.probes)
@@ -352,7 +352,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> N
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Gives the database of an index, which no other process changes meanwhile; `new`: makes it where there is none.
+    """Gives the database of an index, which no other process changes meanwhile; `new`: makes a missing index.
 
     Raises `UserError` if another process has it, the folder is something else, or it is damaged.
     """
@@ -387,10 +387,10 @@ def _is_free(folder: pathlib.Path) -> bool:
     return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
 
 
-def check_asked(folder: str | os.PathLike, known: dict, asked: dict) -> None:
-    """Raises `UserError` unless the index in `folder` is the one that was asked for."""
-    changed = {name: value for name, value in asked.items() if known.get(name, value) != value}
-    differing = [f"{name} {known[name]!r}, not {value!r}" for name, value in changed.items()]
+def check_asked(folder: str | os.PathLike, stored: dict, asked: dict) -> None:
+    """Raises `UserError` unless the index in `folder` has the requested settings."""
+    changed = {name: value for name, value in asked.items() if stored.get(name, value) != value}
+    differing = [f"{name} {stored[name]!r}, not {value!r}" for name, value in changed.items()]
     if differing:
         raise UserError(
             f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
@@ -413,10 +413,10 @@ def sync(
     batch_size: int = 64,
     progress: bool = False,
 ) -> Counts:
-    """Makes the index `folder`, or brings it to what `items` hold; encodes only what is new or has changed.
+    """Makes the index `folder`, or updates it by `items`; encodes only new and changed items.
 
     Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
-    goes on with what is not there. What was taken out by hand stays out until its `Item.digest` is another one.
+    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes.
 
     Args:
       embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
@@ -433,11 +433,11 @@ def sync(
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
         about = {"kind": kind, "dtype": dtype, "split": split}
-        known = meta_of(opened)
-        check_asked(folder, known, about)
+        stored = meta_of(opened)
+        check_asked(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
         about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
-        if any(known.get(name) != value for name, value in about.items()):
+        if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
@@ -468,7 +468,7 @@ def remove(
 
     Args:
       names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none.
-      filters: those that pass, see `Index.search`.
+      filters: items that pass, see `Index.search`.
       dry_run: count only.
 
     Raises:
@@ -487,7 +487,7 @@ def remove(
 
 
 def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
-    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown ones."""
+    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names."""
     unknown, rows = set(names), set()
     for row, name in enumerate(table.names()):
         main, mark, number = name.rpartition("#")
@@ -496,9 +496,9 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
             unknown.discard(candidate)
     if product := table.meta.get("product"):
         for name in names:
-            found = table.rows_with([Filter(product, name)]).tolist()
-            rows.update(found)
-            unknown -= {name} if found else set()
+            rows_of_product = table.rows_with([Filter(product, name)]).tolist()
+            rows.update(rows_of_product)
+            unknown -= {name} if rows_of_product else set()
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UserError(

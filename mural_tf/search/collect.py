@@ -47,7 +47,7 @@ class Unreadable(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The reason without what only this place has."""
+        """The reason without the details of this place."""
         return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
 
 
@@ -63,7 +63,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       kind: "images" or "texts" (captions of records, lines of tables and text files).
       sources: folders of image files, folders of TFRecords (the project's or img2dataset's), globs, image files,
         `.tfrecord` files; `.tsv` files: path[TAB]caption for images (relative to the table), language[TAB]text for
-        texts; other text files: a text a line. A table whose first line names its columns may have further ones.
+        texts; other text files: one text per line. A table whose first line names its columns may have further columns.
       split: of folders of the project's TFRecords; "": every split.
 
     Raises:
@@ -75,9 +75,9 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
 def list_files(
     kind: str, sources: Sequence[str], split: str = "", say: Callable[[str], None] = lambda line: None
 ) -> list[tuple[str, str]]:
-    """Returns (file, name to show) of everything that the sources stand for; takes and raises what `find` does.
+    """Returns (file, name to show) of all files of the sources; takes and raises what `find` does.
 
-    `say`: is called with a line of what lies in folders and is not taken.
+    `say`: is called with a line on files that are not taken.
     """
     if kind not in KINDS:
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
@@ -132,10 +132,10 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
 
 
 def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Returns (file, name to show) of everything a source stands for."""
+    """Returns (file, name to show) of all files of a source."""
     path = as_path(source)
     if path.is_dir():
-        found = _files_of_folder(kind, path, split, say)
+        files = _files_of_folder(kind, path, split, say)
     elif path.is_file():
         return [(str(path), str(path))]
     else:
@@ -145,13 +145,13 @@ def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> li
                 f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
             )
         return [file for match in matches if match.is_file() for file in _files(kind, str(match), split, say)]
-    if not found:
+    if not files:
         raise UserError(
             f"No {kind} in {source}: expected "
             + (f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else "")
             + f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
         )
-    return found
+    return files
 
 
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -168,11 +168,11 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[
         return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
     files, others = picture_files(folder, [RECORDS.removeprefix(".")])
     is_wanted = (RECORDS,) if kind == TEXTS else (RECORDS, *(f".{ending}" for ending in ENDINGS))
-    found = [path for path in files if path.suffix.lower() in is_wanted]
-    found = [path for path in found if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
-    for reason, paths in others.items() if kind == IMAGES and found else ():
+    kept = [path for path in files if path.suffix.lower() in is_wanted]
+    kept = [path for path in kept if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
+    for reason, paths in others.items() if kind == IMAGES and kept else ():
         say(f"Not taken: {len(paths):,} x {reason}, first {paths[0]}")
-    return [(str(path), str(path.relative_to(folder))) for path in sorted(found, key=lambda path: str(path))]
+    return [(str(path), str(path.relative_to(folder))) for path in sorted(kept, key=lambda path: str(path))]
 
 
 def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
@@ -214,7 +214,7 @@ def _read_table(unit: Unit) -> Iterator[Found]:
             name, caption, language = [*cells, "", ""][:3]
             path, captions = folder / name, ((language, caption),) if caption else ()
             try:
-                path_below(folder, name)  # the table may be anybody's, and what it names will be shown
+                path_below(folder, name)  # a foreign table's names will be shown
             except BadImage as error:
                 yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
             else:
@@ -245,32 +245,32 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
 
 
 def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
-    """Returns what stands in the further columns, as far as they have a name and hold something."""
+    """Returns the cells of further columns that have a name and are not empty."""
     named = zip(columns[len(first) :], cells[len(first) :])
     return {name.strip(): cell.strip() for name, cell in named if name.strip() and cell.strip()}
 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
-    """Yields the lines that hold something, and those that cannot be read."""
+    """Yields the lines that are not empty, and the lines that cannot be read."""
     problems: list[tuple[str, str]] = []
     part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
     for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
             yield line
-        for reason, place in problems:
-            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (unit.path, place))
+        for reason, location in problems:
+            yield Unreadable(location, f"{reason[0].upper()}{reason[1:]}.", (unit.path, location))
         problems.clear()
 
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
-    """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
+    """Yields items of the whole records; a loss between them is yielded at its place, with its number."""
     path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
-    found = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
-    for offset, serialized in itertools.chain(found, [(0, None)]):
-        for problem, place, count in lost:
-            yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
+    framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
+    for offset, serialized in itertools.chain(framed, [(0, None)]):
+        for problem, location, count in lost:
+            yield Unreadable(location, f"{count} x {problem}.", (path, location), count)
         lost.clear()
         if serialized is not None:
             yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
@@ -291,13 +291,13 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     texts, languages = strings("caption", "txt"), strings("language")
     captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
     name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
-    for one in fields_of(name):  # several items may share the image
-        own = [(language, text) for language, text in one.get("captions", captions)]
+    for described in fields_of(name):  # several items may share the image
+        own = [(language, text) for language, text in described.get("captions", captions)]
         if kind == IMAGES:
-            yield Item(one.get("name", name), path, offset, tuple(own), fields=one["fields"]), image
+            yield Item(described.get("name", name), path, offset, tuple(own), fields=described["fields"]), image
         else:
             for language, text in own:
-                yield Item(text, path, offset, language=language, fields=one["fields"]), text
+                yield Item(text, path, offset, language=language, fields=described["fields"]), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:
@@ -315,22 +315,22 @@ def key_of(kind: str, item: Item) -> tuple[str, str]:
 
 # The fields of a data set.
 
-# Beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image. Of items that share one each has a line,
-# with its own "name" and "captions": [[language, text], …].
+# Next to dataset.json: one line {"image_id": …, "fields": {name: text}} per image. Items that share an image have a
+# line each, with their own "name" and "captions": [[language, text], …].
 FIELDS = "fields.jsonl"
 
 
 def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
-    """Returns the file of fields of the data set that a file of records belongs to, None if it has none."""
+    """Returns the file of fields of the data set that a file of records belongs to, None without such a file."""
     path = as_path(record_file).parent.parent / FIELDS
     return path if path.is_file() else None
 
 
 def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
-    """Returns a function from an image's id to what a data set's file of fields, if it has one, says of its items.
+    """Returns a function from an image's id to its items' entries in a data set's file of fields, if that exists.
 
-    Each has "fields", and "name" and "captions" where several items share the image. Of several lines of one id and
-    name the last counts. Raises `UserError` for a line that is damaged.
+    Each has "fields", and "name" and "captions" where several items share the image. The last of several lines of one
+    id and name counts. Raises `UserError` for a line that is damaged.
     """
     if path is None:
         return lambda image_id: [{"fields": {}}]
@@ -347,8 +347,8 @@ def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[di
         database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _lines_of_fields(path, file))
 
     def fields_of(image_id: str) -> list[dict]:
-        found = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
-        return [json.loads(line) for (line,) in found] or [{"fields": {}}]
+        lines = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
+        return [json.loads(line) for (line,) in lines] or [{"fields": {}}]
 
     weakref.finalize(fields_of, database.close)
     return fields_of

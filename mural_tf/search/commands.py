@@ -53,8 +53,8 @@ def index(
     if calibrate and kind not in ("", IMAGES):
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
-        known = {} if names else described(folder)
-        names = names or known["sources"]
+        recorded = {} if names else described(folder)
+        names = names or recorded["sources"]
         vectors = list(filter(embed.is_embeddings, names))
         if vectors and len(names) > 1:
             raise UserError(f"{vectors[0]} holds vectors that `embed` made: give this folder alone.")
@@ -63,8 +63,8 @@ def index(
         if vectors:
             made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
         else:
-            model = model or (known["model"]["path"] if known else "")
-            kind, split = kind or known.get("kind", ""), split or known.get("split", "")
+            model = model or (recorded["model"]["path"] if recorded else "")
+            kind, split = kind or recorded.get("kind", ""), split or recorded.get("split", "")
             if not model:
                 raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
             collect.list_files(kind or IMAGES, names, split)
@@ -80,19 +80,19 @@ def index(
     return made
 
 
-def report(made: Index, place: str) -> None:
-    """Prints what an index holds and what the last change of it did."""
-    print(f"{made.count:,} {made.kind} in {place}, made by {made.model.describe()}.")
+def report(made: Index, folder: str) -> None:
+    """Prints the contents of an index and the effect of its last change."""
+    print(f"{made.count:,} {made.kind} in {folder}, made by {made.model.describe()}.")
     counts = made.counts
     words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
     if counts.changed or counts.pruned or counts.kept:
         print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
     if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {place}/{SKIPPED}.", file=sys.stderr)
+        print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
     if counts.deleted:
         print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
     if counts.gone:
-        print(f"{counts.gone:,} of them are in the sources no more; --prune takes them out.")
+        print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
 
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
@@ -122,8 +122,8 @@ def calibrate_index(
       pictures: in place of `sources`, where their vectors are known.
     """
     files = _captioned(sources)
-    found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
-    pictures = index_in_memory(embedder, found) if files else pictures
+    entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
+    pictures = index_in_memory(embedder, entries) if files else pictures
     made.weights = ranking.DEFAULT_WEIGHTS
     if made.captions is not None:
         made.weights = strangers.weigh_pictures(made, embedder)
@@ -132,7 +132,7 @@ def calibrate_index(
         chosen = strangers.choose_weights(asked, made.weights)
         if chosen is not None:
             made.weights, shares = chosen
-            asked = [one.weighted(made.weights) for one in asked]
+            asked = [stranger.weighted(made.weights) for stranger in asked]
             parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
             print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
     try:
@@ -143,8 +143,8 @@ def calibrate_index(
         changes.keep(folder, made.weights, confidence.to_bytes(made.confidence) if made.confidence else None)
         return
     changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
-    known = made.confidence
-    print(f"How sure answers are: learnt from {known.asked:,} captions of {known.pictures:,} pictures.")
+    learned = made.confidence
+    print(f"How sure answers are: learnt from {learned.asked:,} captions of {learned.pictures:,} pictures.")
 
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
@@ -174,15 +174,18 @@ def quickest(model: str):
 class LateModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
-    def __init__(self, made: Index, model: str = ""):
-        self._load = functools.cache(lambda: model_of(made, model))
+    def __init__(self, made: Index, model: str = "", by_pictures: bool = True):
+        self._load = functools.cache(lambda: model_of(made, model, by_pictures))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
 
-def model_of(made: Index, model: str = ""):
-    """Loads `model`, by default the one that made the index; raises `UserError` if it is not there or another one."""
+def model_of(made: Index, model: str = "", by_pictures: bool = True):
+    """Loads `model`, by default the model that made the index; see `Index.check_model`.
+
+    Raises `UserError` if it is not there or another model.
+    """
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
         raise UserError(
@@ -190,7 +193,7 @@ def model_of(made: Index, model: str = ""):
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
     embedder = load(quickest(model))
-    made.check_model(embedder)
+    made.check_model(embedder, by_pictures)
     return embedder
 
 
@@ -207,33 +210,33 @@ MANY = 5  # queries with right answers; of more a table is shown
 
 def recall_lines(answered: Sequence[Result]) -> list[str]:
     """Returns a line for each language of queries with right answers, and one for all: how many were found."""
-    languages = sorted({one.query.language for one in answered})
-    groups = {language: [one for one in answered if one.query.language == language] for language in languages}
+    languages = sorted({result.query.language for result in answered})
+    groups = {language: [result for result in answered if result.query.language == language] for language in languages}
     groups = groups if len(groups) == 1 else {**groups, "all": answered}
     lines = []
     for language, results in groups.items():
-        first = sum(one.first_right == 1 for one in results)
-        among = sum(one.first_right is not None for one in results)
-        most = max(len(one.hits) for one in results)
+        first = sum(result.first_right == 1 for result in results)
+        among = sum(result.first_right is not None for result in results)
+        most = max(len(result.hits) for result in results)
         of = f"of {len(results):,} queries"
         lines.append(f"{language or 'no language':12} right first {first:,}, among the {most} shown {among:,} {of}")
     return lines
 
 
-def show(opened: Index, found: Sequence[Result], html: str = "", json: str = "") -> None:
+def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
     """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
     notes = sys.stderr if json == "-" else sys.stdout
-    answered = [one for one in found if one.query.right]
-    shown = [one for one in found if len(answered) <= MANY or not one.query.right]
-    lines = [line for one in shown for line in to_lines(opened, one)]
+    answered = [result for result in results if result.query.right]
+    shown = [result for result in results if len(answered) <= MANY or not result.query.right]
+    lines = [line for result in shown for line in to_lines(opened, result)]
     if len(answered) > MANY:
         lines += recall_lines(answered)
-    print(to_json(opened, found) if json == "-" else "\n".join(lines))
+    print(to_json(opened, results) if json == "-" else "\n".join(lines))
     if json not in ("", "-"):
-        write_whole(json, to_json(opened, found) + "\n")
+        write_whole(json, to_json(opened, results) + "\n")
         print(f"Written: {json}", file=notes)
     if html:
-        write_gallery(html, opened, found)
+        write_gallery(html, opened, results)
         print(f"Written: {html}", file=notes)
 
 
@@ -249,21 +252,22 @@ def query(
     """Asks an index and shows the answers.
 
     Args:
-      model: workdir or export; by default the one that made the index, where it was. Ranking by words needs none.
+      model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
       asked: top, filters, rank, offset and sort, see `queries.search`.
     """
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)
     opened = load_index(index_folder)
-    return _answer(opened, LateModel(opened, model), queries, html, json, asked)
+    embedder = LateModel(opened, model, by_pictures=any(query.image for query in queries))
+    return _answer(opened, embedder, queries, html, json, asked)
 
 
 def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, asked: dict) -> list[Result]:
     check_filters(opened, asked.get("filters", ()))
-    found = search(opened, embedder, queries, **asked)
-    show(opened, found, html, json)
-    return found
+    results = search(opened, embedder, queries, **asked)
+    show(opened, results, html, json)
+    return results
 
 
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:

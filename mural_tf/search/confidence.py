@@ -4,13 +4,13 @@
 
 A cosine says little by itself, and letters that mean nothing have a closest picture, too. So sentences with known
 answers ask the index (`strangers.ask`), and a ridge-penalised logistic regression learns of a few numbers, `FEATURES`,
-when the first answer is right. Each sentence counts twice: as it was found, and as it were if the index had nothing
-that it names; whatever comes first then is wrong. So a hot dog is no answer to "a dog" because both words are in its
-name. Strings that mean nothing are among the wrong ones. What was found as a whole, an exact title or an article
-number, is sure. An answer that is less sure than nearly all right ones does not fit (`fits`).
+when the first answer is right. Each sentence counts twice: with its results, and with the results of an index without
+its answer, where every first answer is wrong. So a hot dog is not an answer to "a dog" because both words are in its
+name. Meaningless strings are among the wrong answers. A match as a whole, an exact title or an article number, is sure.
+An answer less sure than nearly all right answers does not fit (`fits`).
 
-An index with too few captions to learn from has a `NoiseLevel`, which knows no probability: nothing fits a sentence
-that finds no more, by no way, than strings that mean nothing.
+An index with too few captions to learn from has a `NoiseLevel`, which knows no probability: no item fits a
+sentence that finds no more, by any way, than meaningless strings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOISE = 0.25  # strings that mean nothing for each sentence
 PENALTY = 3.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
 LOST = 0.05  # share of the right answers that may be said not to fit
-CHANGED = 0.1  # share of an index that may change before it is not known any more
+CHANGED = 0.1  # share of an index that may change before its confidence is dropped
 STRINGS = 64  # that mean nothing, where there are too few captions to learn from
 NOISE_SHARES = {PICTURES: 0.75, TEXTS: 0.75, WORDS: 1.0}  # of them that find no more than a question nothing fits
 Estimate = "tuple[float | None, bool]"  # the probability that an answer is right, if it is known; nothing fits
@@ -60,10 +60,10 @@ class Confidence:
     weights: np.ndarray
     fits: float
 
-    def estimate(self, texts: Sequence[str], found: Sequence[Ranked]) -> list[Estimate]:
+    def estimate(self, texts: Sequence[str], ranked: Sequence[Ranked]) -> list[Estimate]:
         """Returns for each sentence the probability that its first answer is right, and whether nothing fits."""
-        odds = columns_of(measure(texts, found), self.center, self.scale) @ self.weights
-        sure = [1.0 if is_whole(one) else float(value) for one, value in zip(found, sigmoid(odds))]
+        odds = columns_of(measure(texts, ranked), self.center, self.scale) @ self.weights
+        sure = [1.0 if is_whole(answer) else float(value) for answer, value in zip(ranked, sigmoid(odds))]
         return [(value, value < self.fits) for value in sure]
 
 
@@ -74,37 +74,37 @@ class NoiseLevel:
     count: int
     levels: dict[str, float]
 
-    def estimate(self, texts: Sequence[str], found: Sequence[Ranked]) -> list[Estimate]:
+    def estimate(self, texts: Sequence[str], ranked: Sequence[Ranked]) -> list[Estimate]:
         """Returns for each sentence None, no probability, and whether nothing fits."""
-        return [(None, not is_whole(one) and self._is_noise(best_values(one))) for one in found]
+        return [(None, not is_whole(answer) and self._is_noise(best_values(answer))) for answer in ranked]
 
     def _is_noise(self, values: dict[str, float]) -> bool:
         return all(value <= self.levels.get(way, 0.0) for way, value in values.items())
 
 
-def best_values(found: Ranked) -> dict[str, float]:
+def best_values(ranked: Ranked) -> dict[str, float]:
     """Returns the best value in the list of each way that found anything."""
-    return {way: max(value for _, value in entries.values()) for way, entries in found.lists.items() if entries}
+    return {way: max(value for _, value in entries.values()) for way, entries in ranked.lists.items() if entries}
 
 
 def measure_noise(index, embedder) -> NoiseLevel:
     """Asks an index with strings that mean nothing: its captions, or texts of any model, in disorder."""
     captions = list(itertools.islice((text for item in index.table for _, text in item.captions), MOST_PICTURES))
     noise = noise_like(captions or PROBES[:-1], STRINGS)
-    best = [best_values(found) for found in ask(index, embedder, noise)]
+    best = [best_values(ranked) for ranked in ask(index, embedder, noise)]
     levels = {}
     for way, share in NOISE_SHARES.items():
-        if values := [one[way] for one in best if way in one]:
+        if values := [values_of[way] for values_of in best if way in values_of]:
             levels[way] = float(np.quantile(values, share))
     return NoiseLevel(len(index), levels)
 
 
-def is_whole(found: Ranked) -> bool:
+def is_whole(ranked: Ranked) -> bool:
     """Whether a caption, the name or a value of the first answer is the whole sentence."""
-    return len(found.rows) > 0 and int(found.rows[0]) in found.whole
+    return len(ranked.rows) > 0 and int(ranked.rows[0]) in ranked.whole
 
 
-def measure(texts: Sequence[str], found: Sequence[Ranked]) -> np.ndarray:
+def measure(texts: Sequence[str], ranked: Sequence[Ranked]) -> np.ndarray:
     """Returns `FEATURES` of each sentence, float64 [Q, F].
 
     value, lead: of the first answer its value in the list of a way, 0 where it is not there, and how much it exceeds
@@ -112,11 +112,11 @@ def measure(texts: Sequence[str], found: Sequence[Ranked]) -> np.ndarray:
     lists it is the first. characters, words: logarithms of how many the sentence has.
     """
     rows = []
-    for text, one in zip(texts, found):
-        first = int(one.rows[0]) if len(one.rows) else None
+    for text, answer in zip(texts, ranked):
+        first = int(answer.rows[0]) if len(answer.rows) else None
         measured, firsts = [], 0
         for way in WAYS:
-            entries = one.lists.get(way, {})
+            entries = answer.lists.get(way, {})
             rank, value = entries.get(first, (0, 0.0))
             others = [other for row, (_, other) in entries.items() if row != first][: 9 if way == PICTURES else 1]
             measured += [value, value - sum(others) / max(1, len(others))]
@@ -163,8 +163,8 @@ def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
     Raises:
       UserError: too few sentences, or too few right answers.
     """
-    texts = [one.text for one in asked]
-    pictures = len({one.picture for one in asked})
+    texts = [x.text for x in asked]
+    pictures = len({x.picture for x in asked})
     if len(texts) < LEAST_ASKED or pictures < LEAST_PICTURES:
         raise UserError(
             f"{len(texts):,} captions of {pictures:,} pictures are too few: at least {LEAST_ASKED} of {LEAST_PICTURES} "
@@ -172,19 +172,19 @@ def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
         )
     noise = noise_like(texts, round(NOISE * len(texts)))
     answers = ask(index, embedder, noise)
-    right = [one.is_right for one in asked]
+    right = [x.is_right for x in asked]
     if sum(right) < LEAST_RIGHT:
         raise UserError(
             f"{sum(right):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."
         )
-    found = [one.ranked for one in asked] + answers + [one.without_its_picture(index.weights) for one in asked]
-    texts = texts + noise + [one.text for one in asked]
-    measured, labels = measure(texts, found), np.zeros(len(texts))
+    ranked = [x.ranked for x in asked] + answers + [x.without_its_picture(index.weights) for x in asked]
+    texts = texts + noise + [x.text for x in asked]
+    measured, labels = measure(texts, ranked), np.zeros(len(texts))
     labels[: len(right)] = right
-    kept = np.array([not is_whole(one) for one in found])  # these are sure anyway
+    kept = np.array([not is_whole(x) for x in ranked])  # these are sure anyway
     measured, labels = measured[kept], labels[kept]
     center, scale = measured.mean(axis=0), measured.std(axis=0)
-    scale[scale < 1e-6] = 1e9  # nothing can be learnt of what is always the same
+    scale[scale < 1e-6] = 1e9  # a constant feature teaches nothing
     columns = columns_of(measured, center, scale)
     weights = fit_logistic(columns, labels, PENALTY)
     fits = float(np.quantile(sigmoid(columns[labels > 0] @ weights), LOST))
@@ -204,9 +204,9 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
     """Returns `count` strings that mean nothing: texts with their own letters in disorder, spaces where they were."""
     random = np.random.default_rng(0)
     made = []
-    for place in random.integers(len(texts), size=count):
-        drawn = iter(random.permutation([letter for letter in texts[place].lower() if not letter.isspace()]))
-        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in texts[place].lower()))
+    for number in random.integers(len(texts), size=count):
+        drawn = iter(random.permutation([letter for letter in texts[number].lower() if not letter.isspace()]))
+        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in texts[number].lower()))
     return made
 
 
@@ -230,8 +230,8 @@ def from_bytes(data: bytes, count: int) -> Confidence | NoiseLevel | None:
         if "levels" not in values:
             arrays = {name: np.array(values[name], np.float64) for name in ("center", "scale", "weights")}
         levels = {} if arrays else {way: float(level) for way, level in values["levels"].items()}
-        found = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(values["count"], levels)
-        same_size = abs(count - found.count) <= CHANGED * found.count
+        stored = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(values["count"], levels)
+        same_size = abs(count - stored.count) <= CHANGED * stored.count
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"How sure answers are is damaged ({error}): make the index again.") from None
-    return found if same_size and (not arrays or arrays["weights"].shape == (1 + len(FEATURES),)) else None
+    return stored if same_size and (not arrays or arrays["weights"].shape == (1 + len(FEATURES),)) else None

@@ -3,7 +3,7 @@
 Its tables are to be asked by others, too:
 
     items            a row each, in the order of `id`, which is never used again
-    vectors          of an item: float16 or float32 [D], as bytes; an item without a picture has none
+    vectors          of an item: float16 or float32 [D], as bytes; an item without a picture has no vector
     texts            captions, in the order of their items; caption_vectors: float16 [D], as bytes
     fields           a name and a value each
     deleted          keys that were taken out by hand, and the digests of their rows: see `index.sync`
@@ -59,7 +59,7 @@ RECOUNTED = 0.01  # share of the items that may change before trigrams are count
 
 
 def check_place(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder that is no index."""
+    """Raises `UserError` for a folder that is not an index."""
     path = folder / NAME
     if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
         return
@@ -73,7 +73,7 @@ def check_place(folder: pathlib.Path) -> None:
 
 
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
-    """Opens the database of an index, and makes it where there is none. Raises `sqlite3.Error`."""
+    """Opens the database of an index, and makes a missing database. Raises `sqlite3.Error`."""
     database = connect(path, new=True)
     if not database.execute("PRAGMA user_version").fetchone()[0]:
         if sqlite3.sqlite_version_info < (3, 34):
@@ -86,7 +86,7 @@ def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
 def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
     """Everything that is changed in the block appears at once, or not at all.
 
-    `published`: those who have the index open are to open it again. Matrices made before do not count afterwards.
+    `published`: processes that have the index open must open it again. Matrices made before do not count afterwards.
     """
     database.execute("BEGIN IMMEDIATE")
     try:
@@ -101,7 +101,7 @@ def transaction(database: sqlite3.Connection, published: bool = False) -> Iterat
 
 
 def publish(database: sqlite3.Connection, **values) -> None:
-    """Writes into `meta` what is known of the whole; those who have the index open are to open it again."""
+    """Writes values of the whole index into `meta`; processes that have the index open must open it again."""
     state = meta_of(database).get("state", "")
     keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
 
@@ -126,7 +126,7 @@ def keep(database: sqlite3.Connection, **values) -> None:
 def put(
     database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
 ) -> None:
-    """Adds an item with its vector and those of its captions, if these are known."""
+    """Adds an item with its vector and its captions' vectors, if these are known."""
     values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
     columns = f"(NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
     number = database.execute(f"INSERT INTO items VALUES {columns}", values).lastrowid
@@ -152,8 +152,8 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         for number, _, item in read_items(database.execute, block):
             said = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
             database.executemany(said, _documents(number, item, texts[number]))
-        of_texts = f"(SELECT id FROM texts WHERE item {AMONG})"
-        database.execute(f"DELETE FROM caption_vectors WHERE text IN {of_texts}", (block,))
+        texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
+        database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table, column in (("texts", "item"), ("fields", "item"), ("vectors", "item"), ("items", "id")):
             database.execute(f"DELETE FROM {table} WHERE {column} {AMONG}", (block,))
 
@@ -166,9 +166,9 @@ def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int,
     values = [value for value in item.fields.values() if "://" not in value]
     files = [item.name, *([item.path] if item.offset < 0 else [])]
     names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
-    found = [(2 * number + 1, words.document([*filter(None, names), *values]))]
-    found += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
-    return [(place, utf8(document)) for place, document in found]
+    documents = [(2 * number + 1, words.document([*filter(None, names), *values]))]
+    documents += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
+    return [(rowid, utf8(document)) for rowid, document in documents]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

@@ -8,9 +8,9 @@ A folder of embeddings, complete when it has `embeddings.json`:
     part-00000-of-00012.parquet  items and their vectors
     skipped.tsv                  reason[TAB]place of what could not be read; only if something could not
 
-The sources' files are cut into shards beforehand, so that the number of workers does not change what is in one. While
-it runs, everything lies in a hidden folder beside the output; the same command again makes the shards that are missing.
-An item that comes again in its shard is left out; `search index` leaves out those that come again in another.
+The sources' files are cut into shards beforehand, so that the number of workers does not change a shard. While it runs,
+everything lies in a hidden folder next to the output; the same command again makes the missing shards. An item that
+comes again in its shard is left out; `search index` leaves out repetitions in other shards.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Settings:
       shard_items: in a shard, about; it is what a killed run loses of each worker.
       workers: processes of this machine; 0 works in the calling process.
       beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
-      max_skipped_fraction: of what was read; above it the work stops.
+      max_skipped_fraction: of the items that were read; above it the work stops.
     """
 
     kind: str = IMAGES
@@ -120,9 +120,9 @@ def embed(
 
     Raises:
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
-        something else beside it, or a full disk.
+        something else next to it, or a full disk.
     """
-    engine = Engine(settings.workers, settings.beam)  # raises for flags that are none
+    engine = Engine(settings.workers, settings.beam)  # raises for unknown flags
     here = local_model(model)
     if not here.is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
@@ -179,7 +179,7 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     """Returns what embeds a shard; called once in every worker.
 
     Raises:
-      UserError: the model cannot be loaded, or is another one than that of the finished shards.
+      UserError: the model cannot be loaded, or differs from the finished shards' model.
     """
     with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
@@ -238,9 +238,9 @@ def _encode(
 ) -> tuple[list[Item], np.ndarray]:
     """Returns the items of a block that can be used and were not seen before, and their vectors [N, D]."""
     read: list[changes.Entry] = []
-    for found in block:
-        key = changes.key_of(settings.kind, found)
-        entry = changes.read_entry(settings.kind, found)
+    for collected in block:
+        key = changes.key_of(settings.kind, collected)
+        entry = changes.read_entry(settings.kind, collected)
         if key in seen:
             tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry.item.name)
         elif isinstance(entry, Unreadable):
@@ -252,10 +252,10 @@ def _encode(
         return [], np.zeros((0, 0))
     vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
     unread = np.setdiff1d(np.arange(len(read)), kept)
-    for entry in (changes.unreadable(settings.kind, read[place].item) for place in unread):
+    for entry in (changes.unreadable(settings.kind, read[number].item) for number in unread):
         tally.skip(entry.kind, entry.name)
     tally.written += len(kept)
-    return [read[place].item for place in kept], vectors
+    return [read[number].item for number in kept], vectors
 
 
 # The end.
@@ -282,19 +282,19 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
 
 
 def describe(output: pathlib.Path) -> str:
-    """Returns what a folder of embeddings holds and what was skipped, in lines to print."""
-    found = read_json(output / DESCRIPTION)
+    """Returns lines on the contents of a folder of embeddings and on skipped items."""
+    about = read_json(output / DESCRIPTION)
     lines = [
-        f"{found['count']:,} {found['kind']} in {output}: {found['dtype']} [N, {found['embedding_size']}], made by "
-        f"{found['made_by']['path']} [{found['made_by']['identity']}]"
+        f"{about['count']:,} {about['kind']} in {output}: {about['dtype']} [N, {about['embedding_size']}], made by "
+        f"{about['made_by']['path']} [{about['made_by']['identity']}]"
     ]
     for word in ("skipped", "left_out"):
-        for kind, entry in sorted(found[word].items(), key=lambda item: -item[1]["count"]):
+        for kind, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
             lines.append(f"{word.replace('_', ' ')} {entry['count']} x {kind}, first at {entry['first']}")
     return "\n".join(lines)
 
 
-# Rows of Parquet, and what an index makes of them.
+# Rows of Parquet, and items of an index.
 
 
 def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
@@ -317,12 +317,12 @@ def made_by(path: str | os.PathLike) -> Fingerprint:
 def to_row(item: Item) -> dict[str, object]:
     """Returns the columns of an item."""
     texts = {name: getattr(item, name).encode("utf-8", "backslashreplace").decode() for name in ("name", "language")}
-    known = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
-    return {**texts, **known, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
+    values = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
+    return {**texts, **values, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
 
 
 def to_item(row: dict[str, object]) -> Item:
-    """Returns the item of a row's columns; those that another program left out are empty."""
+    """Returns the item of a row's columns; columns that another program left out are empty."""
     captions = tuple((language, text) for language, text in json.loads(row.get("captions") or "[]"))
     path = (row.get("path") or b"").decode("utf-8", "surrogatepass")
     offset, language = row.get("offset"), row.get("language") or ""
@@ -348,7 +348,7 @@ def is_embeddings(folder: str | os.PathLike) -> bool:
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
     """Returns the model of a folder of vectors, what `index.sync` is to know, and the items with their vectors.
 
-    Raises `UserError` if there are none, or, later, for a file that is damaged.
+    Raises `UserError` if there are no files, or, later, for a file that is damaged.
     """
     files = vector_files(folder)
     if not files:
@@ -357,8 +357,8 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
     model = made_by(files[0])
     for path in files[1:]:
         made_by(path).check(model, str(path))
-    known = {name: about[name] for name in ("kind", "split", "dtype")}
-    return model, {**known, "sources": [collect.absolute(folder)]}, _items(files)
+    settings = {name: about[name] for name in ("kind", "split", "dtype")}
+    return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
 
 
 def _items(files: Sequence) -> Iterator[Found]:
@@ -367,5 +367,5 @@ def _items(files: Sequence) -> Iterator[Found]:
             try:
                 items = [to_item(row) for row in rows]
             except (ValueError, TypeError, AttributeError) as error:
-                raise UserError(f"{path} holds columns that are not those of `embed` ({error}).") from None
+                raise UserError(f"{path} holds columns that `embed` does not write ({error}).") from None
             yield from zip(items, vectors)

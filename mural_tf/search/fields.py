@@ -2,7 +2,7 @@
 
 A table has twenty columns and more, and most of them tell a customer nothing: flags, numbers of rows, the title again,
 whole descriptions. A card shows what tells products apart; a filter has few values, or a range of numbers or dates.
-Whoever makes the index may name the fields instead.
+The maker of the index may name the fields instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
 
 
 class Fields(NamedTuple):
-    """Names of fields in the order of the table: those on a card, and those that are offered as filters."""
+    """Names of fields in the order of the table: fields on a card, and fields that are offered as filters."""
 
     card: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     """Chooses the fields of a table's items that are shown.
 
     A field is not shown if it is nearly constant, long, an id or an address, repeats the caption, or is a flag (which
-    may be a filter). Of the others a card has prices and words that items share (brand, colour) before numbers (stock,
-    weight) and texts, and among these the fields in which two items most probably differ.
+    may be a filter). Among the others a card has prices and words that items share (brand, colour) before numbers
+    (stock, weight) and texts, and among these the fields in which two items most probably differ.
 
     Args:
       table: the items; at most `LOOKED_AT` are read.
@@ -73,10 +73,10 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
 def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
     """Raises `UserError` for a name in `wanted` that no item of the table has as a field."""
-    known = _columns(table)[0]
-    unknown = [name for name in wanted or () if name not in known]
+    columns = _columns(table)[0]
+    unknown = [name for name in wanted or () if name not in columns]
     if unknown:
-        there_are = f"the fields are {', '.join(known)}" if known else "no item has fields"
+        there_are = f"the fields are {', '.join(columns)}" if columns else "no item has fields"
         raise UserError(f"--fields={unknown[0]}: no item has this field; {there_are}.")
 
 

@@ -10,10 +10,10 @@ The folder of an index:
 
     index.sqlite   everything: see database.py
     vectors.npy    float32 or float16 [N, D], L2-normalised: the vectors of the items as a matrix
-    captions.npy   float16 [T, D]: those of the captions
-    skipped.tsv    name[TAB]reason of what could not be read
+    captions.npy   float16 [T, D]: the captions' vectors
+    skipped.tsv    name[TAB]reason of items that could not be read
 
-The matrices are caches of the database: whoever opens the index makes them again where the database is newer.
+The matrices are caches of the database: they are made again when the database is newer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Index:
       created: when it was made or updated, "" in memory.
       counts: what the change that has just been made did, or None.
       confidence: a `Confidence` or a `NoiseLevel`, or None: nothing is known about how sure answers are.
-      product: the field whose value the pictures of one product share, "" if there is none.
+      product: the field whose value the pictures of one product share, or "".
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
       captions: the `ranking.Captions`, or None: nothing is found by them. weights: of the ways in one ranking.
@@ -108,10 +108,10 @@ class Index:
 
         Args:
           model: what `mural_tf.load` takes, or an `Embedder`.
-          sources: folders, globs, TFRecords or tables, see `collect.find`; by default those that it was made of.
+          sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
           kind: "images" or "texts". split: of data sets, "" for all.
           dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
-          prune: take out what the sources hold no more.
+          prune: remove items that are no longer in the sources.
           batch_size: images per call of the model.
           fields: names of the fields to show; None: as before, or chosen.
 
@@ -119,26 +119,26 @@ class Index:
           UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
             can be read, or what `sync` raises it for.
         """
-        from mural_tf.search import changes, collect  # only now: whoever searches need not read them
+        from mural_tf.search import changes, collect  # only now: a search does not need them
 
-        known = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
-        if not sources and not known:
-            raise UserError(f"{folder} is no index yet: name folders, globs, TFRecords or tables of paths.")
-        before = {name: known.get(name, default) for name, default in DEFAULTS.items()}
+        recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
+        if not sources and not recorded:
+            raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
+        before = {name: recorded.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
         asked = {name: value or before[name] for name, value in given.items()}
-        changes.check_asked(folder, known, asked)
+        changes.check_asked(folder, recorded, asked)
         if asked["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {asked['dtype']!r}; known: {', '.join(DTYPES)}.")
         names = asked["sources"] if not sources else list(map(str, sources))
-        found = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
+        entries = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             from mural_tf.loading import load
 
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, found, prune, **asked, **about)
+        return sync(folder, model, entries, prune, **asked, **about)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -149,7 +149,7 @@ class Index:
         return len(self)
 
     def is_current(self) -> bool:
-        """Tells whether the index in its folder is still what was opened."""
+        """Whether the index in its folder is still the opened state."""
         if self._file is None:
             return True
         path, state = self._file
@@ -167,11 +167,11 @@ class Index:
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
         """Returns `ItemTable.facets` of what passes filters; of each field by the filters of the others."""
-        found = self.table.facets(self.rows(filters))
-        for name in {one.name for one in filters}:
-            others = self.table.facets(self.rows([one for one in filters if one.name != name]))
-            found.update({name: others[name]} if name in others else {})
-        return found
+        facets = self.table.facets(self.rows(filters))
+        for name in {filter_.name for filter_ in filters}:
+            others = self.table.facets(self.rows([filter_ for filter_ in filters if filter_.name != name]))
+            facets.update({name: others[name]} if name in others else {})
+        return facets
 
     @typing.overload
     def search(self, question: str, k: int = 10, where: Where = (), among: None = None) -> tuple[Hit, ...]: ...
@@ -194,7 +194,7 @@ class Index:
           among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
-          Of a sentence `queries.Hit`s, with rank, score, name and row. Of vectors float32 scores (dot products)
+          For a sentence `queries.Hit`s, with rank, score, name and row. For vectors float32 scores (dot products)
           [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
 
         Raises:
@@ -226,14 +226,14 @@ class Index:
         path = self.model.path
         if not path or not model_place(path).is_dir():
             raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
-        found = load(quickest(path))
-        self.check_model(found)
-        return found
+        loaded = load(quickest(path))
+        self.check_model(loaded, by_pictures=False)
+        return loaded
 
     @property
     def _named(self) -> str:
-        place = self._file[0].parent / VECTORS if self._file else "The index"
-        return f"{place} is damaged: delete this file, it is made again"
+        matrix = self._file[0].parent / VECTORS if self._file else "The index"
+        return f"{matrix} is damaged: delete this file, it is made again"
 
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
@@ -251,11 +251,15 @@ class Index:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
         return read_image(self.describe(row))
 
-    def check_model(self, embedder: Embedder) -> None:
-        """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
-        of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
-        texts = len(TEXTS) if of_pictures else 0  # any text tower may ask these
-        self.model.check(take_fingerprint(embedder), "The index", texts)
+    def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
+        """Raises `UserError` if the vectors of `embedder` cannot be compared with the vectors of the index.
+
+        Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
+        """
+        if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
+            pictures_alone = self.kind == IMAGES and self.captions is None and self.confidence is None
+            texts = len(TEXTS) if pictures_alone else 0  # any text tower may ask these
+            self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(
@@ -276,14 +280,14 @@ def exact(
     if among is None:
         scores, rows = top_k.top_k(vectors, embeddings, k)
         return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
-    found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
+    best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
     for begin in range(0, len(embeddings), _BLOCK):
         rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
         if len(rows):
-            scores, places = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            found.append((scores, rows[np.minimum(places, len(rows) - 1)]))
+            scores, columns = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
+            best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
             release_pages(embeddings)
-    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
@@ -294,7 +298,7 @@ def exact(
 def load_index(folder: str | os.PathLike) -> Index:
     """Opens the index in a folder; vectors and items are read as they are needed.
 
-    Raises `UserError` if there is none, it is damaged, busy, made by another version or may not be read.
+    Raises `UserError` if it is missing, damaged, busy, made by another version or may not be read.
     """
     folder = local_copy(folder)
     database.check_place(folder)
@@ -362,7 +366,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     return index
 
 
-CHECKED = 2**16  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
+CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**12  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
@@ -393,8 +397,8 @@ def _matrix(
             if not _write_matrix(partial, blocks, len(ids), state):
                 return None
         return np.load(path, mmap_mode="r")
-    found = list(blocks)
-    return np.concatenate(found) if sum(map(len, found)) == len(ids) else None
+    parts = list(blocks)
+    return np.concatenate(parts) if sum(map(len, parts)) == len(ids) else None
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
@@ -412,21 +416,21 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 
 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
-    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items that have none.
+    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items without a vector.
 
-    Ends where a caption has none. Raises `UserError` for vectors of another length than 1.
+    Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
     """
     what = f"The index is damaged ({database.NAME}): make it again"
     pairs = table.vectors(of_captions)
-    known = next(pairs, None)
+    pair = next(pairs, None)
     for begin in range(0, len(ids), TOGETHER):
         rows, vectors = [], []
         block = ids[begin : begin + TOGETHER].tolist()
-        for place, number in enumerate(block):
-            if known is not None and known[0] == number:
-                rows.append(place)
-                vectors.append(known[1])
-                known = next(pairs, None)
+        for index, number in enumerate(block):
+            if pair is not None and pair[0] == number:
+                rows.append(index)
+                vectors.append(pair[1])
+                pair = next(pairs, None)
         if of_captions and len(rows) < len(block):
             return
         joined = b"".join(vectors)
@@ -463,9 +467,9 @@ def sync(
 ) -> Index:
     """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
 
-    A killed process has made all blocks of items but the last; the same call again goes on with what is not there.
+    A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
-    from mural_tf.search import changes  # only now: whoever searches need not read it
+    from mural_tf.search import changes  # only now: a search does not need it
 
     counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)
@@ -477,7 +481,7 @@ def sync(
 
 def index_in_memory(
     embedder,
-    found: Iterable[tuple[Item, object]],
+    entries: Iterable[tuple[Item, object]],
     kind: str = IMAGES,
     batch_size: int = 64,
     progress: bool | None = None,
@@ -491,7 +495,7 @@ def index_in_memory(
     opened = database.make()
     changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
     database.keep(opened, kind=kind, dtype="float32", sources=[])
-    counts = changes.bring(opened, embedder, found, kind=kind, batch_size=batch_size, progress=bool(progress))
+    counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
     made = _opened(ItemTable(opened))

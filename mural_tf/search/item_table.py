@@ -1,7 +1,7 @@
 """The items of an index, as questions ask for them: by rows, fields and words, from the database of the index.
 
 What the database holds, and how it is changed, says database.py. An index of millions of items opens at once and reads
-only what is asked for.
+only the requested rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEW = 50  # values of a field that are offered; one of more is taken for a text 
 FEW_NUMBERS = 8  # different numbers that are offered one by one
 MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
-# Of a row of `words`: the item it is of, and the language of the caption, NULL for what is none.
+# A row of `words`: its item, and its caption's language, NULL for names and fields.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
 LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
 AMONG = "IN (SELECT value FROM json_each(?))"
@@ -41,25 +41,25 @@ def utf8(text: str) -> bytes:
 
 
 def _shown(hidden: Collection[str]) -> str:
-    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for what is none."""
+    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
     return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
-    """Opens a database, ":memory:" one in memory; `new`: an empty file where there is none. Raises `sqlite3.Error`.
+    """Opens a database, ":memory:" one in memory; `new`: makes a missing file. Raises `sqlite3.Error`.
 
     A folder that may not be written, as a container mounts it, is read without the log.
     """
     if path == ":memory:":
-        place = path
+        address = path
     else:
         path = pathlib.Path(path).absolute()
         mode = "mode=rwc" if new else "mode=rw"
         if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-        place = f"{path.as_uri()}?{mode}"
+        address = f"{path.as_uri()}?{mode}"
     options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
-    database = sqlite3.connect(place, **options)
+    database = sqlite3.connect(address, **options)
     database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
     database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
     return database
@@ -97,20 +97,20 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
     Raises `Damaged` for values of other types than the schema's.
     """
     captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
-    of_items, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {of_items} id", given):
+    condition, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
+    for number, language, text in ask(f"SELECT item, language, text FROM texts {condition} id", given):
         captions[number].append((_text(language), _text(text)))
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {of_items} rowid", given):
+    for number, name, value in ask(f"SELECT item, name, value FROM fields {condition} rowid", given):
         fields[number][_text(name)] = _text(value)
-    found = []
+    items = []
     columns = "id, key, name, path, language, content, digest, offset"
     for number, key, *texts, offset in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", given):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
         own = tuple(captions[number]), language, fields[number], content, digest
-        found.append((number, key, Item(name, path, offset, *own)))
-    return found
+        items.append((number, key, Item(name, path, offset, *own)))
+    return items
 
 
 def _text(value: object) -> str:
@@ -156,7 +156,7 @@ class ItemTable:
         """Returns the ids of a table, int64 [N] rising."""
         count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
-            raise problem(self._path, Damaged("ids are no numbers"))
+            raise problem(self._path, Damaged("ids are not numbers"))
         return (
             np.arange(1, count + 1)
             if count == last
@@ -164,12 +164,12 @@ class ItemTable:
         )
 
     def is_current(self) -> bool:
-        """Tells whether what was opened is still the last state that was published."""
+        """Whether the opened state is still the last published state."""
         try:
-            found = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
+            published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
             return True  # it is being changed, or cannot be read: what was opened can
-        return not found or json.loads(found[0]) == self.meta.get("published")
+        return not published or json.loads(published[0]) == self.meta.get("published")
 
     def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
         try:
@@ -186,10 +186,10 @@ class ItemTable:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
 
-    def _column(self, found: Iterable[tuple]) -> np.ndarray:
+    def _column(self, rows: Iterable[tuple]) -> np.ndarray:
         """Returns numbers, int64 [K]."""
         try:
-            return np.fromiter((value for (value,) in found), np.int64)
+            return np.fromiter((value for (value,) in rows), np.int64)
         except (TypeError, OverflowError, ValueError) as error:
             raise error if isinstance(error, UserError) else problem(self._path, error) from None
 
@@ -209,12 +209,12 @@ class ItemTable:
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
-            found = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
+            items = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
         except Damaged as error:
             raise problem(self._path, error) from None
-        if len(found) != len(ids):
-            raise problem(self._path, Damaged(f"{len(found)} of {len(ids)} items are there"))
-        return found
+        if len(items) != len(ids):
+            raise problem(self._path, Damaged(f"{len(items)} of {len(ids)} items are there"))
+        return items
 
     def names(self) -> Iterator[str]:
         """Yields what is shown of each row."""
@@ -225,8 +225,8 @@ class ItemTable:
 
     def name(self, row: int) -> str:
         """Returns what is shown of a row."""
-        found = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._named(*found[0] if found else (None,))
+        rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
+        return self._named(*rows[0] if rows else (None,))
 
     def _named(self, name: object) -> str:
         if not isinstance(name, str):
@@ -234,7 +234,7 @@ class ItemTable:
         return name
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, int64 [K]; ids that are no item's are left out."""
+        """Returns the rows of ids, int64 [K]; ids without an item are left out."""
         ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
         return np.searchsorted(self.ids, ids)
 
@@ -246,29 +246,29 @@ class ItemTable:
         wanted = collections.defaultdict(list)
         for name, value, operator in filters:
             wanted[name, operator].append(value)
-        found = []
+        row_sets = []
         for (name, operator), values in wanted.items():
             if operator != "=":
                 rows, amounts = self.amounts(name)
-                found += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
+                row_sets += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
                 continue
             texts = ", ".join([TEXT] * len(values))
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
             items = self._column(self._ask(question, [utf8(name), *map(utf8, values)]))
-            found.append(np.sort(self.rows_of(items)))
-        return functools.reduce(np.intersect1d, found) if found else np.arange(len(self))
+            row_sets.append(np.sort(self.rows_of(items)))
+        return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
-        found = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
-        numbers = {value: amount(str(value)) for value in {value for _, value in found}}  # few are different
-        known = [(item, numbers[value]) for item, value in found if numbers[value] is not None]
-        items = self._column((item,) for item, _ in known)
-        amounts = np.array([number for _, number in known], np.float64)[np.isin(items, self.ids)]
+        pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
+        numbers = {value: amount(str(value)) for value in {value for _, value in pairs}}  # few are different
+        measured = [(item, numbers[value]) for item, value in pairs if numbers[value] is not None]
+        items = self._column((item,) for item, _ in measured)
+        amounts = np.array([number for _, number in measured], np.float64)[np.isin(items, self.ids)]
         return self.rows_of(items), amounts
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns what the fields of rows, None for all, are: {"values": {value: count}} of few, frequent ones first.
+        """Returns the fields' contents in rows, None for all: {"values": {value: count}} of few, by frequency.
 
         Of many numbers or dates {"least": text, "most": text}, of many words {}.
         """
@@ -309,8 +309,8 @@ class ItemTable:
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
 
     def _owners(self, question: str, values: Sequence) -> np.ndarray:
-        found = [row for row in self._ask(question, values) if row[0] is not None]
-        return np.unique(self.rows_of(self._column(found)))
+        owners = [row for row in self._ask(question, values) if row[0] is not None]
+        return np.unique(self.rows_of(self._column(owners)))
 
     def by_words(
         self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
@@ -324,32 +324,32 @@ class ItemTable:
           hidden: languages whose captions are not searched; names and fields then are not, either.
 
         Returns:
-          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
-          usual length that holds all trigrams of the question. Shares below a quarter of the best are left out.
+          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: their BM25, relative to a text of usual
+          length with all trigrams of the question. Shares below a quarter of the best are left out.
         """
         asked = words.grams(text)
         if not asked:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self._texts) + len(self)
         held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        of_terms = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
-        counts = np.clip([of_terms.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
+        count_of = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
+        counts = np.clip([count_of.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
-        found: dict[int, float] = {}
+        share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
         values = " OR ".join(map(words.quoted, asked)), *hidden
         for item, score in self._each(f"{question} ORDER BY rank", values):
             row = int(np.searchsorted(self.ids, item or 0))
             if row == len(self) or self.ids[row] != item:
                 continue
-            if row not in found and (allowed is None or allowed[row]):
-                found[row] = min(1.0, score / ideal)
-                if len(found) == count or found[row] < next(iter(found.values())) / 4:
+            if row not in share_of and (allowed is None or allowed[row]):
+                share_of[row] = min(1.0, score / ideal)
+                if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
                     break
-        found = {row: share for row, share in found.items() if share >= max(found.values()) / 4}
-        return np.array(list(found), np.int64), np.array(list(found.values()))
+        share_of = {row: share for row, share in share_of.items() if share >= max(share_of.values()) / 4}
+        return np.array(list(share_of), np.int64), np.array(list(share_of.values()))
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""
@@ -357,19 +357,19 @@ class ItemTable:
 
     def captions_by_language(self) -> dict[str, np.ndarray]:
         """Returns the numbers of the captions in each language, int64 [K] rising."""
-        found = collections.defaultdict(list)
+        by_language = collections.defaultdict(list)
         for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
-            found[language].append(number)
-        return {language: np.array(numbers, np.int64) for language, numbers in found.items()}
+            by_language[language].append(number)
+        return {language: np.array(numbers, np.int64) for language, numbers in by_language.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
-        """Returns up to `count` different captions of each language, always the same ones."""
-        found = collections.defaultdict(list)
+        """Returns up to `count` different captions of each language, always the same captions."""
+        by_language = collections.defaultdict(list)
         shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
         texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
         for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
-            found[language].append(text)
-        return dict(found)
+            by_language[language].append(text)
+        return dict(by_language)
 
     def without_pictures(self) -> np.ndarray:
         """Returns the rows, int64 [K] rising, of items that name no file of a picture."""

@@ -19,10 +19,10 @@ class Item:
 
     `name`: what is shown, a path, an image id or the text itself. `path`: the file of the image, absolute, "" for a
     text without one. `offset`: where its record begins in the TFRecord file `path`; -1 if the file is the image.
-    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "". `fields`: what else is known, a
-    product's brand or price. `content`: of an image, 16 hexadecimal digits that stand for its bytes, "" if not known.
-    `digest`: stands for the row of a table that the item came from; such an item is known by its name. In an index of
-    images an item without `path` has no picture: captions and words find it.
+    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "". `fields`: further values, such as a
+    product's brand or price. `content`: of an image, 16 hexadecimal digits of a hash of its bytes, "" if not known.
+    `digest`: a hash of the item's row in a table; such an item is known by its name. In an index of images an item
+    without `path` has no picture: captions and words find it.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Item:
 
     @property
     def has_image(self) -> bool:
-        """Whether there is an image to show: itself, or the one that a text describes."""
+        """Whether there is an image to show: itself, or the image that a text describes."""
         return bool(self.path)
 
     def caption(self, language: str = "en") -> tuple[str, str]:
@@ -63,13 +63,13 @@ LONGEST_FILTER = 500  # characters
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
-    """Returns the filters that "name=value" and "name<20" stand for; raises `UserError` for anything else."""
+    """Parses filters such as "name=value" and "name<20"; raises `UserError` for anything else."""
     filters = []
     for text in texts:
         if len(text) > LONGEST_FILTER:
             raise UserError(f"A filter has {len(text):,} characters; at most {LONGEST_FILTER} are read.")
-        found = FILTER.fullmatch(text)
-        name, operator, value = (part.strip() for part in found.groups()) if found else ("", "", "")
+        match = FILTER.fullmatch(text)
+        name, operator, value = (part.strip() for part in match.groups()) if match else ("", "", "")
         if not name:
             raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme, or price<20.")
         if operator != "=" and amount(value) is None:
@@ -86,16 +86,16 @@ DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\
 def amount(text: str) -> float | None:
     """Returns what a field's value is ordered by, None for words: a number ("19,90 EUR"), or a date as years.
 
-    Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. Of two kinds of marks in a number the
-    last one is the decimal one, and a comma before three digits is none.
+    Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
+    last is the decimal mark; a comma before three digits is not a decimal mark.
     """
-    if found := DATE.fullmatch(text.strip()):
-        year, month, day = (found[1], found[2], found[3]) if found[1] else (found[6], found[5], found[4])
+    if match := DATE.fullmatch(text.strip()):
+        year, month, day = (match[1], match[2], match[3]) if match[1] else (match[6], match[5], match[4])
         return int(year) + (int(month) - 1) / 12 + (int(day or 1) - 1) / 372
-    found = NUMBER.fullmatch(text.strip())
-    if not found:
+    match = NUMBER.fullmatch(text.strip())
+    if not match:
         return None
-    digits = re.sub(r"[\s']", "", found[1]).rstrip(".,")
+    digits = re.sub(r"[\s']", "", match[1]).rstrip(".,")
     if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", digits) or digits.rfind(".") > digits.rfind(",") >= 0:
         digits = digits.replace(",", "")
     elif "," in digits:

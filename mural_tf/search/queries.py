@@ -1,4 +1,4 @@
-"""What is asked, sentences in any language or images, and what is found: in lines, as JSON, and as a page of HTML.
+"""Queries, sentences in any language or images, and their results in lines, as JSON, and as a page of HTML.
 
 On the page every text from outside is escaped and has its own direction, and its language where that is known, so that
 browsers order right-to-left scripts and choose the right Han glyphs.
@@ -74,11 +74,11 @@ def check_filters(index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
     if not filters or len(index.rows(filters)):
         return
-    known = index.facets()
-    if any(one.name not in known for one in filters):
-        there_is = f"fields are {', '.join(known)}" if known else "no item has fields"
+    fields = index.facets()
+    if any(filter_.name not in fields for filter_ in filters):
+        there_is = f"fields are {', '.join(fields)}" if fields else "no item has fields"
     else:
-        there_is = "; ".join(f"{one.name} is {_known(known[one.name])}" for one in filters)
+        there_is = "; ".join(f"{filter_.name} is {_known(fields[filter_.name])}" for filter_ in filters)
     raise UserError(f"No item of the index has {', '.join(map(str, filters))}: {there_is}.")
 
 
@@ -106,8 +106,8 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
 class Hit:
     """One result.
 
-    `rank`: from 1. `score`: the cosine of the picture (of an index of texts, the text); ranked by texts that of the
-    closest caption, by words the share of the question. `name` and `row`: of the item. `right`: it is a right answer.
+    `rank`: from 1. `score`: the cosine of the picture (of an index of texts, the text); ranked by texts the closest
+    caption's, by words the share of the question. `name` and `row`: of the item. `right`: it is a right answer.
     `found_by`: what found it, and its rank there, see `Ranked.found_by`; of pictures alone nothing. `alike`: how many
     further pictures look the same and have the same captions.
     """
@@ -162,7 +162,7 @@ def search(
       offset: how many of the best are left out.
       sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
 
-    Raises `UserError` for queries that cannot be asked, or what the index cannot do.
+    Raises `UserError` for queries that cannot be asked, or a ranking that the index lacks.
     """
     check_queries(queries, top)
     rank = ranking.resolve(index, rank)
@@ -179,13 +179,13 @@ def search(
             if way in (TEXTS, ALL) and index.captions is not None:
                 sentences = [words.split(query.text)[0] for query in asked]
                 captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
-            found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
-            for number, result in zip(numbers, found):
+            ranked = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
+            for number, result in zip(numbers, ranked):
                 results[number] = result
     return results
 
 
-SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
+SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 def find(
@@ -206,26 +206,26 @@ def find(
     `captions`: the vectors of sentences as `Captions.encode` gives them. `fold`: whether of like pictures one is shown.
     """
     texts = ["" if query.image else query.text for query in queries]
-    found = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
+    ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
     # It was learnt from answers from the whole index.
     judged = index.confidence is not None and not filters and not sort and rank == ALL
     judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
-    estimates = index.confidence.estimate(texts, found) if judged else [(None, False)] * len(queries)
+    estimates = index.confidence.estimate(texts, ranked) if judged else [(None, False)] * len(queries)
     results = []
-    for number, (query, one, (sure, nothing_fits)) in enumerate(zip(queries, found, estimates)):
-        groups = _folded(index, one.rows) if fold else [[row] for row in one.rows.tolist()]
+    for number, (query, answer, (sure, nothing_fits)) in enumerate(zip(queries, ranked, estimates)):
+        groups = _folded(index, answer.rows) if fold else [[row] for row in answer.rows.tolist()]
         if sort:
             groups = _sorted(index, groups[:SORTED], sort)
         hits = []
-        for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
+        for position, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
             if vectors is not None:
                 score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
-                score = one.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
+                score = answer.lists.get(PICTURES, {}).get(row, (0, score))[1]  # an index of texts has no pictures
             else:
-                score = one.lists[rank].get(row, (0, 1.0))[1]
-            name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
+                score = answer.lists[rank].get(row, (0, 1.0))[1]
+            name, by = index.items[row], answer.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
-            hits.append(Hit(place, score, name, row, right, by, len(alike)))
+            hits.append(Hit(position, score, name, row, right, by, len(alike)))
         results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
     return results
 
@@ -235,7 +235,7 @@ def browse(index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sor
     rows = index.rows(filters)
     groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
     page = (_sorted(index, groups, sort) if sort else groups)[offset : offset + top]
-    return [Hit(place, 0.0, index.items[row], row) for place, (row,) in enumerate(page, start=offset + 1)]
+    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in enumerate(page, start=offset + 1)]
 
 
 def _folded(index, rows: np.ndarray) -> list[list[int]]:
@@ -247,18 +247,18 @@ def _folded(index, rows: np.ndarray) -> list[list[int]]:
     of: dict[int, list[int]] = {}
     products: dict[str, int] = {}
     alike = vectors @ vectors.T >= ALIKE
-    for place, row in enumerate(rows.tolist()):
+    for position, row in enumerate(rows.tolist()):
         product = index.describe(row).fields.get(index.product) if index.product else None
-        first = int(np.argmax(alike[place]))  # itself, if no other
-        same = first < place and index.describe(row).captions == index.describe(int(rows[first])).captions
+        first = int(np.argmax(alike[position]))  # itself, if no other
+        same = first < position and index.describe(row).captions == index.describe(int(rows[first])).captions
         if product is not None:
-            first = products.setdefault(product, place)
-            same = first < place
+            first = products.setdefault(product, position)
+            same = first < position
         if same and first in of:
             of[first].append(row)
         else:
-            of[place] = [row]
-            groups.append(of[place])
+            of[position] = [row]
+            groups.append(of[position])
     return groups
 
 
@@ -342,14 +342,14 @@ def sure_as_json(result: Result) -> dict[str, object]:
 
 
 def describe_hit(index, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
+    """Returns a hit as JSON values: rank, score, row, name, and, if known, path, language, captions, fields."""
     item = index.describe(hit.row)
-    known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
-    known["fields"] = item.fields
+    details = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
+    details["fields"] = item.fields
     if item.offset >= 0:
-        known["offset"] = item.offset
-    known |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
-    shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
+        details["offset"] = item.offset
+    details |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
+    shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
     return {**shown, "right": True} if hit.right else shown
 
 
@@ -385,8 +385,8 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
 def _section(index, result: Result) -> dict[str, object]:
     query, notes = result.query, []
     if query.right:
-        place = result.first_right
-        notes.append(f"The expected answer is number {place}." if place else "The expected answer is not among these.")
+        rank = result.first_right
+        notes.append(f"The expected answer is number {rank}." if rank else "The expected answer is not among these.")
     if result.nothing_fits:
         notes.append("Nothing fits; the closest:")
     elif describe_sure(result):

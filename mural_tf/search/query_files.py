@@ -11,7 +11,7 @@ from mural_tf.text_files import read_lines
 
 
 def read_queries(path: str | os.PathLike) -> list[Query]:
-    """Reads a table: a sentence a line, or language[TAB]sentence, and after that any number of right answers' names.
+    """Reads a table: one sentence per line, or language[TAB]sentence, and then any number of names of right answers.
 
     Raises `UserError` for a missing file, a line without a sentence, or no line.
     """

@@ -1,4 +1,4 @@
-"""One ranking of what is found for a sentence: by pictures, by captions and by words.
+"""One ranking of a sentence's results: by pictures, by captions and by words.
 
     pictures   cosine of the sentence with the picture, by the image-text head
     texts      cosine of the sentence with the item's closest caption, by the text-text head where the model has one
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
-EXACT = "exact"  # found as a whole, beside the ways
+EXACT = "exact"  # found as a whole, in addition to the ways
 HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
@@ -52,19 +52,19 @@ USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more ca
 
 
 class CannotBeAsked(UserError):
-    """A question that an index has no answer to: whoever asks can put it right, who serves it need not."""
+    """A query that this index cannot answer: the caller's mistake, not the server's."""
 
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
     """Returns the argument `prompt` of `encode_text`: the first of `names` that the model has, or none."""
-    known = getattr(embedder, "prompts", ())
-    return next(({"prompt": name} for name in names if name in known), {})
+    prompts = getattr(embedder, "prompts", ())
+    return next(({"prompt": name} for name in names if name in prompts), {})
 
 
 class Captions:
     """Vectors of all captions of an index, float16 [T, D], in the order of the table's `texts`; which rows they are of.
 
-    `head`: of the model, "" for the one that pictures are compared with.
+    `head`: of the model, "" for the head that pictures are compared with.
     """
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
@@ -77,13 +77,13 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Float32 [L, D], how each language's mean vector differs from that of all, and each caption's place in it."""
+        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's row of it."""
         overall = self._mean(np.arange(len(self.vectors)))
-        means, places = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
-        for place, numbers in enumerate(self.numbers.values()):
-            places[numbers] = place
-            means[place] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
-        return means, places
+        means, groups = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        for number, numbers in enumerate(self.numbers.values()):
+            groups[numbers] = number
+            means[number] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, groups
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
         return top_k.as_float32(self.vectors[spread(numbers, 2 * SAMPLE)]).mean(axis=0)
@@ -92,8 +92,8 @@ class Captions:
     def unit(self) -> float:
         """How much the values of captions for each other differ."""
         chosen = spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors, (means, places) = top_k.as_float32(self.vectors[chosen]), self.means
-        return _unit(vectors, vectors - means[places[chosen]])
+        vectors, (means, groups) = top_k.as_float32(self.vectors[chosen]), self.means
+        return _unit(vectors, vectors - means[groups[chosen]])
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
@@ -119,15 +119,15 @@ class Captions:
             excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
-        return [found for block in blocks for found in self._search(block, count, excluded)]
+        return [hits for block in blocks for hits in self._search(block, count, excluded)]
 
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
-        means, places = self.means
+        means, groups = self.means
         begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
         owners = np.repeat(np.arange(len(rows)), ends - begins)
         numbers = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends)] or [owners])
-        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[places[numbers]]
+        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[groups[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
         best = np.full(len(rows), -np.inf, np.float32)
@@ -136,7 +136,7 @@ class Captions:
 
     def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
-        means, places = self.means
+        means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         for begin in range(0, len(self.rows), BLOCK):
@@ -144,23 +144,23 @@ class Captions:
             scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, places[begin : begin + BLOCK]]
+            scores -= shifts[:, groups[begin : begin + BLOCK]]
             scores[:, excluded[begin : begin + BLOCK]] = -np.inf
-            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
+            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
-            found = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
-            found = found[np.isfinite(scores[found])]
-            found = found[np.lexsort((found, -scores[found]))]
-            yield found, scores[found]
+            order = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
+            order = order[np.isfinite(scores[order])]
+            order = order[np.lexsort((order, -scores[order]))]
+            yield order, scores[order]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
     """What was found for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; at the end of
-    a list stand rows that only other ways found. whole: rows of which a caption, name or value is the whole sentence.
+    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; rows that
+    only other ways found are at the end of a list. whole: rows of which a caption, name or value is the whole sentence.
     units: of the cosines of each list.
     """
 
@@ -182,12 +182,12 @@ class Ranked:
         if not own.size:
             return np.full(len(weights), np.inf)
         before = (scores > own) | ((scores == own) & (rows < row))
-        found = {way for way, entries in self.lists.items() if row in entries}
-        is_found = [row in self.whole or any(one[way] for way in found) for one in weights]
+        ways = {way for way, entries in self.lists.items() if row in entries}
+        is_found = [row in self.whole or any(mix[way] for way in ways) for mix in weights]
         return np.where(is_found, 1.0 + before.sum(axis=1), np.inf)
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows that are found, int64 [K] rising, and what each way gives them, float64 [3, K] from 0."""
+        """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
         rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
         values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
@@ -201,7 +201,7 @@ class Ranked:
 
     def _scores(self, rows: np.ndarray, values: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
         """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
-        scores = np.array([[one[way] for way in WAYS] for one in weights]) @ values
+        scores = np.array([[mix[way] for way in WAYS] for mix in weights]) @ values
         return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(axis=1, initial=0.0, keepdims=True))
 
     def found_by(self, row: int) -> dict[str, int]:
@@ -209,7 +209,7 @@ class Ranked:
 
         {"exact": 1} too where it was found as a whole.
         """
-        by = {way: found[row][0] for way, found in self.lists.items() if row in found}
+        by = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
         by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
@@ -219,12 +219,12 @@ def resolve(index, rank: str) -> str:
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
     if rank == TEXTS and index.captions is None and index.kind == IMAGES:
-        raise CannotBeAsked("rank=texts compares with captions, and this index has none; take pictures or words.")
+        raise CannotBeAsked("rank=texts compares with captions, which this index lacks; take pictures or words.")
     return rank or ALL
 
 
 def needs_vectors(index, rank: str) -> bool:
-    """Tells whether a ranking asks with sentences as pictures are asked; those of an index of texts may stand in."""
+    """Whether a ranking needs the sentence's vector for pictures; an index of texts may use the texts'."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
 
 
@@ -254,7 +254,7 @@ def rank_all(
             [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
         ]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
-        return [found for (found,) in asked]
+        return [results for (results,) in asked]
     ways = WAYS if rank == ALL else (rank,)
     if rank == ALL and index.kind != IMAGES:
         ways = TEXTS, WORDS
@@ -269,18 +269,18 @@ def rank_all(
     whole = [frozenset()] * len(sentences)
     for way in ways:
         if way == WORDS:
-            found = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
+            results = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
             as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
-            whole = [frozenset((one if allowed is None else one[allowed[one]]).tolist()) for one in as_whole]
+            whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
         elif way == TEXTS and index.captions is not None:
-            found = index.captions.search(captions, count, allowed, hidden)
+            results = index.captions.search(captions, count, allowed, hidden)
         elif way == TEXTS and index.kind == IMAGES:
-            found = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
         else:
             scores, closest = index.search(vectors, count, among=rows)
-            found = zip(closest, scores)
-        for own, (of_sentence, values) in zip(lists, found):
-            own[way] = _ranks(of_sentence, values)
+            results = zip(closest, scores)
+        for own, (rows_of_sentence, values) in zip(lists, results):
+            own[way] = _ranks(rows_of_sentence, values)
     weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     empty = np.zeros(0, np.int64)
     if rank == ALL:
@@ -311,15 +311,15 @@ def units_of(index) -> dict[str, float]:
     """Returns how much cosines differ in an index, which is measured once: of its pictures with a few sentences, which
     the model's `Fingerprint` holds; of its captions, or texts, with each other.
     """
-    known = getattr(index, "_units", None)
-    if known is None or known[0] is not index.captions:
+    cached = getattr(index, "_units", None)
+    if cached is None or cached[0] is not index.captions:
         vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
         vectors = vectors[np.any(vectors, axis=1)]
-        of_pictures = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
-        of_texts = index.captions.unit if index.captions is not None else _unit(vectors)
-        known = index.captions, {PICTURES: max(of_pictures, 1e-3), TEXTS: of_texts}
-        index._units = known
-    return known[1]
+        picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
+        text_unit = index.captions.unit if index.captions is not None else _unit(vectors)
+        cached = index.captions, {PICTURES: max(picture_unit, 1e-3), TEXTS: text_unit}
+        index._units = cached
+    return cached[1]
 
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:
@@ -328,7 +328,7 @@ def spread(numbers: np.ndarray, count: int) -> np.ndarray:
 
 
 def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
-    """Returns the standard deviation of the products of vectors with others, all but those with themselves.
+    """Returns the standard deviation of the products of vectors with others, except products with themselves.
 
     Of few vectors it is little known, and drawn to `USUAL`.
     """

@@ -14,7 +14,7 @@ IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset
 
 
 def read_image(item: Item) -> bytes:
-    """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is not there any more."""
+    """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is gone."""
     if not item.path:
         raise ValueError(f"{item.name!r} is a text without an image.")
     if item.offset < 0:
@@ -26,12 +26,12 @@ def read_image(item: Item) -> bytes:
 
 
 def content_of(image: bytes) -> str:
-    """Returns 16 hexadecimal digits that stand for the bytes of an image."""
+    """Returns a hash of an image's bytes, 16 hexadecimal digits."""
     return f"{bytes_hash(image):016x}"
 
 
 def image_of_record(serialized: bytes, path: str) -> bytes:
-    """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` if it has none."""
+    """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` without an image."""
     try:
         feature = Example.FromString(serialized).features.feature
     except DecodeError:

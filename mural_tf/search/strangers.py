@@ -1,7 +1,7 @@
 """Questions with known answers: what the weights of the ranking, and how sure answers are, is learnt from.
 
 A caption of a picture asks an index as a stranger would, from which every column is hidden that holds the answer: the
-captions in its language, those in languages that mostly repeat it (en and en-GB), names and fields (a description that
+captions in its language and in languages that mostly repeat it (en and en-GB), names and fields (a description that
 repeats the title). A picture that the index lacks takes part as row -1.
 """
 
@@ -30,8 +30,8 @@ TRUST = 0.3  # of what pictures say: where they err, captions often err, too
 class Stranger:
     """A caption that asked.
 
-    picture: the row of its picture among those that ask. target: the right row of the index, -1 for what it lacks.
-    ranked: what was found, its own picture among it.
+    picture: the row of its picture among the asking pictures. target: the right row of the index, -1 for a picture that
+    the index lacks. ranked: the results, its own picture among them.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Stranger:
 
 
 def columns_of(pictures) -> dict[str, set[str]]:
-    """Returns for each language those whose captions hold its captions, itself among them."""
+    """Returns for each language the languages whose captions hold its captions, itself among them."""
     of, holds = collections.Counter(), collections.Counter()
     for item in pictures.table:
         own = [(language, words.spread(text)) for language, text in item.captions]
@@ -92,7 +92,7 @@ def ask(index, pictures, embedder) -> list[Stranger]:
     entries = [entries[n] for n in chosen]
     scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
     targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1).tolist()
-    found: dict[int, Stranger] = {}
+    strangers: dict[int, Stranger] = {}
     for language in dict.fromkeys(language for _, language, _, _ in entries):
         rows, _, texts, numbers = zip(*(entry for entry in entries if entry[1] == language))
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
@@ -101,29 +101,29 @@ def ask(index, pictures, embedder) -> list[Stranger]:
         own, ranked = ranking.rank_all(pictures, *asked), ranking.rank_all(index, *asked)
         for n, row in enumerate(rows):
             lists = ranked[n] if targets[row] >= 0 else _with_own(ranked[n], own[n], row, index.weights)
-            found[numbers[n]] = Stranger(texts[n], language, row, targets[row], lists)
-    return [found[number] for *_, number in entries]
+            strangers[numbers[n]] = Stranger(texts[n], language, row, targets[row], lists)
+    return [strangers[number] for *_, number in entries]
 
 
-def _with_own(found: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
-    """Lets a picture that the index lacks, `row` of those that ask, take its place as row -1."""
+def _with_own(ranked: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
+    """Lets a picture that the index lacks, `row` of the asking pictures, take its place as row -1."""
     lists = {}
-    for way, entries in found.lists.items():
+    for way, entries in ranked.lists.items():
         placed = [(other, value) for other, (_, value) in entries.items()]
         if row in own.lists[way]:
             value = own.lists[way][row][1]
             placed.insert(sum(other >= value for _, other in placed), (-1, value))
         lists[way] = {other: (rank, value) for rank, (other, value) in enumerate(placed, start=1)}
-    whole = found.whole | {-1} if row in own.whole else found.whole
-    return dataclasses.replace(found, lists=lists, whole=whole).fused(weights)
+    whole = ranked.whole | {-1} if row in own.whole else ranked.whole
+    return dataclasses.replace(ranked, lists=lists, whole=whole).fused(weights)
 
 
 def weigh_pictures(index, embedder) -> dict[str, float]:
     """Returns the weights of an index, of pictures by how well its captions tell its pictures apart.
 
     A tower may know drawings well and photographs hardly. So some captions ask for their pictures, and the likelihood
-    of the right ones says how much a cosine means; `TRUST` of it is the weight. With fewer than `LEAST_FITTED` captions
-    the weight is the usual one.
+    of the right pictures says how much a cosine means; `TRUST` of it is the weight. With fewer than `LEAST_FITTED`
+    captions the weight is the usual one.
     """
     bare = set(index.bare.tolist())
     captions = [(row, text) for row, item in enumerate(index.table) if row not in bare for _, text in item.captions]
@@ -148,22 +148,22 @@ def likeliest_scale(values: np.ndarray, right: np.ndarray) -> float:
 def choose_weights(
     asked: Sequence[Stranger], usual: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Returns weights by which captions find their picture, and how often each way and all do, by captions held out.
+    """Returns weights by which captions find their picture, and how many each way and all find, held out.
 
     Of half of the pictures' captions the best of `ranking.MIXES` of the usual weights are taken, in their order, until
     a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean
     over languages of the share of right answers first and among ten. None where there is too little to learn from.
     """
-    if len(asked) < LEAST_ASKED or len({one.language for one in asked}) < 2:
+    if len(asked) < LEAST_ASKED or len({stranger.language for stranger in asked}) < 2:
         return None
     parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
     tried = parts + [{way: mix[way] * usual[way] for way in WAYS} for mix in ranking.MIXES]
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
-    for one in asked:
-        ranks = one.ranked.ranks_of(one.target, tried)  # [W]
-        hits[one.picture % 2, one.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
+    for stranger in asked:
+        ranks = stranger.ranked.ranks_of(stranger.target, tried)  # [W]
+        hits[stranger.picture % 2, stranger.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
     chosen, held_out = (
-        np.mean([np.mean(found, axis=0) for (half, _), found in hits.items() if half == wanted], axis=0)
+        np.mean([np.mean(shares, axis=0) for (half, _), shares in hits.items() if half == wanted], axis=0)
         for wanted in (0, 1)
     )
     best_part = int(np.argmax(held_out[: len(WAYS)]))

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable
 
 BORDER = "|"  # around each caption, name and value; no text holds it
-MOST_GRAMS = 64  # of a question; the first ones, of longer texts
+MOST_GRAMS = 64  # of a question; longer texts give their first
 # Accents, variants, and what Hebrew and Arabic write above and below letters: few people type vowels or a hamza there.
 # Vowel signs of other scripts stay.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
@@ -57,7 +57,7 @@ def grams(text: str) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Returns a string of FTS5's questions, which stands for itself."""
+    """Returns a string of FTS5's questions, taken literally."""
     return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 
 

@@ -74,7 +74,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns how often each word occurs, with the tokenizer's own splitting. Counts 300,000 captions a second."""
+    """Returns how often each word occurs, with the tokenizer's own splitting. Counts 300,000 captions per second."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)

@@ -397,7 +397,7 @@ class Forecast(_Callback):
 
 
 class AtChance(_Callback):
-    """Says when a task that should have learned something finds no more matches than by guessing, or its loss is 0.
+    """Says when a task that should have learned something finds matches no better than by guessing, or its loss is 0.
 
     Args:
       batches: {task: examples in its global batch} of the tasks with an in-batch recall.

@@ -349,7 +349,7 @@ def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) 
         parts, operations = 2 * parts, operations / 2
     config.train.update({name: plan.config.train[name] // parts for name in names})
     print("Measuring steps …", flush=True)
-    if tokenizer is None:
+    if tokenizer is None or model.vector_parts:  # cached states and targets are made when training begins
         images, texts = (config.train[name] for name in names)
         batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known

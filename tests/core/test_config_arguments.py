@@ -29,7 +29,7 @@ def test_arguments_are_a_variant_and_fields(text, expected):
     ("small,languages=few", "languages=core"),
     ("small,name=", "Unknown argument 'name='"),
     ("small,large", "Unknown argument 'large'"),
-    ("large,steps=3", "large takes no more"),
+    ("large,steps=3", "large takes no others"),
 ])  # fmt: skip
 def test_unknown_arguments_are_answered_with_what_is_known(text, message):
     with pytest.raises(UserError, match=message):

@@ -152,6 +152,16 @@ def test_the_forecast_for_this_machine(config, monkeypatch, has_data):
     assert "Other programs are busy here (load 1000.0)" in describe(found)
 
 
+@pytest.mark.slow  # whole steps are traced
+def test_the_forecast_of_heads_on_cached_states(config, monkeypatch):
+    """Their states are made when training begins: steps are measured on a batch of the same sizes."""
+    monkeypatch.setattr(cost, "WARM_UP", 0.0)
+    monkeypatch.setattr(cost, "SECONDS", 0.0)
+    for tower in (config.image_tower, config.text_tower):
+        tower.update(dict(frozen=True, cached=True))
+    assert cost.forecast(config, "here").seconds > 0
+
+
 @pytest.mark.slow  # a method each: other streams, heads and functions in place of towers
 @pytest.mark.parametrize("model", ["globetrotter", "labse", "etcl"])
 def test_the_forecast_of_other_methods(model, data):

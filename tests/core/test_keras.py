@@ -115,7 +115,7 @@ def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_pa
     assert loaded.evaluate(both, return_dict=True, verbose=0) == pytest.approx(found, rel=1e-5, abs=1e-5)
 
 
-def test_keras_batches_of_arrays_are_weighted_by_their_size(eager):
+def test_keras_batches_of_arrays_are_weighted_by_their_size():
     model, config = built()
     arrays = tf.nest.map_structure(lambda value: value.numpy(), data_of(model, config, 10))
     model.compile("adam")

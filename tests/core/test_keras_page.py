@@ -23,8 +23,8 @@ def small_config():
 shapes_smoke_config = shapes_smoke.get_config
 
 
-def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, capsys, eager):
-    """With smaller towers and batches, and steps that are not traced; test_keras.py has traced ones."""
+def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, capsys):
+    """With smaller towers and batches."""
     monkeypatch.setattr(shapes_smoke, "get_config", small_config)
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -97,7 +97,7 @@ def config_of(kind, length=0):
     config.image_tower.precision = config.text_tower.precision = "float32"
     config.text_tower.max_length = length or config.text_tower.max_length
     if config.image_tower.name == "efficientnet":  # of texts alone, that bring no tower of pictures
-        config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32))
+        config.image_tower.update(dict(name="none", projection=80))
         config.embedding_size = 80
     return config
 

@@ -31,7 +31,7 @@ def imported(kind, folder):
     """The model, its configuration, its vocabulary, and the vectors of `TEXTS`."""
     config = starting_config(kind)
     if kind in ("bert", "labse"):
-        config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32))
+        config.image_tower.update(dict(name="none", projection=80))
         config.embedding_size = 80
     config.text_tower.max_length = 16
     model, config, pieces = import_weights(kind, folder, config)
@@ -83,7 +83,7 @@ def test_a_table_may_have_more_rows_than_there_are_pieces(tmp_path, name):
     assert model.text_encoder.get_layer("embeddings").token_table.shape[0] == len(longer)
     np.testing.assert_array_equal(found, expected)
     change_tensors(folder, fewer, file)
-    with pytest.raises(UserError, match=f"has {len(pieces)} pieces and the weights 20 rows: it is not the one of this"):
+    with pytest.raises(UserError, match=f"has {len(pieces)} pieces and the weights 20 rows: it is not this model.s"):
         imported(kind, folder)
 
 

@@ -272,9 +272,9 @@ class TwoStreams(Recorder, Mural):
 
 @pytest.fixture
 def run(tmp_path, eager):
-    """Returns a function that trains 12 steps (an epoch passes in 8), as a new process would."""
+    """Returns a function that trains 9 steps (an epoch passes in 4), as a new process would."""
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
-    config.train.update(dict(steps=12, log_every=4, checkpoint_every=4))
+    config.train.update(dict(steps=9, log_every=3, checkpoint_every=3, image_text_batch=32, text_text_batch=32))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
     config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
     config.embedding_size = 32
@@ -318,25 +318,25 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd,
     """
     run.config.model = f"test_training_log:{method}"
     whole = run("whole")
-    assert len(whole.ids) == 12 and whole.finished
+    assert len(whole.ids) == 9 and whole.finished
     rows = untimed(read_metrics(tmp_path / "whole"))
-    assert [row["step"] for row in rows] == [4, 8, 12]
+    assert [row["step"] for row in rows] == [3, 6, 9]
 
-    stopped = run("stopped", at_step=lambda step: step == 6 and os.kill(os.getpid(), signal.SIGTERM))
+    stopped = run("stopped", at_step=lambda step: step == 4 and os.kill(os.getpid(), signal.SIGTERM))
     step = len(stopped.ids)
-    assert step in (6, 7) and not stopped.finished  # the step that runs is finished, and none after it
+    assert step in (4, 5) and not stopped.finished  # the step that runs is finished, and none after it
     assert stopped.ids == whole.ids[:step]
 
-    def kill(place):  # in the middle of an interval of 4, after an epoch of 8 steps
-        if step + place == 10:
+    def kill(place):  # in the middle of an interval of 3, after an epoch of 4 steps
+        if step + place == 8:
             raise Killed
 
     with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
         run("stopped", at_step=kill)
     rest = run("stopped")
-    assert rest.ids == whole.ids[8:] and rest.finished  # the checkpoint of step 8 was the last
+    assert rest.ids == whole.ids[6:] and rest.finished  # the checkpoint of step 6 was the last
     found = untimed(read_metrics(tmp_path / "stopped"))
-    assert [row["step"] for row in found] == [4, step, 8, 12]
+    assert [row["step"] for row in found] == [3, step, 6, 9]
     assert [found[0], found[-1]] == [rows[0], rows[-1]]
     assert_same_weights(whole, rest)
 

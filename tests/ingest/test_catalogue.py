@@ -124,13 +124,13 @@ def test_the_data_set_follows_its_table(tmp_path):
     assert trained == training.names_in(made, "train")
     wide(tmp_path, *range(3, 30))
     with pytest.raises(ZeroDivisionError):
-        make(table, made, known=lambda: 1 / 0)
+        make(table, made, trained_on=lambda: 1 / 0)
     assert convert_data.contents(made) == before and not list(tmp_path.glob(".data*partial"))
-    make(table, made, known=lambda: trained)
+    make(table, made, trained_on=lambda: trained)
     assert trained - {"S0", "S1", "S2"} <= ids(made, "train") and not trained & (ids(made, "dev") | ids(made, "test"))
     assert dev & ids(made, "dev")
     everything = {f"S{i}" for i in range(29)}
-    make(wide(tmp_path, *range(4, 30)), made, known=lambda: everything)
+    make(wide(tmp_path, *range(4, 30)), made, trained_on=lambda: everything)
     assert ids(made, "train") == everything - {"S0", "S1", "S2", "S3"} and ids(made, "dev") == {"S29"}
     (made / "dataset.json").write_text('{"name": "emoji"}')
     with pytest.raises(UserError, match="holds another data set"):
@@ -183,7 +183,7 @@ def source(tmp_path):
     ({}, {"source": ""}, "^--from is missing: a model, such as --from=workdirs/emoji; for photographs hf://[^ ]*.$"),
     ({}, {"source": "none"}, "--from=none: there is no such workdir"),
     ({}, {"source": "nothing", "train": False},
-        "--from=nothing is no model: --train=no searches with a model as it is"),
+        "--from=nothing is not a model: --train=no searches with a model as it is"),
     ({}, {"translations": ["d"], "train": False}, "--translations teaches: --train=no"),
     ({}, {"fields": ["brandt"]}, "--fields: the table has no field 'brandt'; it has brand"),
     ({"image_tower.name": "none"}, {"train": False}, "is a model of texts alone, which cannot index pictures"),
@@ -277,7 +277,7 @@ def test_the_index_follows_its_table(tmp_path, searching, capsys):
 def test_a_folder_of_pictures_alone_is_indexed(tmp_path, searching, capsys):
     pictures(tmp_path / "in", ["p0.jpg", "p1.jpg", "film.mp4"])
     printed = searching(tmp_path / "in", capsys, train=True)
-    assert "captions: none, pictures are found by what they show; --captions=names" in printed
+    assert "captions: none, pictures are found by their contents; --captions=names" in printed
     assert "Nothing is trained: 0 captions are too few to learn from, 40 are needed." in printed
     assert set(indexed(tmp_path)) == {"p0.jpg", "p1.jpg"} and "film.mp4" in (tmp_path / "out/skipped.tsv").read_text()
     assert "Pictures like p1.jpg" in (tmp_path / "out/examples.html").read_text()

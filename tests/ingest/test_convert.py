@@ -427,7 +427,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
     ("ops:x", "Unknown source 'ops:x'.*Did you mean opus"),
     ("data/x.zip", "Unknown source"),
     ("opus:", "names no file"),
-    ("opus:x,min_scores=1", "has no option 'min_scores=1'; it has languages, min_score.*Did you mean min_score"),
+    ("opus:x,min_scores=1", "has no option 'min_scores=1'; it has min_score, each.*Did you mean min_score"),
     ("opus:x,min_score=high", "min_score='high' is not of type float"),
     ("pairs:x,header=maybe", "header='maybe' is not of type bool"),
 ])  # fmt: skip

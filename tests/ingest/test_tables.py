@@ -242,7 +242,7 @@ TABLES = {
     "merged cells": (workbook(SHEET[0], ["A0", "p0.jpg", "a hat"], [None, "p1.jpg", None], ["A2", "p2.jpg", "a coat"],
         change=merged), "id: sku", "A0 A0#2 A2", 2, ""),
     "chart": (workbook(*SHEET, change=chart), "id: sku", "A0 A1 A2 A3", 4, ""),
-    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is no workbook that can be read: save it again", "", 0,
+    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is not a workbook that can be read: save it again", "", 0,
         None),
     # Parquet
     "pictures within": (parquet(image=lambda images: [{"bytes": one, "path": ""} for one in images], text=[["a",
@@ -267,7 +267,7 @@ TABLES = {
     "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
         "columns with the name of an earlier one, and " "their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4,
         ""),
-    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by what", "a b c d",
+    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found by their", "a b c d",
         0, ""),
     "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first 4", 4,
         1, ""),

@@ -179,8 +179,9 @@ def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
     model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
     compile_model(model, complete(config))
     assert list(model.training_parts()) == ["teacher_digest"]
+    model.teacher_digest.assign(np.frombuffer(bytes.fromhex(DIGEST), np.int64)[0])  # as a checkpoint has it
     model.outside_teacher = Teacher("ff" * 8, embed)
-    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
+    with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
         model.completer(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
 
 

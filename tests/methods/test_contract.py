@@ -24,10 +24,18 @@ most_methods_slowly = pytest.mark.parametrize(
     "method", ["mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)]
 )
 
-FAST = ("mural", "globetrotter", "siglip", "mule")  # which have between them all that a method can have
-methods_with_parts_of_their_own = pytest.mark.parametrize(
-    "method", [pytest.param(method, marks=[pytest.mark.slow] * (method not in FAST)) for method in contract.METHODS]
-)
+
+
+def quickly(*methods):
+    """These methods; the others in the slow set."""
+    return pytest.mark.parametrize("method", [
+        pytest.param(method, marks=[pytest.mark.slow] * (method not in methods)) for method in contract.METHODS
+    ])  # fmt: skip
+
+
+# Which have between them all that a method can have, and all that a model of several parts can.
+methods_with_parts_of_their_own = quickly("mural", "globetrotter", "siglip", "mule")
+methods_of_many_parts = quickly("globetrotter", "mule")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +66,7 @@ def test_a_method_is_a_keras_model_around_two_towers(made, method):
     assert set(embeddings) == set(model.used) and set(config.method) == set(model.fields)
 
 
-@methods_with_parts_of_their_own
+@methods_of_many_parts
 def test_micro_batches_have_the_gradients_of_one_pass(made, method):
     _, model, batch = made[method]  # without dropout, and with the same groups for BatchNorm in both
     one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
@@ -156,7 +164,7 @@ def state(model):
     return [*model.variables, *(v for one in model.optimizers.values() for v in one.variables()), model.steps_taken]
 
 
-@methods_with_parts_of_their_own
+@methods_of_many_parts
 def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path):
     _, model, batch = made[method]
     model.train_step(batch)
@@ -186,7 +194,7 @@ def test_resuming_is_not_having_stopped(method, tmp_path):
     assert int(again.steps_taken) == 3
 
 
-@methods_with_parts_of_their_own
+@methods_of_many_parts
 def test_what_is_exported_computes_what_the_model_does(made, method, eager):
     config, model, batch = made[method]
     tokenizer = contract.tokenizer(config)

@@ -307,7 +307,7 @@ def test_places_that_are_no_index_are_refused(shared, tmp_path):
     for place, words in (("mine", "is not an index"), ("old", "earlier version"), ("none", "is not an index")):
         with pytest.raises(UserError, match=words):
             load_index(tmp_path / place)
-    with pytest.raises(UserError, match="is no index yet: name folders"):
+    with pytest.raises(UserError, match="is not an index yet: name folders"):
         Index.build(tmp_path / "none", ColorEmbedder())
 
 

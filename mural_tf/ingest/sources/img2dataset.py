@@ -398,9 +398,9 @@ class DownloadedImages:
     def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
         """Yields (address, offset, size) of a shard's images; in a folder the offset is the file's number."""
         shard = self.shards[number]
-        files = {} if shard.suffix else {path.stem: place for place, path in enumerate(_images_of(shard))}
+        files = {} if shard.suffix else {path.stem: index for index, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.
-        for sample in read_samples(shard, lambda kind, place, count=1: None, images=False):
+        for sample in read_samples(shard, lambda kind, index, count=1: None, images=False):
             address = sample.metadata.get("url")
             if address and is_text(address):
                 yield address, *(sample.where if shard.suffix else (files[sample.key], 0))

@@ -72,7 +72,7 @@ class Form:
 class OwnTable:
     """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
 
-    `names`: pictures without texts beside them have the names of their files as captions.
+    `names`: pictures without text files have their file names as captions.
     `others`: further files of a folder of pictures, {why they are not read: paths}.
     """
 
@@ -114,7 +114,7 @@ class OwnTable:
 
 
 def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
-    """Returns the table that a name stands for: a file, files alike (a pattern), or a folder.
+    """Returns the table of a name: a file, several files (a pattern), or a folder.
 
     Args:
       name: here or in an object store.
@@ -122,7 +122,7 @@ def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
       names: see `OwnTable`.
 
     Raises:
-      UserError: there is no such file, it is no table, or holds nothing that looks like one; `names` of a table.
+      UserError: there is no such file, it is not a table, or holds no rows of a table; `names` with a table.
     """
     try:
         codecs.lookup(encoding or "utf-8")
@@ -140,7 +140,7 @@ def _open_files(name: str, encoding: str) -> OwnTable:
         raise UserError(f"There is no file {name}.")
     kinds = {_kind_of(path) for path in files}
     if len(kinds) > 1:
-        raise UserError(f"{name} stands for files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
+        raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
     kind, path = kinds.pop(), files[0]
     if kind in (PARQUET, EXCEL):
         return OwnTable(files, kind, path.parent)
@@ -154,7 +154,7 @@ def _kind_of(path: pathlib.Path) -> str:
     kind = _FORMS.get(plain.suffix.lower())
     if kind is None or path.is_dir():
         raise UserError(
-            f"{path} is no table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
+            f"{path} is not a table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
             "Other spreadsheets: save as .xlsx or as CSV (UTF-8)."
         )
     return kind
@@ -194,7 +194,7 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     """Returns a file, unpacked, as far as it is whole."""
     data = bytearray()
     with open_binary(path) as (content, _):
-        some = getattr(content, "read1", content.read)  # gives what is whole in front of what is damaged
+        some = getattr(content, "read1", content.read)  # gives the whole part before the damage
         try:
             while block := some(1 << 20):
                 data += block
@@ -221,7 +221,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
     if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
         return "utf-8"
-    # Words of Windows-1252 have an accent here and there; those of other scripts have nothing but bytes above 127.
+    # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
     runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
     if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
         return "cp1252"
@@ -241,7 +241,7 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 
 def _text(data: bytes, encoding: str) -> str:
-    """Returns text; bytes that are no text of their encoding become lone surrogates, which `is_text` finds."""
+    """Returns text; bytes that are not text of their encoding become lone surrogates, which `is_text` finds."""
     errors = "replace" if encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
     try:
         return data.decode(encoding, errors)
@@ -272,7 +272,7 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
         return dataclasses.replace(form, delimiter=lines[0][4])
     candidates = [Form(form.encoding, delimiter, way) for way in _WAYS for delimiter in _DELIMITERS]
     # A way that is not the usual one must be better, not as good.
-    shares = [_agreement(lines, one) - 0.05 * (one.more != _PLAIN) for one in candidates]
+    shares = [_agreement(lines, candidate) - 0.05 * (candidate.more != _PLAIN) for candidate in candidates]
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
@@ -285,7 +285,7 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
 def _agreement(lines: Sequence[str], form: Form) -> float:
     """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
 
-    A decimal comma in every row is none that separates columns: the row with their names has none.
+    A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
     lengths: list[int] = []
     reader = form.reader(iter(lines))
@@ -313,8 +313,8 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
     header: list[str] = []
     at = 0
     while at < len(lines):
-        reader = form.reader(lines[place] for place in range(at, len(lines)))
-        place, problem, cells = f"{path}:{at + 1}", "", []
+        reader = form.reader(lines[location] for location in range(at, len(lines)))
+        location, problem, cells = f"{path}:{at + 1}", "", []
         try:
             cells = next(reader)
         except csv.Error as error:
@@ -328,14 +328,14 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
                 continue
         problem = problem or _problem_with_cells(cells, header, form)
         if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, place)
+            on_problem(problem, location)
             at = begin + 1
         else:
-            yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+            yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
-    """Returns why the cells of a row are none of this table, or ""."""
+    """Returns why the cells of a row do not fit this table, or ""."""
     if any(cell.strip() for cell in cells[len(header) :]):
         quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
         return "row with more columns than the first" + ', perhaps by a quote within quotes, to be written ""' * quoted
@@ -387,7 +387,7 @@ def names_picture(value: Value) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
-    """Rows of a list of objects, or of lines with an object each, whatever the file's name says."""
+    """Rows of a list of objects, or of lines with an object each, for any file name."""
     text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
     is_lines = ".json" not in path.suffixes
     try:
@@ -401,10 +401,10 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if content is None or is_lines and not isinstance(content, list):
         for number, line in enumerate(io.StringIO(text), start=1):
             if line.strip() not in ("", "[", "]"):
-                values, place = _object_of(line), f"{path}:{number}"
-                yield from [Row(place, flattened(values))] if values is not None else ()
+                values, location = _object_of(line), f"{path}:{number}"
+                yield from [Row(location, flattened(values))] if values is not None else ()
                 if values is None:
-                    on_problem("line that is no JSON object", place)
+                    on_problem("line that is no JSON object", location)
         return
     if isinstance(content, dict):
         lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
@@ -412,11 +412,11 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     for number, values in enumerate(content, start=1):
-        place = f"{path}, object {number}"
+        location = f"{path}, object {number}"
         if _is_object(values):
-            yield Row(place, flattened(values))
+            yield Row(location, flattened(values))
         else:
-            on_problem("entry that is no JSON object", place)
+            on_problem("entry that is no JSON object", location)
 
 
 def _is_object(value: Any) -> bool:
@@ -426,7 +426,7 @@ def _is_object(value: Any) -> bool:
 def _object_of(line: str) -> dict | None:
     """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
     try:
-        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses what is no text
+        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses other bytes
     except ValueError:
         return None
 
@@ -442,7 +442,7 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Rows of the sheet that was open when the workbook was saved; what stands alone above the names is a title."""
+    """Rows of the sheet that was open when the workbook was saved; a lone cell above the names is a title."""
     try:
         import openpyxl
     except ImportError:
@@ -461,7 +461,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     except (UserError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - openpyxl raises what its parsers of ZIP and XML raise
-        raise UserError(f"{path} is no workbook that can be read: save it again, or as CSV (UTF-8).") from None
+        raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
 
 
 def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
@@ -493,7 +493,7 @@ def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
     with zipfile.ZipFile(file) as archive, archive.open(path) as part:
         tail = collections.deque(iter(lambda: part.read(1 << 20), b""), maxlen=4)  # they come behind the rows
     ranges = re.findall(rb'<(?:\w+:)?mergeCell [^>]*ref="([A-Z]+\d+:[A-Z]+\d+)"', b"".join(tail))
-    bounds = [openpyxl.utils.range_boundaries(one.decode()) for one in ranges]
+    bounds = [openpyxl.utils.range_boundaries(cells.decode()) for cells in ranges]
     return {(top, left - 1): bottom for left, top, _, bottom in bounds if bottom > top}
 
 
@@ -507,21 +507,21 @@ def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
     """Returns what a row of JSON or Parquet holds as column -> value; objects become columns "name.key"."""
-    found: dict[str, Value] = {}
+    columns: dict[str, Value] = {}
     for key, value in values.items():
         name = f"{before}{key}"
-        if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
             value = {str(part): text for part, text in value}  # a map of Parquet
         several = value if isinstance(value, list) and all(map(_is_object, value)) else [value]
         if value and _is_object(several[0]) and depth < DEEPEST:
             for part in several:  # of a list of objects each column holds the texts, or the pictures, of all
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    found[column] = (*_several(found[column]), *_several(text)) if column in found else text
+                    columns[column] = (*_several(columns[column]), *_several(text)) if column in columns else text
             continue
         value = _value(value)
-        if value and (isinstance(value, bytes) or any(isinstance(one, bytes) or one.strip() for one in value)):
-            found[name] = value
-    return found
+        if value and (isinstance(value, bytes) or any(isinstance(item, bytes) or item.strip() for item in value)):
+            columns[name] = value
+    return columns
 
 
 def _several(value: Value) -> tuple:
@@ -532,9 +532,9 @@ def _value(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        values = (one for one in map(_value, value) if isinstance(one, (str, bytes)))
-        return tuple(one for one in values if one.strip())
-    if value is None or value != value:  # NaN, which tables of numbers have where nothing stands
+        values = (part for part in map(_value, value) if isinstance(part, (str, bytes)))
+        return tuple(part for part in values if part.strip())
+    if value is None or value != value:  # NaN, which tables of numbers have in empty cells
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -556,7 +556,7 @@ def _problem_with(row: Row) -> str:
     return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
 
 
-# A folder of pictures, with texts beside them.
+# A folder of pictures, with text files.
 
 LONGEST_TEXT = 2**20  # bytes of a file of captions
 # `de=…`, or with names of gettext's, as catalogues of programs have them: `sr_RS@latin.utf8=…`
@@ -569,20 +569,20 @@ def _read_pictures(
 ) -> Iterator[Row]:
     texts = {str(path)[: -len(path.suffix)]: path for path in files if path.suffix.lower() == ".txt"}
     pictures = {str(path)[: -len(path.suffix)] for path in files if path.suffix.lower() != ".txt"}
-    of_picture: dict[str, list[tuple[str, pathlib.Path]]] = {}
+    texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
     for stem, path in texts.items():
         begin, _, code = stem.rpartition(".")
         owner, language = (begin, language_of(code)) if stem not in pictures and language_of(code) else (stem, "")
         if owner in pictures:
-            of_picture.setdefault(owner, []).append((language, path))
+            texts_of.setdefault(owner, []).append((language, path))
         else:
             on_problem("text without a picture of its name", str(path))
     for path in files:
         if path.suffix.lower() != ".txt":
             captions: dict[str, tuple[str, ...]] = {}
-            for language, text in of_picture.get(str(path)[: -len(path.suffix)], ()):
-                for name, found in _captions_of(text, language).items():
-                    captions[name] = (*captions.get(name, ()), *found)
+            for language, text in texts_of.get(str(path)[: -len(path.suffix)], ()):
+                for name, captions_of_file in _captions_of(text, language).items():
+                    captions[name] = (*captions.get(name, ()), *captions_of_file)
             if names and not captions and (words := _words_of_name(path.stem)):
                 captions["caption"] = (words,)
             yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
@@ -614,14 +614,14 @@ def known_language(code: str) -> str:
 
 
 def language_of(code: str) -> str:
-    """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
+    """Returns the BCP 47 tag of a code in a name ("de", "pt_BR", "deu"), "" for other texts."""
     tag = known_language(code.replace("_", "-"))
     # Most words of three letters are the code of some language: only those count that have a shorter one.
     return tag if len(tag.split("-")[0]) == 2 else ""
 
 
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
-    """Returns column -> captions of a file: a caption a line, or lines `de=…`, which one caption may precede."""
+    """Returns column -> captions of a file: one caption per line, or lines `de=…`, which one caption may precede."""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
@@ -632,17 +632,17 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
     named = [_named_caption(line) for line in lines]
     if not all(named[1:]):
         named = [None] * len(lines)
-    found: dict[str, tuple[str, ...]] = {}
-    for line, one in zip(lines, named):
-        tag, caption = one or (language, line)
+    by_column: dict[str, tuple[str, ...]] = {}
+    for line, named_caption in zip(lines, named):
+        tag, caption = named_caption or (language, line)
         name = f"caption.{tag}" if tag else "caption"
         if caption:
-            found[name] = (*found.get(name, ()), caption)
-    return found
+            by_column[name] = (*by_column.get(name, ()), caption)
+    return by_column
 
 
 def _named_caption(line: str) -> tuple[str, str] | None:
-    """Returns the language of a line `de=…` and what follows; `None` for another line."""
+    """Returns the language and the text of a line `de=…`; `None` for another line."""
     match = _NAMED_LINE.fullmatch(line)
     if not match:
         return None

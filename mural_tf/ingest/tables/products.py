@@ -59,7 +59,7 @@ class TableRequest:
 
     Attributes:
       table: a file, files alike (a pattern) or a folder.
-      captions: "names": pictures of a folder have the names of their files as captions, where no text lies beside them.
+      captions: "names": pictures of a folder without text files have their file names as captions.
       images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
       columns: what is what, see `table_columns.parse_choices`.
       language: of captions that name none; "": it is guessed.
@@ -158,15 +158,15 @@ class Understood:
 
     def _without_captions(self) -> str:
         if self.table.kind != PICTURES:
-            return "none, pictures are found by what they show; --columns=caption=NAME names a column of them"
-        hint = "none, pictures are found by what they show; --captions=names takes the names of the files"
+            return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
+        hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
         near = next((path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES), None)
         return f"{hint}, `catalogue {near}` that table" if near else hint
 
     def content_of(self, row: Row) -> RowContent:
         """Returns what a row says; raises `Unusable`."""
         columns, values = self.columns, row.values
-        pictures = [one for name in columns.images for one in pictures_of(values.get(name, ()))]
+        pictures = [picture for name in columns.images for picture in pictures_of(values.get(name, ()))]
         fields = {name: _text(value) for name, value in values.items() if columns.is_field(name)}
         product = _text(values.get(columns.identity, "")) if columns.identity else ""
         if product:
@@ -187,10 +187,10 @@ class Understood:
                 captions.append((tag, text, guessed))
         return captions
 
-    def _language(self, of_column: str, said: str, name: str, text: str) -> tuple[str, bool]:
+    def _language(self, column_language: str, said: str, name: str, text: str) -> tuple[str, bool]:
         """Returns the language of a caption and whether it is guessed."""
-        if of_column or said or self.request.language:
-            return of_column or _tag(said or self.request.language), False
+        if column_language or said or self.request.language:
+            return column_language or _tag(said or self.request.language), False
         guess = self.guesses.get(name) or next(iter(self.guesses.values()), None)
         if guess is None:
             raise Unusable("caption without a language")
@@ -218,14 +218,14 @@ NOT_FOR_SALE = set(
 @functools.lru_cache(maxsize=4096)
 def _tag(language: str) -> str:
     """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
-    found = known_language(language) or language_named(language)
-    if not found:
+    tag = known_language(language) or language_named(language)
+    if not tag:
         raise Unusable("unknown language", language)
-    return found
+    return tag
 
 
 def _text(value: Value) -> str:
-    """Returns a value in one line, "" for what is no text."""
+    """Returns a value in one line, "" for a value that is not text."""
     return ", ".join(filter(None, map(plain_text, texts_of(value))))
 
 
@@ -250,7 +250,7 @@ def plain_text(text: str) -> str:
     return clean(text)
 
 
-TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie beside pictures
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie next to pictures
 LOOKED_FOR = 50  # of the first rows: whether their pictures are there
 
 
@@ -274,12 +274,12 @@ def understand(request: TableRequest) -> Understood:
     for name in request.where:
         if name not in names:
             raise UserError(f"--where: the table's first rows have no column {name!r}; they have {', '.join(names)}.")
-    found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    understood = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
     values = [row.values[columns.images[0]] for row in rows[:LOOKED_FOR] if columns.images[0] in row.values]
-    found.there, found.notes = _there(pictures, values), _notes(found, rows, names)
+    understood.there, understood.notes = _there(pictures, values), _notes(understood, rows, names)
     if not request.language:
-        found.guesses = _guesses(columns, rows)
-    return found
+        understood.guesses = _guesses(columns, rows)
+    return understood
 
 
 def _there(pictures: Pictures, values: Sequence[Value]) -> str:
@@ -331,13 +331,13 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
 
 
 class RowTally(Tally):
-    """What became of the rows; `written` are those that were used."""
+    """The tally of rows; `written` counts the rows that were used."""
 
     THINGS: ClassVar[str] = "rows"
     FLAG: ClassVar[str] = ""
 
     def leave_out(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts what is not wanted, and keeps its place as of what is skipped."""
+        """Counts an unwanted row, and keeps its place as a skipped row's."""
         super().leave_out(kind, place, count)
         self.places.append((kind, " ".join(place.split())))
 
@@ -352,7 +352,7 @@ class Entry:
 
     Attributes:
       product: its id, "" of a picture that is by itself.
-      name: different from that of every other entry.
+      name: unique among the entries.
       file: the picture's, `None` of a product without one.
       captions: (language, text) -> (number of its row, whether the language is guessed).
       fields: name -> values.
@@ -398,14 +398,14 @@ def read(understood: Understood, tally: RowTally, keep: pathlib.Path, bar=None) 
     contents = list(_contents(understood, tally, keep, bar))
     products = _products_of(contents, understood.columns)
     entries: dict[tuple, Entry] = {}
-    of_product: dict[str, list[Entry]] = collections.defaultdict(list)
+    by_product: dict[str, list[Entry]] = collections.defaultdict(list)
     taken: collections.Counter = collections.Counter()
     # Rows with pictures first: rows without, of translations or sizes, then add to all pictures of their product.
     for number, (content, files) in sorted(enumerate(contents), key=lambda row: not row[1][1]):
         product = products[number]
-        content = _of_product(content, product, of_product[product], understood.columns)
+        content = _of_product(content, product, by_product[product], understood.columns)
         named: dict[pathlib.Path | None, str] = {file: product or name for file, name in files.items()}
-        if not files and not of_product[product] or not files and not product:
+        if not files and not by_product[product] or not files and not product:
             named = {None: product or content.captions[0][1]} if content.captions or product else {}
             if not named:
                 tally.skip("row without a picture, an id or words", content.place)
@@ -417,16 +417,16 @@ def read(understood: Understood, tally: RowTally, keep: pathlib.Path, bar=None) 
                 taken[name] += 1
                 numbered = name if taken[name] == 1 else f"{name}#{taken[name]}"
                 entries[key] = Entry(product, numbered, file)
-                of_product[product].append(entries[key])
+                by_product[product].append(entries[key])
                 news = True
             news = entries[key].add(number, content) or news
-        for entry in () if named else of_product[product]:
+        for entry in () if named else by_product[product]:
             news = entry.add(number, content) or news
         if news:
             tally.written += 1
         else:
             tally.leave_out(DUPLICATE, content.place)
-    _complete(of_product)
+    _complete(by_product)
     tally.check(understood.request.max_skipped_fraction)
     if not entries:
         raise UserError(f"{understood.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
@@ -456,19 +456,19 @@ def _contents(
             unwanted.update(dict.fromkeys(() if content.parent else content.names, reason))
             tally.leave_out(reason, row.place)
             continue
-        found, problems = {}, []
+        by_name, problems = {}, []
         for value in content.pictures:
             file, problem = _file_of(understood, value, keep, files)
             if file is None:
                 problems.append(problem)
             else:
-                found.setdefault(file, value if isinstance(value, str) else file.name)
-        if problems and not found:
+                by_name.setdefault(file, value if isinstance(value, str) else file.name)
+        if problems and not by_name:
             value = next((value for value in content.pictures if isinstance(value, str)), "")
             tally.skip(problems[0], f"{row.place} ({value})" if value else row.place)
         else:
             tally.places += [(f"picture of a row that is used with others: {kind}", row.place) for kind in problems]
-            yield content._replace(pictures=()), found
+            yield content._replace(pictures=()), by_name
 
 
 def _owners(content: RowContent) -> list[str]:
@@ -477,29 +477,29 @@ def _owners(content: RowContent) -> list[str]:
 
 
 def _file_of(
-    understood: Understood, value: str | bytes, keep: pathlib.Path, known: dict[str, tuple[pathlib.Path | None, str]]
+    understood: Understood, value: str | bytes, keep: pathlib.Path, outcomes: dict[str, tuple[pathlib.Path | None, str]]
 ) -> tuple[pathlib.Path | None, str]:
-    """Returns the file of a picture, or why there is none."""
-    if isinstance(value, str) and value in known:
-        return known[value]
+    """Returns the file of a picture, or the reason for its absence."""
+    if isinstance(value, str) and value in outcomes:
+        return outcomes[value]
     try:
-        found = understood.pictures.file(value, keep), "picture that is not there"
+        outcome = understood.pictures.file(value, keep), "picture that is not there"
     except BadImage as error:
-        found = None, str(error)
+        outcome = None, str(error)
     if isinstance(value, str):
-        known[value] = found
-    return found
+        outcomes[value] = outcome
+    return outcome
 
 
 def _products_of(contents: Sequence[tuple[RowContent, Mapping]], columns: Columns) -> list[str]:
-    """Returns the product of each row: of a variation, that of its parent."""
+    """Returns the product of each row; a variation has its parent's product."""
     product_of = {name: content.product for content, _ in reversed(contents) for name in content.names if name}
     products = []
     for content, _ in contents:
         parent = content.parent.removeprefix("id:")
-        known = product_of.get(content.parent) or product_of.get(parent)
+        parent_product = product_of.get(content.parent) or product_of.get(parent)
         in_group = plain(columns.parent) in GROUPS and parent
-        products.append(known or (parent if in_group else content.product))
+        products.append(parent_product or (parent if in_group else content.product))
     return products
 
 
@@ -508,14 +508,14 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     if content.product == product:
         return content
     names = [text for entry in entries for _, text in entry.captions]
-    captions = [one for one in content.captions if not any(one[1].startswith(name) for name in names)]
+    captions = [caption for caption in content.captions if not any(caption[1].startswith(name) for name in names)]
     own = {VARIATIONS: content.product} if content.product else {}
     return content._replace(captions=captions, fields={**content.fields, **own, columns.identity: product})
 
 
-def _complete(of_product: Mapping[str, Sequence[Entry]]) -> None:
+def _complete(by_product: Mapping[str, Sequence[Entry]]) -> None:
     """Gives a product's further pictures, of rows that say nothing else, its captions and fields."""
-    for product, entries in of_product.items():
+    for product, entries in by_product.items():
         if not product or len(entries) < 2:
             continue
         captions = {key: where for entry in reversed(entries) for key, where in entry.captions.items()}
@@ -529,7 +529,7 @@ def _complete(of_product: Mapping[str, Sequence[Entry]]) -> None:
 
 
 class LanguageCounts(NamedTuple):
-    """Of a language: captions, those whose language is guessed, and pictures that have one."""
+    """A language's captions, its captions whose language is guessed, and its captioned pictures."""
 
     captions: int
     guessed: int
@@ -546,4 +546,4 @@ def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
         for language in {language for language, _ in entry.captions}:
             counts[language][2] += 1
     ordered = sorted(counts.items(), key=lambda item: -item[1][0])
-    return {language: LanguageCounts(*of_language) for language, of_language in ordered}
+    return {language: LanguageCounts(*numbers) for language, numbers in ordered}

@@ -1,4 +1,4 @@
-"""Which column of somebody's table is what: pictures, captions, language, id, …; by its name and by what it holds.
+"""The roles of a table's columns (pictures, captions, language, id, …), by their names and contents.
 
 The choice is made from the first rows and said to the user, who can choose otherwise (`parse_choices`).
 
@@ -26,7 +26,7 @@ from mural_tf.text_files import canonical_language
 SAMPLE = 1000  # rows that are looked at
 MOST = 2**14  # columns: as many as a spreadsheet has
 
-# Names of columns as tables have them, without what is neither letter nor digit, the likeliest first.
+# Usual names of columns, letters and digits alone, the likeliest first.
 _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
@@ -72,12 +72,12 @@ class Columns:
     Attributes:
       images: the columns of the pictures, the main one first.
       captions: column -> language of its captions, "" where the row says it, or nobody does.
-      bases: names before the language in columns such as "title_de", for those that only later rows have.
+      bases: names before the language in columns such as "title_de", for columns that only later rows have.
       others: columns of the first rows that hold no captions.
-      language_of_others: returns the language of a column of captions that no name above is of; `None` of another one.
-      language: the column that says the language of a row's captions, "" if there is none.
-      identity: the column of the product's number or name, "" if there is none.
-      parent: the column that names the product of a variation, "" if there is none.
+      language_of_others: returns the language of a column of captions with an unlisted name; `None` for other columns.
+      language: the column with the language of a row's captions, or "".
+      identity: the column of the product's number or name, or "".
+      parent: the column that names the product of a variation, or "".
       sold: the columns that say whether a product is for sale.
     """
 
@@ -107,7 +107,7 @@ class Columns:
 
 @functools.lru_cache(maxsize=MOST)
 def plain(name: str) -> str:
-    """Returns a name without what is neither letter, digit nor point, in lower case."""
+    """Returns the letters, digits and points of a name, in lower case."""
     return re.sub(r"[^\w.]|_", "", name.casefold())
 
 
@@ -158,9 +158,9 @@ def find_columns(
     """Returns what the columns of a table are.
 
     Args:
-      rows: its first ones, at least one.
+      rows: the first rows, at least one.
       choices: what the user says, of `parse_choices`.
-      is_there: tells whether a value leads to a picture.
+      is_there: whether a value leads to a picture.
 
     Raises:
       UserError: no column of pictures is found, or one that was named is not there, or there are too many.
@@ -188,7 +188,7 @@ def find_columns(
 
 
 def _column(role: str, name: str, values: Mapping[str, Sequence[Value]]) -> str:
-    """Returns the column that a user means, whatever its spaces and signs; raises `UserError`."""
+    """Returns the column that a user means, ignoring spaces and signs; raises `UserError`."""
     alike = [column for column in values if plain(column) == plain(name)]
     if name in values or len(alike) == 1:
         return name if name in values else alike[0]
@@ -204,26 +204,26 @@ def _first(names: Sequence[str] | None) -> str:
 
 
 def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Callable[[str], bool]) -> str:
-    """Returns the column with the first of several names, "" if there is none."""
-    found = {plain(name): name for name in reversed(values) if fits(name)}
-    return next((found[name] for name in names if name in found), "")
+    """Returns the column with the first of several names, or ""."""
+    by_plain_name = {plain(name): name for name in reversed(values) if fits(name)}
+    return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
 def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> list[str]:
-    """Returns the column of pictures, and further ones: image_2, additional_image_link."""
+    """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, tells: Callable[[Value], bool]) -> float:
         some = values[name][:50]
         return sum(map(tells, some)) / len(some)
 
     def quality(name: str) -> tuple:
-        place = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
+        rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
         less = bool(_SHOWS_LESS.search(plain(name)))
-        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -place, name != identity
+        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -rank, name != identity
 
     best = max(values, key=quality)
-    there, look, _, place, _ = quality(best)
-    if max(there, look) < 0.5 and -place == len(_IMAGE):
+    there, look, _, rank, _ = quality(best)
+    if max(there, look) < 0.5 and -rank == len(_IMAGE):
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
@@ -266,8 +266,8 @@ def _find_captions(
         base, count = by_base.most_common(1)[0]
         base = base if count > 1 else None
     if base is not None:
-        found = {name: "" for name in texts if plain(name) == base}
-        return {**found, **_with_bases(texts, (base,))}, (base,)
+        columns = {name: "" for name in texts if plain(name) == base}
+        return {**columns, **_with_bases(texts, (base,))}, (base,)
     wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
     return ({wordy: ""}, ()) if wordy and _wordiness(texts[wordy]) > 0 else ({}, ())
 
@@ -280,7 +280,7 @@ def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> 
 
 
 def _holds_words(values: Sequence[Value]) -> bool:
-    """Whether at least half of some values are no numbers or codes: two letters in a row, or one of another script."""
+    """Whether at least half of some values are not numbers or codes: two letters in a row, or one of another script."""
     texts = [text for value in values for text in texts_of(value)]
     return 2 * sum(bool(re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)) for text in texts) >= len(texts) > 0
 
@@ -301,7 +301,7 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
-    """Returns the first column in which (nearly) each row has a code of its own, "" if there is none."""
+    """Returns the first column in which (nearly) each row has a code of its own, or ""."""
     for name, some in values.items():
         texts = [value for value in some if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
@@ -352,7 +352,7 @@ def language_named(name: str) -> str:
         import lingua
     except ImportError:
         return ""
-    return next((_tag(one) for one in lingua.Language.all() if one.name.casefold() == name.casefold()), "")
+    return next((_tag(x) for x in lingua.Language.all() if x.name.casefold() == name.casefold()), "")
 
 
 def _detector(tags: Sequence[str]):
@@ -365,7 +365,7 @@ def _detector(tags: Sequence[str]):
         ) from None
     if not tags:
         return lingua.LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
-    languages = [one for one in lingua.Language.all() if _tag(one) in tags]
+    languages = [candidate for candidate in lingua.Language.all() if _tag(candidate) in tags]
     return lingua.LanguageDetectorBuilder.from_languages(*languages).build()
 
 
@@ -375,21 +375,21 @@ def _tag(language) -> str:
 
 def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
     """Returns of each text tag -> probability, of all languages alike beforehand."""
-    found = []
+    by_language = []
     for text in texts:
         values = detector.compute_language_confidence_values(text)
-        found.append({_tag(one.language): one.value for one in values})
-    return found
+        by_language.append({_tag(guess.language): guess.value for guess in values})
+    return by_language
 
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
-    tags = sorted({tag for of_text in probabilities for tag in of_text})
+    tags = sorted({tag for guesses in probabilities for tag in guesses})
     shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
     for _ in range(ROUNDS):
         counts = dict.fromkeys(tags, 0.0)
-        for of_text in probabilities:
-            joint = {tag: shares[tag] * value for tag, value in of_text.items()}
+        for guesses in probabilities:
+            joint = {tag: shares[tag] * value for tag, value in guesses.items()}
             total = sum(joint.values())
             for tag, value in joint.items() if total else ():
                 counts[tag] += value / total

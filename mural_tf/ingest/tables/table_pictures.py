@@ -21,7 +21,7 @@ from mural_tf.ingest.tables.own_tables import DOWNLOADS, OwnTable, Value, is_dow
 def pictures_of(value: Value) -> Sequence[str | bytes]:
     """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
     values = value if isinstance(value, tuple) else (value,)
-    return tuple(part for one in values for part in ((one,) if isinstance(one, bytes) else _divided(one)) if part)
+    return tuple(part for item in values for part in ((item,) if isinstance(item, bytes) else _divided(item)) if part)
 
 
 def _divided(text: str) -> Sequence[str]:
@@ -48,7 +48,7 @@ class Pictures:
 
     @classmethod
     def of(cls, table: OwnTable, images: str) -> Pictures:
-        """Returns the pictures in `--images`, or beside the table; raises `UserError` if there is no such folder."""
+        """Returns the pictures in `--images`, or next to the table; raises `UserError` if there is no such folder."""
         folder = as_path(images) if images else table.folder
         if not folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
@@ -58,7 +58,7 @@ class Pictures:
     def is_there(self, value: Value) -> bool:
         """Whether a value leads to a picture."""
         try:
-            return any(self._content(one) or self.find(one) is not None for one in pictures_of(value))
+            return any(self._content(picture) or self.find(picture) is not None for picture in pictures_of(value))
         except BadImage:
             return False
 

@@ -51,7 +51,7 @@ class Picture:
         return self.entries[0].name
 
     def captions(self) -> list[Caption]:
-        """Returns its captions; a group says the same: those of a row, or all if each language has one."""
+        """Returns its captions; captions of a group mean the same: a row's, or all if each language has one."""
         rows = {}
         for entry in self.entries:
             for key, (row, _) in entry.captions.items():
@@ -62,16 +62,16 @@ class Picture:
         languages: dict[int, list[str]] = collections.defaultdict(list)
         for caption in captions:
             languages[caption.group].append(caption.language)
-        places = {row: place for place, row in enumerate(languages)}
-        one_each = {row for row, of_row in languages.items() if len(set(of_row)) == len(of_row)}
+        number_of = {row: number for number, row in enumerate(languages)}
+        one_each = {row for row, row_languages in languages.items() if len(set(row_languages)) == len(row_languages)}
         return [
-            caption._replace(group=places[caption.group] if caption.group in one_each else len(places) + place)
-            for place, caption in enumerate(captions)
+            caption._replace(group=number_of[caption.group] if caption.group in one_each else len(number_of) + number)
+            for number, caption in enumerate(captions)
         ]
 
 
 class Caption(NamedTuple):
-    """A caption; those of one group say the same."""
+    """A caption; captions of one group mean the same."""
 
     text: str
     language: str
@@ -79,7 +79,7 @@ class Caption(NamedTuple):
 
 
 def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True) -> list[Picture]:
-    """Returns the different pictures of entries; those that do not decode are told to `tally`."""
+    """Returns the different pictures of entries; `tally` counts pictures that do not decode."""
     by_file: dict[pathlib.Path, list[Entry]] = {}
     for entry in entries:
         if entry.file is not None:
@@ -158,9 +158,9 @@ def make_data_set(
     tally: RowTally,
     image_size: int = 512,
     progress: bool = True,
-    known: Callable[[], Collection[str]] = frozenset,
+    trained_on: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
-    """Makes the data set `output` of what a table holds, unless it is there, and returns it.
+    """Makes the data set `output` of a table, unless it exists, and returns it.
 
     Args:
       entries: of `products.read`.
@@ -168,7 +168,7 @@ def make_data_set(
       tally: of the rows; pictures that do not decode are told to it.
       image_size: pictures whose shorter side is longer are shrunk to it, in pixels; 0 keeps them.
       progress: whether to show a bar.
-      known: returns the ids of pictures that a model was trained on: their products stay in train.
+      trained_on: returns the ids of pictures that a model was trained on: their products stay in train.
 
     Raises:
       UserError: `output` holds something else, or the disk is full.
@@ -176,9 +176,9 @@ def make_data_set(
 
     def write(folder: pathlib.Path) -> dict:
         pictures = pictures_of(entries, tally, progress)
-        _write_records(pictures, folder, image_size, known())
+        _write_records(pictures, folder, image_size, trained_on())
         if tally.places:
-            write_whole(folder / SKIPPED, "".join(f"{kind}\t{place}\n" for kind, place in tally.places))
+            write_whole(folder / SKIPPED, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
         files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
         shards = {f"{path.parent.name}/{path.name}": _counted(path) for path in files}
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
@@ -189,11 +189,11 @@ def make_data_set(
     return build_folder(output, identity, write, follows=True)
 
 
-def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, known: Collection[str]) -> None:
+def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:
     from mural_tf.data.records import write_records  # with TensorFlow
 
     def is_known(group: Group) -> bool:
-        return any(entry.name in known for picture in group.pictures for entry in picture.entries)
+        return any(entry.name in seen for picture in group.pictures for entry in picture.entries)
 
     groups = find_groups(pictures)
     held = held_out(len(groups))
@@ -201,12 +201,12 @@ def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size
     free = min(2 * held, sum(not is_known(group) for group in groups))
     parts = {"dev": groups[: (free + 1) // 2], "test": groups[(free + 1) // 2 : free], "train": groups[free:]}
     by_split: dict[str, list[Picture]] = {}
-    for split, of_split in parts.items():
-        for picture in (picture for group in of_split for picture in group.pictures):
+    for split, split_items in parts.items():
+        for picture in (picture for group in split_items for picture in group.pictures):
             by_split.setdefault(split if picture.captions() else WITHOUT_CAPTIONS, []).append(picture)
-    for split, of_split in by_split.items():
-        shards = 1 + len(of_split) // 1000  # of some 64 MB
-        write_records(folder, IMAGE_TEXT, split, _records(of_split, image_size), shards)
+    for split, split_items in by_split.items():
+        shards = 1 + len(split_items) // 1000  # of some 64 MB
+        write_records(folder, IMAGE_TEXT, split, _records(split_items, image_size), shards)
     train = by_split.get("train", [])
     if any(True for _ in _pairs(train, pictures)):
         write_records(folder, TEXT_PAIRS, "train", _pairs(train, pictures))
@@ -221,7 +221,7 @@ def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageText
 
 
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
-    """Yields translations: of each group the captions, each with the one in the language that most have."""
+    """Yields translations: each caption of a group with the group's caption in the commonest language."""
     counts = collections.Counter(caption.language for picture in pictures for caption in picture.captions())
     order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))
     seen: set[int] = set()

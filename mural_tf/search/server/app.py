@@ -1,4 +1,4 @@
-"""The routes: TensorFlow Serving's REST paths, /healthz, and whatever else is mounted, as the search page.
+"""The routes: TensorFlow Serving's REST paths, /healthz, and mounted routes, such as the search page's.
 
     POST /v1/models/NAME[/versions/N]:predict       see rest_json.py
     GET  /v1/models/NAME[/versions/N]               the state of the version
@@ -7,7 +7,7 @@
 
 Every error is `{"error": "…"}`, for a browser a page: 4xx if the request is at fault, 503 if there is no room or time
 for it, 500 if the program is at fault. TensorFlow Serving, which an export is made for, does the rest: gRPC, several
-versions, new ones while it runs, metrics. TLS, users and rates are a proxy's.
+versions, new versions while it runs, metrics. TLS, users and rates are a proxy's.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from mural_tf.search.server.search_page import search_routes
 
 # For other routes: `await request.app[PREDICT]("text_encoder", "serving_default", {"text": array})` shares batches.
 PREDICT: web.AppKey[Callable[..., Awaitable[Arrays]]] = web.AppKey("predict", object)
-SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
+SMALL_BODY = 2**16  # bytes; larger bodies are parsed in a thread, so that other requests go on
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
-# `frame-ancestors` cannot stand in a page's own policy. aiohttp would name its version, and Python's.
+# `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.
 HEADERS = {
     "Server": "mural_tf", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'self'"
 }  # fmt: skip
@@ -63,7 +63,7 @@ def serve(
     title: str = "",
     limits: Limits | None = None,
 ) -> None:
-    """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
+    """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and running requests get their answer.
 
     Args:
       export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model, of which
@@ -81,8 +81,8 @@ def serve(
     app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
-    place = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
-    print(f"Serving {export or index} at {place}", flush=True)
+    address = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
+    print(f"Serving {export or index} at {address}", flush=True)
     web.run_app(app, sock=listener, print=None, **run_options())
 
 
@@ -134,11 +134,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _export_of(model: str) -> str:
-    """Returns the model that made an index, or what a workdir was exported to, where it was."""
-    place = model_place(model)
-    if not model or not place.is_dir():
+    """Returns the model that made an index, or the export of that workdir, at its recorded path."""
+    folder = model_place(model)
+    if not model or not folder.is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
-    return str(place / "export") if not (place / "text_encoder").is_dir() and (place / "export").is_dir() else model
+    return str(folder / "export") if not (folder / "text_encoder").is_dir() and (folder / "export").is_dir() else model
 
 
 def _lite(export: str | pathlib.Path):
@@ -183,7 +183,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class Server:
-    """Handlers over what is loaded."""
+    """Handlers over the loaded model."""
 
     def __init__(self, models: Mapping[str, ServedModel], limits: Limits, hosts: Collection[str] = ()):
         self.models, self._limits, self._hosts = models, limits, hosts
@@ -193,7 +193,7 @@ class Server:
             for key, signature in model.signatures.items()
         }
         self._threads = concurrent.futures.ThreadPoolExecutor(2, "parsing")  # and decoding, which takes memory
-        self._running = self._large = 0  # requests, and those with large bodies among them
+        self._running = self._large = 0  # requests, and requests with large bodies among them
 
     async def run(self, name: str, signature: str, inputs: Arrays, on_error: str = RAISE) -> Arrays:
         """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays.
@@ -313,7 +313,7 @@ class Server:
 
 
 def _host_of(header: str) -> str | None:
-    """Returns the name in a Host header without its port; raises `BadRequest` for what is none."""
+    """Returns the name in a Host header without its port; raises `BadRequest` for another text."""
     try:
         return urlsplit(f"//{header}").hostname
     except ValueError as error:

@@ -26,9 +26,9 @@ Arrays = dict[str, np.ndarray]
 class Signature:
     """One function of an encoder.
 
-    run: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects); raises `BadRequest` for what the encoder
-    refuses. inputs: their specs, whose first dimension is the batch. takes_images: whether `IMAGES` is an input of
-    encoded images, not of features.
+    run: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects); raises `BadRequest` for inputs that the
+    encoder refuses. inputs: their specs, whose first dimension is the batch. takes_images: whether `IMAGES` is an input
+    of encoded images, not of features.
     """
 
     run: Callable[[Arrays], Arrays]
@@ -48,7 +48,7 @@ class ServedModel:
 
 @dataclasses.dataclass(frozen=True)
 class _Waiting:
-    """Rows that wait for a run, and what they cost together."""
+    """Rows that wait for a run, and their total cost."""
 
     inputs: Arrays
     cost: int
@@ -70,7 +70,7 @@ class Batcher:
         self._worker: asyncio.Task | None = None
 
     async def __call__(self, inputs: Arrays, costs: np.ndarray | None = None) -> Arrays:
-        """Returns the outputs; whoever cancels the call leaves nothing in the queue. Raises what the run raises.
+        """Returns the outputs; a cancelled call leaves the queue. Raises what the run raises.
 
         `costs`: of each row, int [B]; None for 1 each.
         """
@@ -101,7 +101,7 @@ class Batcher:
                 await self._answer(batch)
 
     def _take(self) -> list[_Waiting]:
-        """Takes the requests that have waited longest, as many as fit in one run; cancelled ones are dropped."""
+        """Takes the requests that have waited longest, as many as fit in one run; cancelled requests are dropped."""
         batch: list[_Waiting] = []
         while self._waiting:
             part = self._waiting[0]
@@ -131,4 +131,4 @@ class Batcher:
         joined = {name: np.concatenate([part.inputs[name] for part in batch]) for name in batch[0].inputs}
         bounds = np.cumsum([len(next(iter(part.inputs.values()))) for part in batch])[:-1]
         split = {name: np.split(array, bounds) for name, array in self._run(joined).items()}
-        return [{name: arrays[place] for name, arrays in split.items()} for place in range(len(batch))]
+        return [{name: arrays[number] for name, arrays in split.items()} for number in range(len(batch))]

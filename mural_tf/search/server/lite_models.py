@@ -42,10 +42,10 @@ def served_models(folder: pathlib.Path, model: LiteModel) -> dict[str, ServedMod
             name,
             version,
             {key: Signature(run, {given: strings}, takes_images and given == IMAGES)
-             for key, (given, _, run) in of_model.items()},
-            {key: _definition(given, output, size) for key, (given, output, _) in of_model.items()},
+             for key, (given, _, run) in model_functions.items()},
+            {key: _definition(given, output, size) for key, (given, output, _) in model_functions.items()},
         )
-        for name, of_model in functions.items()
+        for name, model_functions in functions.items()
     }  # fmt: skip
 
 
@@ -55,13 +55,13 @@ def _texts(name: str, output: str, embed: Callable[[Sequence[bytes]], np.ndarray
 
 
 def _images(model: LiteModel) -> Callable[[Arrays], Arrays]:
-    """Rows of zeros stand for images that do not decode, as in an export."""
+    """Images that do not decode become rows of zeros, as in an export."""
 
     def run(inputs: Arrays) -> Arrays:
         rows = np.zeros([len(inputs[IMAGES]), model.embedding_size], np.float32)
-        for place, data in enumerate(inputs[IMAGES]):
+        for row, data in enumerate(inputs[IMAGES]):
             try:
-                rows[place] = model.embed_images([model.prepare_image(data)])[0]
+                rows[row] = model.embed_images([model.prepare_image(data)])[0]
             except BadImage:
                 continue
         return {"embedding": rows}
@@ -73,7 +73,7 @@ def _definition(given: str, output: str, size: int) -> dict:
     """A signature as TensorFlow Serving describes it at /metadata."""
 
     def described(kind: str, shape: Sequence[int]) -> dict:
-        sizes = [{"size": str(one), "name": ""} for one in shape]
+        sizes = [{"size": str(side), "name": ""} for side in shape]
         return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": ""}
 
     inputs, outputs = {given: described("DT_STRING", [-1])}, {output: described("DT_FLOAT", [-1, size])}

@@ -21,15 +21,15 @@ from mural_tf.remote_folders import display_name, local_model
 from mural_tf.search.server.batches import IMAGES, Arrays, ServedModel, Signature
 from mural_tf.search.server.rest_json import BadRequest, Spec
 
-# The graph's own words for what a request may get wrong.
+# The graph's own errors for mistakes of a request.
 REFUSALS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
 
 
 def load_models(export, loaded: Mapping[str, object] = {}) -> dict[str, ServedModel]:
     """Returns {name: `ServedModel`} of the newest version that all SavedModels of an export have.
 
-    `loaded`: SavedModels of that version that are in memory already, by name. Raises `UserError` if there is none, or
-    it is damaged.
+    `loaded`: SavedModels of that version that are in memory already, by name. Raises `UserError` if the version is
+    missing or damaged.
     """
     paths = newest_models(local_model(export), export)
     announce(f"Loading version {paths[0].name} of {display_name(export)} and warming it up …")
@@ -52,7 +52,7 @@ def load_model(path: pathlib.Path, saved_model=None) -> ServedModel:
         return ServedModel(path.parent.name, int(path.name), signatures, _signature_definitions(path))
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
+    except Exception as error:  # noqa: BLE001 - a damaged SavedModel raises anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be served: {reason}; export the model again.") from None
 

@@ -21,7 +21,7 @@ import numpy as np
 
 SIGNATURE = "serving_default"
 RAISE, ZEROS = "raise", "zeros"  # what becomes of an image that cannot be read
-MARKS = (b",", b":", b"[", b"{")  # one of them stands before every value of JSON but the first
+MARKS = (b",", b":", b"[", b"{")  # one of them precedes every value of JSON but the first
 PIECE = 2**14  # numbers of an answer that become text at a time
 
 
@@ -45,7 +45,7 @@ def parse_body(body: bytes, most_values: int) -> dict:
     """Returns the JSON object of a body, which may begin with a byte order mark; raises `BadRequest` for others.
 
     JSON of tiny values takes up to thirty times its size as Python's objects. So `most_values` are allowed, counted by
-    the commas, colons and opening brackets before them, those in texts included.
+    the commas, colons and opening brackets before them, also in texts.
     """
     count = sum(map(body.count, MARKS))
     if count > most_values:
@@ -63,7 +63,7 @@ def parse_body(body: bytes, most_values: int) -> dict:
 
 
 def options(values: dict) -> tuple[str, str]:
-    """Returns the signature that a request asks for, and what it wants for an image that cannot be read."""
+    """Returns the signature that a request asks for, and its wish for an image that cannot be read."""
     name, on_error = values.get("signature_name", ""), values.get("on_error", RAISE)
     if not isinstance(name, str):
         raise BadRequest(f'"signature_name" must be a string, got {_kind(name)}.')
@@ -99,11 +99,11 @@ def parse_inputs(values: dict, specs: Mapping[str, Spec], max_rows: int) -> tupl
     return {name: _array(columns[name], spec, name) for name, spec in specs.items()}, is_rows
 
 
-def _check_rows(rows, place: str, most: int) -> None:
+def _check_rows(rows, where: str, most: int) -> None:
     if not isinstance(rows, list):
-        raise BadRequest(f"{place} must be a list, one value a row, got {_kind(rows)}.")
+        raise BadRequest(f"{where} must be a list, one value a row, got {_kind(rows)}.")
     if not rows:
-        raise BadRequest(f"{place} is empty: expected one row or more.")
+        raise BadRequest(f"{where} is empty: expected one row or more.")
     if len(rows) > most:
         raise BadRequest(f"{len(rows)} rows in one request; at most {most} are taken.")
 
@@ -129,14 +129,14 @@ def _columns(rows, specs) -> dict[str, list]:
     return {name: [row[name] for row in named] for name in specs}
 
 
-def _named(value, specs, place: str) -> dict:
+def _named(value, specs, where: str) -> dict:
     """Returns {input: value}; a value that is not an object of inputs belongs to the only input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         if set(value) != set(specs):
-            raise BadRequest(f"{place} has the keys {sorted(value)}; this signature takes {sorted(specs)}.")
+            raise BadRequest(f"{where} has the keys {sorted(value)}; this signature takes {sorted(specs)}.")
         return value
     if len(specs) > 1:
-        raise BadRequest(f"{place} must be an object with the keys {sorted(specs)}, got {_kind(value)}.")
+        raise BadRequest(f"{where} must be an object with the keys {sorted(specs)}, got {_kind(value)}.")
     return {name: value for name in specs}
 
 

@@ -71,8 +71,8 @@ def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns a short caption of some languages, English first, without a table's stray signs."""
     order = sorted(captions, key=lambda language: (language != "en", language))
     texts = [[text.strip(STRAY) for text in captions[language]] for language in order]
-    plain = [[text for text in of_language if text and "|" not in text] for of_language in texts]
-    return [min(of_language, key=lambda text: abs(len(text) - 16)) for of_language in plain if of_language][:EXAMPLES]
+    plain = [[text for text in own if text and "|" not in text] for own in texts]
+    return [min(own, key=lambda text: abs(len(text) - 16)) for own in plain if own][:EXAMPLES]
 
 
 def answer(
@@ -100,7 +100,7 @@ def answer(
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
       picture: the vector of a picture, float32 [D].
-      language: of the captions to show, where there are several; otherwise English ones, or the first.
+      language: of the captions to show, where there are several; otherwise English, or the first.
       rank, sort: see `queries.search`.
       facets: whether to tell what the fields are of the items that pass.
 
@@ -112,7 +112,7 @@ def answer(
       "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
 
     Raises:
-      ValueError: an empty sentence, or what is outside of these bounds.
+      ValueError: an empty sentence, or a value outside of these bounds.
     """
     if len(sentence) > LONGEST_SENTENCE:
         raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
@@ -120,7 +120,7 @@ def answer(
         raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
     asks = bool(sentence) or picture is not None or like is not None
     if offset < 0 or (asks and offset > MOST_RESULTS - k):
-        raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
+        raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked.")
     if rank and not sentence:
         raise ValueError("rank is for sentences: give one, in any language.")
     if bool(sentence) + (picture is not None) + (like is not None) > 1:
@@ -143,8 +143,8 @@ def answer(
     if result is not None:
         described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
     if not sizes["matching"]:
-        others = {one: index.rows([other for other in filters if other != one]) for one in filters}
-        described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
+        others = {kept: index.rows([other for other in filters if other != kept]) for kept in filters}
+        described["relax"] = {str(kept): len(index) if rows is None else len(rows) for kept, rows in others.items()}
     described |= {"facets": index.facets(tuple(filters))} if facets else {}
     return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
 
@@ -176,7 +176,7 @@ def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
 
 
 def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
-    """Returns a small JPEG of the image of a row, or of the image that a text describes, without what is not pixels.
+    """Returns a small JPEG of the image of a row, or of the image that a text describes, without metadata.
 
     Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
     """
@@ -187,7 +187,7 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
 
 
 def vector_code(vector: np.ndarray) -> str:
-    """Returns the text that stands for a vector [D] in an address."""
+    """Returns a vector [D] as a text for an address."""
     numbers = np.round(vector / np.abs(vector).max() * 127).astype(np.int8)
     return base64.urlsafe_b64encode(numbers.tobytes()).decode("ascii").rstrip("=")
 
@@ -199,7 +199,7 @@ def vector_of(code: str, size: int) -> np.ndarray:
     except (binascii.Error, ValueError):
         numbers = np.zeros(0, np.float32)
     if len(numbers) != size or not numbers.any():
-        raise BadRequest("This is no picture of this search: choose the picture again.")
+        raise BadRequest("This is not a picture of this search: choose the picture again.")
     return numbers / np.linalg.norm(numbers)
 
 
@@ -246,7 +246,7 @@ WITH_QUESTION = ("sentence", "like", "picture")
 
 
 class Links:
-    """Addresses of the page as they differ from the one that was asked."""
+    """Addresses of the page that differ from the requested address."""
 
     def __init__(self, query: Mapping[str, str]):
         self._pairs: Pairs = [pair for pair in query.items() if pair[1]]
@@ -283,27 +283,27 @@ def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "")
         shown = dict(row=row, item=item, captions=captions, name=os.path.basename(item.name))
         return pages.render("item.html", **common, **shown, as_filter=served.fields.filters)
     asked = read_query(query, index.embeddings.shape[1], PAGE_TAKES)
-    found = answer(index, served.embedder, language=language, **asked)
-    known = index.facets(tuple(asked["filters"]) if found["matching"] <= COUNTED else ())
+    answered = answer(index, served.embedder, language=language, **asked)
+    facets = index.facets(tuple(asked["filters"]) if answered["matching"] <= COUNTED else ())
     return pages.render(
         "search.html",
         **common,
         asked=asked,
-        answer=found,
-        cards=[_card(served, hit) for hit in found["hits"]],
-        facets=_facets(served, known, asked["filters"], links),
-        sorts=_sorts(served, known, links, asked["sort"]),
-        unknown=[one.name for one in asked["filters"] if not found["matching"] and one.name not in index.facets()],
-        is_shown=not found.get("nothing_fits") or "closest" in query,
+        answer=answered,
+        cards=[_card(served, hit) for hit in answered["hits"]],
+        facets=_facets(served, facets, asked["filters"], links),
+        sorts=_sorts(served, facets, links, asked["sort"]),
+        unknown=[x.name for x in asked["filters"] if not answered["matching"] and x.name not in index.facets()],
+        is_shown=not answered.get("nothing_fits") or "closest" in query,
         examples=[] if any(query.get(name) for name in WITH_QUESTION) else served.examples,
         before=max(0, asked["offset"] - DEFAULT_RESULTS) if asked["offset"] else None,
-        after=asked["offset"] + DEFAULT_RESULTS if _has_more(asked["offset"], found) else None,
+        after=asked["offset"] + DEFAULT_RESULTS if _has_more(asked["offset"], answered) else None,
     )
 
 
-def _has_more(offset: int, found: Mapping) -> bool:
-    most = found["total"] if not found["sentence"] else min(found["total"], MOST_RESULTS)
-    return offset + DEFAULT_RESULTS < most and bool(found["hits"])
+def _has_more(offset: int, answered: Mapping) -> bool:
+    most = answered["total"] if not answered["sentence"] else min(answered["total"], MOST_RESULTS)
+    return offset + DEFAULT_RESULTS < most and bool(answered["hits"])
 
 
 def _card(served: ServedIndex, hit: Mapping) -> dict[str, object]:
@@ -313,11 +313,11 @@ def _card(served: ServedIndex, hit: Mapping) -> dict[str, object]:
     return {**hit, "fields": shown, "notes": notes, "caption": hit["caption"] or hit["name"]}
 
 
-def _facets(served: ServedIndex, known: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
+def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
     """Returns the filters that are offered: values with their counts and addresses, or the ends of a range."""
     offered = []
-    for name in dict.fromkeys([*served.fields.filters, *(one.name for one in filters)]):
-        facet, own = known.get(name, {}), {str(one) for one in filters if one.name == name}
+    for name in dict.fromkeys([*served.fields.filters, *(filter_.name for filter_ in filters)]):
+        facet, own = facets.get(name, {}), {str(filter_) for filter_ in filters if filter_.name == name}
         if "least" in facet:
             ends = {sign: next((t[len(name + sign) :] for t in own if t.startswith(name + sign)), "") for sign in SIGNS}
             mine = [("filter", text) for text in own]
@@ -336,8 +336,8 @@ def _facets(served: ServedIndex, known: Mapping, filters: Sequence[Filter], link
 SIGNS = {">=": "from.", "<=": "to."}  # how the form of a range names its ends
 
 
-def _sorts(served: ServedIndex, known: Mapping, links: Links, current: str) -> list[tuple[str, str, bool]]:
-    names = [name for name in served.fields.filters if "least" in known.get(name, {})]
+def _sorts(served: ServedIndex, facets: Mapping, links: Links, current: str) -> list[tuple[str, str, bool]]:
+    names = [name for name in served.fields.filters if "least" in facets.get(name, {})]
     ways = [("best first", "")]
     ways += [way for name in names for way in ((f"{name}, lowest first", name), (f"{name}, highest first", f"-{name}"))]
     return [(words, links.to("sort", **({"sort": sort} if sort else {})), sort == current) for words, sort in ways]
@@ -365,15 +365,15 @@ PAGE_TAKES = (*WITH_QUESTION, "offset", "filter", "sort", "item", "closest")
 LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
 
 
-def read_query(query: Mapping[str, str], size: int, known: Sequence[str] = TAKES) -> dict[str, object]:
+def read_query(query: Mapping[str, str], size: int, taken: Sequence[str] = TAKES) -> dict[str, object]:
     """Returns the parameters of an address as arguments of `answer`; raises `BadRequest`, which names what is wrong.
 
-    `size`: of the index's vectors. `known`: the parameters that are taken.
+    `size`: of the index's vectors. `taken`: the known parameters.
     """
-    unknown = sorted(set(query) - set(known))
+    unknown = sorted(set(query) - set(taken))
     if unknown:
-        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(known)}.")
-    for name in known:
+        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(taken)}.")
+    for name in taken:
         if name != "filter" and len(query.getall(name, [])) > 1:
             raise BadRequest(f"{name} is given {len(query.getall(name))} times: give it once.")
     if not LANGUAGE.fullmatch(query.get("language", "")):
@@ -382,7 +382,7 @@ def read_query(query: Mapping[str, str], size: int, known: Sequence[str] = TAKES
         asked: dict[str, object] = {"filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
         raise BadRequest(str(error)) from None
-    asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort") if name in known}
+    asked |= {name: query.get(name, "") for name in ("sentence", "language", "rank", "sort") if name in taken}
     asked |= {"offset": _number("offset", query.get("offset") or "0")}
     asked |= {name: _number(name, query[name]) for name in ("like", "k") if query.get(name)}
     asked |= {"picture": vector_of(query["picture"], size)} if query.get("picture") else {}
@@ -416,7 +416,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
         """Calls a function, whose `ValueError`s are the client's unless they are the index's."""
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-        except UserError as error:  # of whoever runs the server: a damaged index, and where it lies
+        except UserError as error:  # for the server's owner: a damaged index, and its folder
             if not isinstance(error, CannotBeAsked):
                 raise
             raise BadRequest(str(error)) from None
@@ -489,7 +489,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
     ]
 
 
-def _language(request: web.Request, known: Collection[str]) -> str:
-    """Returns the first language that a browser asks for and a caption may have, "" if there is none."""
+def _language(request: web.Request, languages: Collection[str]) -> str:
+    """Returns the first language that a browser asks for and a caption may have, or ""."""
     wanted = [part.split(";")[0].strip() for part in request.headers.get("Accept-Language", "").split(",")]
-    return next((code for tag in wanted[:10] for code in (tag, tag.split("-")[0]) if code in known), "")
+    return next((code for tag in wanted[:10] for code in (tag, tag.split("-")[0]) if code in languages), "")
