@@ -261,7 +261,7 @@ def test_an_id_without_a_target_ends_the_run():
     np.testing.assert_array_equal(table.look_up(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
     for unknown in (3, 9):
         with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):
-            tf.function(table.take)(tf.constant([unknown], tf.int64))
+            tf.function(table.look_up)(tf.constant([unknown], tf.int64))
 
 
 @pytest.mark.parametrize("pivot,expected", [

@@ -165,7 +165,7 @@ def test_damaged_files_end_in_one_line(index, name):
     "UPDATE fields SET value = NULL", "UPDATE texts SET text = NULL", "UPDATE texts SET item = 'x'",
     "UPDATE fields SET item = 'x'", "DELETE FROM meta WHERE key = 'dtype'",
     "UPDATE meta SET value = '{' WHERE key = 'kind'", "UPDATE meta SET value = '5' WHERE key = 'head'",
-    "UPDATE meta SET value = x'00' WHERE key = 'probes'", "INSERT INTO meta VALUES ('weights', '{}')",
+    "UPDATE meta SET value = x'00' WHERE key = 'probes'", "INSERT INTO meta VALUES ('mix', '{}')",
     "UPDATE meta SET value = '0' WHERE key = 'changed'; INSERT INTO meta VALUES ('confidence', x'00')",
     "UPDATE vectors SET vector = x'0000'", "UPDATE caption_vectors SET vector = x'ff'", "DELETE FROM items",
     "DELETE FROM vectors WHERE item = 2", "UPDATE vectors SET vector = zeroblob(12) WHERE item = 2",
