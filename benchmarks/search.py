@@ -66,8 +66,8 @@ class Steps(list):
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
-    """Makes the index, and again, which changes nothing."""
-    steps = Steps()
+    """Makes the index, or finds that nothing is new."""
+    steps, is_new = Steps(), not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
@@ -77,9 +77,8 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
             fields = {"price": str(n % 1000)}
             yield Item(f"{n}.jpg", captions=(("en", text),) if captions else (), fields=fields), vector
 
-    for what in ("built of vectors that are there", "the same again, nothing new"):
-        with steps.step(what):
-            sync(folder / "index", None, items(), model=model, dtype="float16")
+    with steps.step("built of vectors that are there" if is_new else "the same again, nothing new"):
+        sync(folder / "index", None, items(), model=model, dtype="float16")
     return steps
 
 
@@ -153,12 +152,12 @@ def main() -> None:
         np.save(folder / "rows.npy", make_vectors(flags.count, flags.size))
         what = f"{flags.count:,} vectors of {flags.size} numbers, float16"
         lines = [(what, "seconds", "processor seconds", "memory")]
-        for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone):
+        for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone, build):
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 lines += pool.submit(work, folder, flags.captions).result()
-        if flags.output:
-            with open(flags.output, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(lines)
+            if flags.output:
+                with open(flags.output, "w", encoding="utf-8", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows(lines)
         for path in sorted((folder / "index").iterdir()):
             print(f"{path.name}: {path.stat().st_size / 2**20:,.0f} MiB")
 

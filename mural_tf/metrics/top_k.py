@@ -52,7 +52,7 @@ def top_k(
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
-    size = BLOCK if len(queries) > 8 else BLOCK // 4  # of few queries the rows themselves stay in the cache
+    size = BLOCK if len(queries) > 8 else BLOCK // 4  # of few queries the rows stay in the cache
     buffer = np.empty((len(queries), size), np.float32)
     for begin in range(0, len(rows), size):
         block = as_float32(rows[begin : begin + size])

@@ -265,7 +265,8 @@ class DualEncoder(KerasModel):
             else:
                 embeddings[name] = states[part]
                 if head:
-                    embeddings[name] = self.project_texts(states[part], self._head_in_use(head), training)
+                    head = head if head in self.head_names else self.head_names[0]  # shared_head
+                    embeddings[name] = self.project_texts(states[part], head, training)
         return embeddings
 
     def _image_states(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
@@ -273,9 +274,6 @@ class DualEncoder(KerasModel):
         if len(batches) == 1:
             return [embed(batches[0], training)]
         return tf.split(embed(tf.concat(batches, axis=0), training), len(batches))
-
-    def _head_in_use(self, head: str) -> str:
-        return self.head_names[0] if self.shared_head else head
 
     def objective(
         self, embeddings: dict, ids: dict, rows: dict[str, tuple]

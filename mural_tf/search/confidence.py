@@ -157,7 +157,7 @@ def fit_logistic(columns: np.ndarray, right: np.ndarray, penalty: float) -> np.n
     return weights
 
 
-def learn(index, embedder, asked: Sequence[strangers.Stranger]) -> Confidence:
+def learn(index, embedder, asked: Sequence[strangers.HeldOutCaption]) -> Confidence:
     """Learns from what strangers found.
 
     Raises:

@@ -254,8 +254,7 @@ class Index:
     def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with the vectors of the index.
 
-        `by_pictures`: whether pictures may be the questions, too. If not, a model whose texts are the same passes, and
-        its image encoder need not be loaded.
+        Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
             pictures_alone = self.kind == IMAGES and self.captions is None and self.confidence is None

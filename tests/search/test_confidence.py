@@ -170,8 +170,8 @@ def test_a_regression_finds_the_optimum():
 def test_too_little_teaches_nothing(count, right, message):
     model, index = world()
     entries = [(n, a) for n in range(count) for a in SYLLABLES]
-    asked = [strangers.Stranger(model.caption(a, n), a, n, 5, ranked([5 if place < right else 6], pictures={5: 0.5}))
-             for place, (n, a) in enumerate(entries)]  # fmt: skip
+    asked = [strangers.HeldOutCaption(model.caption(a, n), a, n, 5, ranked([5 if i < right else 6], pictures={5: 0.5}))
+             for i, (n, a) in enumerate(entries)]  # fmt: skip
     with pytest.raises(UserError, match=message):
         confidence.learn(index, model, asked)
 

@@ -284,7 +284,7 @@ def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monke
         for way, good in zip(ranking.WAYS, (pictures, texts, words_)):
             right = number % 100 < good
             of[way] = {0: 1.0, 1: 0.0} if right else {2: 1.0, **{row: 0.0 for row in range(3, 30)}, 0: -1.0}
-        return strangers.Stranger("", language, number, 0, ranked(**of))
+        return strangers.HeldOutCaption("", language, number, 0, ranked(**of))
 
     monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
     usual = dict.fromkeys(ranking.WAYS, 1.0)
