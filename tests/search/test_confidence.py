@@ -121,10 +121,10 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
     of_picture, of_text = search(index, model, [Query(image=str(tmp_path / "a.png")), Query("kalo")], 2)
     assert of_picture.sure is None and not of_picture.nothing_fits and 0 <= of_text.sure <= 1
     assert json.loads(to_json(index, [of_text]))["results"][0]["probability"] == round(of_text.sure, 4)
-    items = [Item(f"{n}", fields={"brand": "acme"}) for n in range(300, 600)]
+    items = [Item(f"{n}", fields={"brand": "acme", "price": f"{n}"}) for n in range(300, 600)]
     other = Index(items, index.embeddings, index.model, IMAGES)
     other.confidence = index.confidence
-    for options in ({"filters": [Filter("brand", "acme")]}, {"rank": "pictures"}):
+    for options in ({"filters": [Filter("brand", "acme")]}, {"rank": "pictures"}, {"sort": "price"}):
         (result,) = search(other, model, [Query("kalo")], 2, **options)
         assert result.sure is None and "probability" not in to_json(other, [result])
     (whole,) = search(other, model, [Query("acme")], 2)
@@ -216,6 +216,8 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(json.dumps(other).encode(), 300) is None
     level = confidence.NoiseLevel(300, {"texts": 0.25})
     assert confidence.from_bytes(confidence.to_bytes(level), 300) == level
+    for cosine, whole, lacking in ((0.2, (), True), (0.3, (), False), (0.2, {5}, False)):
+        assert level.estimate(["x"], [ranked([5], whole, texts={5: cosine})]) == [(None, lacking)]
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):

@@ -121,6 +121,7 @@ def test_no_question_is_syntax(text):
 
 @pytest.mark.parametrize("text, rows", [
     ("犬", [2]), ("蛙", [1]), ("青い", [1]), ("Zo", [1, 2]), ("ZOÉ C", [1, 2]), ("RÉD", [0]), ("猫", []), ("!", []),
+    ("would you please show a frog", [1, 2]),
 ])  # fmt: skip
 def test_short_words_are_found(text, rows):
     assert sorted(table_of(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
@@ -217,10 +218,10 @@ def test_scores_are_weighted_values():
 
 def test_what_one_way_finds_has_a_value_in_all(index):
     """With lists of one each; what the others would say of it is looked up, hidden languages and all."""
-    of_all, hidden = TwoHeads().encode_text(["red"]), ("ja",)  # by its picture 3, by its captions 0
-    letters = Letters().encode_text(["red shoe"])
-    (short,) = ranking.rank_all(index, ["red shoe"], of_all, letters, count=1, hidden=hidden)
-    (whole,) = ranking.rank_all(index, ["red shoe"], of_all, letters, hidden=hidden)
+    of_all, letters = np.eye(3, dtype=np.float32)[[2]], Letters().encode_text(["otter frog"])  # picture 0, caption 2
+    hidden = ("de",)  # whose caption of 0 has more of these letters than the English one
+    (short,) = ranking.rank_all(index, ["frog"], of_all, letters, count=1, hidden=hidden)
+    (whole,) = ranking.rank_all(index, ["frog"], of_all, letters, hidden=hidden)
     rows = set(short.rows.tolist())
     assert len(rows) >= 2 and rows == set().union(*short.lists.values())
     for way in ("pictures", "texts"):
