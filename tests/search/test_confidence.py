@@ -10,7 +10,7 @@ import pytest
 from search_data import png
 
 from mural_tf.errors import UserError
-from mural_tf.search import confidence, strangers
+from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
@@ -66,7 +66,7 @@ def world():
     """The model, and an index that has learnt from other pictures."""
     model = World()
     index = bare(model, np.arange(300, 600))
-    index.confidence = confidence.learn(index, model, strangers.ask(index, model.index(np.arange(300)), model))
+    index.confidence = confidence.learn(index, model, asked_captions.ask(index, model.index(np.arange(300)), model))
     return model, index
 
 
@@ -170,8 +170,9 @@ def test_a_regression_finds_the_optimum():
 def test_too_little_teaches_nothing(count, right, message):
     model, index = world()
     entries = [(n, a) for n in range(count) for a in SYLLABLES]
-    asked = [strangers.Stranger(model.caption(a, n), a, n, 5, ranked([5 if place < right else 6], pictures={5: 0.5}))
-             for place, (n, a) in enumerate(entries)]  # fmt: skip
+    answers = [ranked([5 if place < right else 6], pictures={5: 0.5}) for place in range(len(entries))]
+    asked = [asked_captions.AskedCaption(model.caption(a, n), a, n, 5, answer)
+             for (n, a), answer in zip(entries, answers)]  # fmt: skip
     with pytest.raises(UserError, match=message):
         confidence.learn(index, model, asked)
 
@@ -181,7 +182,7 @@ def test_pictures_weigh_more_where_a_model_knows_them():
     for language, count in (("aa", 60), ("bb", 60), ("aa", 49)):
         items = [Item(f"{n}", captions=((language, model.caption(language, n)),)) for n in range(count)]
         index = Index(items, model.pictures[:count], take_fingerprint(model))
-        weights[language, count] = strangers.weigh_pictures(index, model)
+        weights[language, count] = asked_captions.weigh_pictures(index, model)
     assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
     assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
 
