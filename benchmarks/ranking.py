@@ -22,10 +22,10 @@ import numpy as np
 from benchmarks.stamps import read_stamps
 from mural_tf import cli
 from mural_tf.search import ranking
+from mural_tf.search.asked_captions import weigh_pictures
 from mural_tf.search.collect import find
 from mural_tf.search.index import Index, index_in_memory
 from mural_tf.search.items import IMAGES, Item
-from mural_tf.search.strangers import weigh_pictures
 from mural_tf.search.words import quoted
 
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()

@@ -13,7 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import changes, collect, confidence, embed, ranking, strangers
+from mural_tf.search import asked_captions, changes, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import SKIPPED
 from mural_tf.search.fields import check_wanted
@@ -126,13 +126,13 @@ def calibrate_index(
     pictures = index_in_memory(embedder, entries) if files else pictures
     made.weights = ranking.DEFAULT_WEIGHTS
     if made.captions is not None:
-        made.weights = strangers.weigh_pictures(made, embedder)
-    asked = strangers.ask(made, pictures, embedder) if pictures is not None else []
+        made.weights = asked_captions.weigh_pictures(made, embedder)
+    asked = asked_captions.ask(made, pictures, embedder) if pictures is not None else []
     if made.captions is not None:
-        chosen = strangers.choose_weights(asked, made.weights)
+        chosen = asked_captions.choose_weights(asked, made.weights)
         if chosen is not None:
             made.weights, shares = chosen
-            asked = [stranger.weighted(made.weights) for stranger in asked]
+            asked = [caption.weighted(made.weights) for caption in asked]
             parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
             print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
     try:

@@ -3,7 +3,7 @@
     index.confidence.estimate(["moyo mwekundu"], ranking.rank_all(…))  # [(0.58, False)]
 
 A cosine says little by itself, and letters that mean nothing have a closest picture, too. So sentences with known
-answers ask the index (`strangers.ask`), and a ridge-penalised logistic regression learns of a few numbers, `FEATURES`,
+answers ask the index (`asked_captions.ask`), and a ridge-penalised logistic regression learns of a few `FEATURES`
 when the first answer is right. Each sentence counts twice: with its results, and with the results of an index without
 its answer, where every first answer is wrong. So a hot dog is not an answer to "a dog" because both words are in its
 name. Meaningless strings are among the wrong answers. A match as a whole, an exact title or an article number, is sure.
@@ -24,7 +24,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import TEXTS as PROBES
-from mural_tf.search import ranking, strangers
+from mural_tf.search import asked_captions, ranking
 from mural_tf.search.ranking import ALL, PICTURES, QUESTIONS, TEXTS, WAYS, WORDS, Ranked, prompt_of
 
 FEATURES = (*(f"{what} of {way}" for way in WAYS for what in ("value", "lead")), "firsts", "characters", "words")
@@ -157,8 +157,8 @@ def fit_logistic(columns: np.ndarray, right: np.ndarray, penalty: float) -> np.n
     return weights
 
 
-def learn(index, embedder, asked: Sequence[strangers.HeldOutCaption]) -> Confidence:
-    """Learns from what strangers found.
+def learn(index, embedder, asked: Sequence[asked_captions.AskedCaption]) -> Confidence:
+    """Learns from what captions found.
 
     Raises:
       UserError: too few sentences, or too few right answers.

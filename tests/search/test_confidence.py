@@ -10,7 +10,7 @@ import pytest
 from search_data import png
 
 from mural_tf.errors import UserError
-from mural_tf.search import confidence, strangers
+from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
@@ -66,7 +66,7 @@ def world():
     """The model, and an index that has learnt from other pictures."""
     model = World()
     index = bare(model, np.arange(300, 600))
-    index.confidence = confidence.learn(index, model, strangers.ask(index, model.index(np.arange(300)), model))
+    index.confidence = confidence.learn(index, model, asked_captions.ask(index, model.index(np.arange(300)), model))
     return model, index
 
 
@@ -121,10 +121,10 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
     of_picture, of_text = search(index, model, [Query(image=str(tmp_path / "a.png")), Query("kalo")], 2)
     assert of_picture.sure is None and not of_picture.nothing_fits and 0 <= of_text.sure <= 1
     assert json.loads(to_json(index, [of_text]))["results"][0]["probability"] == round(of_text.sure, 4)
-    items = [Item(f"{n}", fields={"brand": "acme"}) for n in range(300, 600)]
+    items = [Item(f"{n}", fields={"brand": "acme", "price": f"{n}"}) for n in range(300, 600)]
     other = Index(items, index.embeddings, index.model, IMAGES)
     other.confidence = index.confidence
-    for options in ({"filters": [Filter("brand", "acme")]}, {"rank": "pictures"}):
+    for options in ({"filters": [Filter("brand", "acme")]}, {"rank": "pictures"}, {"sort": "price"}):
         (result,) = search(other, model, [Query("kalo")], 2, **options)
         assert result.sure is None and "probability" not in to_json(other, [result])
     (whole,) = search(other, model, [Query("acme")], 2)
@@ -170,8 +170,9 @@ def test_a_regression_finds_the_optimum():
 def test_too_little_teaches_nothing(count, right, message):
     model, index = world()
     entries = [(n, a) for n in range(count) for a in SYLLABLES]
-    asked = [strangers.HeldOutCaption(model.caption(a, n), a, n, 5, ranked([5 if i < right else 6], pictures={5: 0.5}))
-             for i, (n, a) in enumerate(entries)]  # fmt: skip
+    answers = [ranked([5 if place < right else 6], pictures={5: 0.5}) for place in range(len(entries))]
+    asked = [asked_captions.AskedCaption(model.caption(a, n), a, n, 5, answer)
+             for (n, a), answer in zip(entries, answers)]  # fmt: skip
     with pytest.raises(UserError, match=message):
         confidence.learn(index, model, asked)
 
@@ -181,7 +182,7 @@ def test_pictures_weigh_more_where_a_model_knows_them():
     for language, count in (("aa", 60), ("bb", 60), ("aa", 49)):
         items = [Item(f"{n}", captions=((language, model.caption(language, n)),)) for n in range(count)]
         index = Index(items, model.pictures[:count], take_fingerprint(model))
-        weights[language, count] = strangers.weigh_pictures(index, model)
+        weights[language, count] = asked_captions.weigh_pictures(index, model)
     assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
     assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
 
@@ -216,6 +217,8 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(json.dumps(other).encode(), 300) is None
     level = confidence.NoiseLevel(300, {"texts": 0.25})
     assert confidence.from_bytes(confidence.to_bytes(level), 300) == level
+    for cosine, whole, lacking in ((0.2, (), True), (0.3, (), False), (0.2, {5}, False)):
+        assert level.estimate(["x"], [ranked([5], whole, texts={5: cosine})]) == [(None, lacking)]
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):

@@ -12,7 +12,7 @@ from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import Fingerprint
-from mural_tf.search import commands, ranking, strangers, words
+from mural_tf.search import asked_captions, commands, ranking, words
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take_fingerprint
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
@@ -121,6 +121,7 @@ def test_no_question_is_syntax(text):
 
 @pytest.mark.parametrize("text, rows", [
     ("犬", [2]), ("蛙", [1]), ("青い", [1]), ("Zo", [1, 2]), ("ZOÉ C", [1, 2]), ("RÉD", [0]), ("猫", []), ("!", []),
+    ("would you please show a frog", [1, 2]),
 ])  # fmt: skip
 def test_short_words_are_found(text, rows):
     assert sorted(table_of(ITEMS).by_words(text, len(rows) or 10)[0].tolist()) == rows
@@ -217,10 +218,10 @@ def test_scores_are_weighted_values():
 
 def test_what_one_way_finds_has_a_value_in_all(index):
     """With lists of one each; what the others would say of it is looked up, hidden languages and all."""
-    of_all, hidden = TwoHeads().encode_text(["red"]), ("ja",)  # by its picture 3, by its captions 0
-    letters = Letters().encode_text(["red shoe"])
-    (short,) = ranking.rank_all(index, ["red shoe"], of_all, letters, count=1, hidden=hidden)
-    (whole,) = ranking.rank_all(index, ["red shoe"], of_all, letters, hidden=hidden)
+    of_all, letters = np.eye(3, dtype=np.float32)[[2]], Letters().encode_text(["otter frog"])  # picture 0, caption 2
+    hidden = ("de",)  # whose caption of 0 has more of these letters than the English one
+    (short,) = ranking.rank_all(index, ["frog"], of_all, letters, count=1, hidden=hidden)
+    (whole,) = ranking.rank_all(index, ["frog"], of_all, letters, hidden=hidden)
     rows = set(short.rows.tolist())
     assert len(rows) >= 2 and rows == set().union(*short.lists.values())
     for way in ("pictures", "texts"):
@@ -284,27 +285,27 @@ def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monke
         for way, good in zip(ranking.WAYS, (pictures, texts, words_)):
             right = number % 100 < good
             of[way] = {0: 1.0, 1: 0.0} if right else {2: 1.0, **{row: 0.0 for row in range(3, 30)}, 0: -1.0}
-        return strangers.HeldOutCaption("", language, number, 0, ranked(**of))
+        return asked_captions.AskedCaption("", language, number, 0, ranked(**of))
 
     monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
     usual = dict.fromkeys(ranking.WAYS, 1.0)
     entries = [asked(number, language) for number in range(200) for language in ("de", "en")]
-    weights, shares = strangers.choose_weights(entries, usual)
+    weights, shares = asked_captions.choose_weights(entries, usual)
     assert shares["all"] >= max(shares[way] for way in ranking.WAYS)
     assert kept == "a mix" or (weights[kept] > 0 and shares[kept] == shares["all"])
     for few in (entries[:150], entries[::2]):
-        assert strangers.choose_weights(few, usual) is None
+        assert asked_captions.choose_weights(few, usual) is None
 
 
 def test_pictures_weigh_what_captions_find_of_them():
     """By the likelihood of a softmax: of 0.5 and 0 at a scale of s it is 1 / (1 + e^(-s/2)), and 3 of 4 are right."""
     values, right = np.array([[0.5, 0.0]] * 4), np.array([0, 0, 0, 1])
-    assert abs(strangers.likeliest_scale(values, right) - 2 * np.log(3)) < 0.1
-    assert strangers.likeliest_scale(values, 0 * right) == strangers.SCALES[-1]
-    assert strangers.likeliest_scale(values, 1 - right) == strangers.SCALES[0]
+    assert abs(asked_captions.likeliest_scale(values, right) - 2 * np.log(3)) < 0.1
+    assert asked_captions.likeliest_scale(values, 0 * right) == asked_captions.SCALES[-1]
+    assert asked_captions.likeliest_scale(values, 1 - right) == asked_captions.SCALES[0]
 
 
-def test_strangers_do_not_see_what_holds_the_answer():
+def test_captions_that_ask_do_not_see_what_holds_the_answer():
     """Of its own language, of one that repeats it, in names and in fields; a caption that is left must be another."""
     captions = [(("en", f"red {n}"), ("en-GB", f"red {n}"), ("de", f"rot {n}")) for n in range(9)]
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
@@ -313,8 +314,8 @@ def test_strangers_do_not_see_what_holds_the_answer():
     made = Index(items, vectors, take_fingerprint(TwoHeads()))
     texts = [text for item in items for _, text in item.captions]
     made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
-    assert strangers.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
-    asked = strangers.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
+    assert asked_captions.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
+    asked = asked_captions.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
     assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
     for one in asked:  # by the caption in the other language alone, of which the number is the question's
         assert not one.ranked.whole and one.ranked.lists["words"].get(one.target, (1, 0.0))[1] < 0.7
@@ -327,7 +328,7 @@ def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
     items = [Item(f"p{n}") for n in range(30)]
     made = Index(items[:20], vectors[:20], take_fingerprint(ColorEmbedder()))
     outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
-    (one,) = strangers.ask(made, outside, ColorEmbedder())
+    (one,) = asked_captions.ask(made, outside, ColorEmbedder())
     (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})
     assert (
         one.target == one.ranked.rows[0] == -1 and one.is_right and one.ranked.rows[1:].tolist() == others.rows.tolist()
@@ -355,7 +356,7 @@ COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
 @pytest.fixture
 def made(tmp_path, monkeypatch, capsys):
     """An index of a data set whose captions are in two languages, its folder, and what was printed."""
-    monkeypatch.setattr(strangers, "LEAST_ASKED", 2)
+    monkeypatch.setattr(asked_captions, "LEAST_ASKED", 2)
     monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])

@@ -27,7 +27,7 @@ TRUST = 0.3  # of what pictures say: where they err, captions often err, too
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutCaption:
+class AskedCaption:
     """A caption that asked.
 
     picture: the row of its picture among the asking pictures. target: the right row of the index, -1 for a picture that
@@ -45,7 +45,7 @@ class HeldOutCaption:
         """Whether the first answer is right."""
         return len(self.ranked.rows) > 0 and self.ranked.rows[0] == self.target
 
-    def weighted(self, weights: dict[str, float]) -> HeldOutCaption:
+    def weighted(self, weights: dict[str, float]) -> AskedCaption:
         """Returns the same with other weights."""
         return dataclasses.replace(self, ranked=self.ranked.fused(weights))
 
@@ -70,7 +70,7 @@ def columns_of(pictures) -> dict[str, set[str]]:
     return {a: {a} | {b for b in languages if holds[a, b] >= REPEATED * of[a]} for a in languages}
 
 
-def ask(index, pictures, embedder) -> list[HeldOutCaption]:
+def ask(index, pictures, embedder) -> list[AskedCaption]:
     """Asks with the captions of `pictures`, an index in memory, `MOST_ASKED` at most, evenly spread.
 
     Where the index has captions, only those ask whose picture has one that is not hidden: no other could be found by
@@ -92,7 +92,7 @@ def ask(index, pictures, embedder) -> list[HeldOutCaption]:
     entries = [entries[n] for n in chosen]
     scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
     targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1).tolist()
-    strangers: dict[int, HeldOutCaption] = {}
+    answered: dict[int, AskedCaption] = {}
     for language in dict.fromkeys(language for _, language, _, _ in entries):
         rows, _, texts, numbers = zip(*(entry for entry in entries if entry[1] == language))
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
@@ -101,8 +101,8 @@ def ask(index, pictures, embedder) -> list[HeldOutCaption]:
         own, ranked = ranking.rank_all(pictures, *asked), ranking.rank_all(index, *asked)
         for n, row in enumerate(rows):
             lists = ranked[n] if targets[row] >= 0 else _with_own(ranked[n], own[n], row, index.weights)
-            strangers[numbers[n]] = HeldOutCaption(texts[n], language, row, targets[row], lists)
-    return [strangers[number] for *_, number in entries]
+            answered[numbers[n]] = AskedCaption(texts[n], language, row, targets[row], lists)
+    return [answered[number] for *_, number in entries]
 
 
 def _with_own(ranked: Ranked, own: Ranked, row: int, weights: dict[str, float]) -> Ranked:
@@ -146,7 +146,7 @@ def likeliest_scale(values: np.ndarray, right: np.ndarray) -> float:
 
 
 def choose_weights(
-    asked: Sequence[HeldOutCaption], usual: dict[str, float]
+    asked: Sequence[AskedCaption], usual: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns weights by which captions find their picture, and how many each way and all find, held out.
 
@@ -154,14 +154,14 @@ def choose_weights(
     a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean
     over languages of the share of right answers first and among ten. None where there is too little to learn from.
     """
-    if len(asked) < LEAST_ASKED or len({stranger.language for stranger in asked}) < 2:
+    if len(asked) < LEAST_ASKED or len({caption.language for caption in asked}) < 2:
         return None
     parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
     tried = parts + [{way: mix[way] * usual[way] for way in WAYS} for mix in ranking.MIXES]
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
-    for stranger in asked:
-        ranks = stranger.ranked.ranks_of(stranger.target, tried)  # [W]
-        hits[stranger.picture % 2, stranger.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
+    for caption in asked:
+        ranks = caption.ranked.ranks_of(caption.target, tried)  # [W]
+        hits[caption.picture % 2, caption.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
     chosen, held_out = (
         np.mean([np.mean(shares, axis=0) for (half, _), shares in hits.items() if half == wanted], axis=0)
         for wanted in (0, 1)
