@@ -57,7 +57,7 @@ IDIOMS = {
     "Of first": (r"(?:^|[.:;] |\"\"\")Of (?!course)\w+", 5),
     "whoever": (r"\b[Ww]h(?:oever|atever|ichever|om)\b|\b[Ww]ho asks\b", 4),
     "a line a text": (rf"\b(?:an?|one|two|three|\d+) {UNIT} an? {UNIT}\b", 4),
-    "stands": (r"\b(?:[Ss]tands?|stood)\b", 1),
+    "stands": (r"\b(?:[Ss]tands?|stood)\b", 0),
     "what is": (rf"\b(?:{BEFORE_WHAT}) what (?:{AFTER_WHAT})\b", 7),
     "beside": (r"\b[Bb]eside\b", 6),
     "so that, so that": (r"\bso that\b[^.;]*\bso that\b", 0),
