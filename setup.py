@@ -23,7 +23,7 @@ REQUIRED = [
     f"tensorboard>=2.19; {LINE_2_21}",  # metrics; up to 2.20 TensorFlow brings it itself
     f"numpy<2; {LINE_2_15}",  # TF 2.15 is built against NumPy 1
     f"numpy>=1.26; {LINE_2_21}",
-    "packaging>=21",  # stands in for pkg_resources where setuptools has none
+    "packaging>=21",  # replaces pkg_resources where setuptools lacks it
     "setuptools<82",  # for users' own `import tensorflow_hub`, which needs pkg_resources; this project does without
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
@@ -62,7 +62,7 @@ EXTRAS = {
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert, vocabulary
-        "duckdb>=1.1",  # groups and joins what is decided over all data; no dependencies
+        "duckdb>=1.1",  # groups and joins for decisions over all data; no dependencies
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
     ],
@@ -79,7 +79,7 @@ EXTRAS = {
         "s3fs>=2024.2",  # s3:// for the same
         f"tensorflow-io==0.36.*; {LINE_2_15}",  # what TensorFlow itself reads there; no release for later lines
     ],
-    "notebook": [  # notebooks/, with whatever shows notebooks
+    "notebook": [  # notebooks/, with a viewer
         "ipykernel>=6",
         "nbclient>=0.6",  # runs one from top to bottom
     ],

@@ -3,8 +3,7 @@
 This project is written for Keras 2: `TPUStrategy`, `hub.KerasLayer` and the tokenizer inside of a SavedModel need it.
 TensorFlow 2.15 has it as `tf.keras`, which TensorFlow Addons' LAMB is built on; from 2.16 on `tf.keras` is Keras 3, and
 Keras 2 is the package tf_keras. All of this project takes `keras` from here, so that it does not matter which Keras
-`tf.keras` is, what `TF_USE_LEGACY_KERAS` says, or who imported TensorFlow first; Keras 3 stays what it is for everyone
-else in the process.
+`tf.keras` is, what `TF_USE_LEGACY_KERAS` says, or who imported TensorFlow first. Other code may use Keras 3.
 """
 
 from __future__ import annotations

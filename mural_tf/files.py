@@ -45,8 +45,7 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
 
     `package://NAME` is the folder of an installed Python package, which may carry weights; its code is not run.
     `package://NAME/FILE` is a file in it.
-    Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a package that is not
-    there.
+    Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a missing package.
     """
     if isinstance(name, RemotePath):
         return name

@@ -8,8 +8,7 @@ them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KI
 place of the first one, the number of its file and the byte there.
 
 Skipped records are compared with all records: bad records come together, in one shard or at a file's beginning, so
-their share of the records read so far says nothing. The number of all records follows from bytes, which are known
-beforehand.
+their share of the records read so far says nothing. Bytes, known beforehand, give the number of all.
 """
 
 from __future__ import annotations

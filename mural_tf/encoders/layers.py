@@ -2,8 +2,7 @@
 
 Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the running `ForwardPass`. That
 makes a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that
-was killed goes on with the same draws. It also keeps the statistics in one place, so that a step can apply them once,
-or not at all.
+was killed goes on with the same draws. It also collects the statistics, which a step applies once or not at all.
 
 BatchNorm's group can be smaller or larger than one replica's batch. How many examples share statistics changes what a
 contrastive model learns: reimplementations of ALIGN matched it only with about 16 per group, which is what one TPU core

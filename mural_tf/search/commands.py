@@ -104,7 +104,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
     if not model and made.captions is None and len(made.table.caption_ids()):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    return made, embedder or LateModel(made)
+    return made, embedder or LazyModel(made)
 
 
 def calibrate_index(
@@ -171,7 +171,7 @@ def quickest(model: str):
     return quickest_of(model)
 
 
-class LateModel:
+class LazyModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
     def __init__(self, made: Index, model: str = "", by_pictures: bool = True):
@@ -259,7 +259,7 @@ def query(
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)
     opened = load_index(index_folder)
-    embedder = LateModel(opened, model, by_pictures=any(query.image for query in queries))
+    embedder = LazyModel(opened, model, by_pictures=any(query.image for query in queries))
     return _answer(opened, embedder, queries, html, json, asked)
 
 

@@ -126,8 +126,7 @@ class Result:
     """A query and its hits, best first.
 
     `sure`: the probability that the first hit is right; None for an image, and where the index does not know it.
-    `nothing_fits`: it is so small that the hits are only the closest. `total`: hits that were ranked, of which `hits`
-    are a page.
+    `nothing_fits`: it is so small that the hits are only the closest. `total`: ranked hits; `hits` is a page of them.
     """
 
     query: Query

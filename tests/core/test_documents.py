@@ -26,7 +26,7 @@ from mural_tf.models import method_class, method_names, mount
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
-DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "deploy/README.md", NOTEBOOK]
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "deploy/README.md", NOTEBOOK]
 SOURCES = [path for room in ("mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
 OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
 UNIT = (

@@ -182,7 +182,7 @@ def values(model):
 def test_weights_come_back_out_of_an_export(export, model, config, monkeypatch):
     monkeypatch.setattr(hub_modules, "load_saved_model", functools.cache(hub_modules.load_saved_model))
     other, expected = toy_model(config, seed=1), values(model)
-    assert sum((ours != theirs).any() for ours, theirs in zip(values(other), expected)) > 50
+    assert sum((ours != theirs).any() for ours, theirs in zip(values(other), expected)) > 40
     other.log_temperature.assign(-1.0)
 
     wide, fitting = config.copy_and_resolve_references(), other.text_encoder

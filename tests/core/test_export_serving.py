@@ -67,14 +67,15 @@ def test_every_operation_is_one_that_the_stock_server_links(export, name):
 
 
 @pytest.mark.slow
-def test_the_list_holds_the_operations_of_an_efficientnet():
-    """The exports that tests share have a ResNet."""
+@pytest.mark.parametrize("name", ["efficientnet", "resnet"])
+def test_the_list_holds_the_operations_of_convolutional_towers(name):
+    """The exports that tests share have a vision transformer."""
     config = toy_config("").image_tower
-    config.update(dict(name="efficientnet", width=0.25, depth=0.25))
+    config.update(dict(name=name, width=0.25, depth=0.25))
     spec = tf.TensorSpec([None, SIDE, SIDE, 3], tf.uint8)
     graph = tf.function(build_image_encoder(config)).get_concrete_function(spec).graph
     found = {operation.type for operation in graph.get_operations()}
-    assert "DepthwiseConv2dNative" in found and found <= serving.CORE_OPS
+    assert ("DepthwiseConv2dNative" in found) == (name == "efficientnet") and found <= serving.CORE_OPS
 
 
 def test_the_list_holds_core_operations_and_those_of_tensorflow_text():

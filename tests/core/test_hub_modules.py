@@ -202,7 +202,7 @@ def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch(tmp
 def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, config, tmp_path, monkeypatch):
     monkeypatch.setattr(hub_towers, "load_module", functools.cache(hub_towers.load_module))
     tower = config.image_tower.copy_and_resolve_references()
-    tower.name, tower.handle = "hub", str(export / "hub/image_encoder")
+    tower.update(dict(name="hub", handle=str(export / "hub/image_encoder"), branch_size=0, projection=0))
     encoder = build_image_encoder(tower)
     images = tf.cast(pixels(config), tf.float32) / 255.0
     assert encoder.embedding_size == 80

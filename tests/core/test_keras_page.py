@@ -1,5 +1,6 @@
 """The code of docs/keras.md, run as it is printed."""
 
+import ast
 import pathlib
 import re
 
@@ -11,6 +12,8 @@ from mural_tf.configs import shapes_smoke
 from mural_tf.loading import load
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/keras.md"
+(CODE,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+shapes_smoke_config = shapes_smoke.get_config
 
 
 def small_config():
@@ -20,16 +23,20 @@ def small_config():
     return config
 
 
-shapes_smoke_config = shapes_smoke.get_config
+def test_the_page_imports_what_there_is():
+    """test_keras.py has what it promises of `fit`, `evaluate` and `save`, test_export.py of exports."""
+    imports = [line for line in ast.parse(CODE).body if isinstance(line, ast.ImportFrom)]
+    assert len(imports) > 5
+    exec(compile(ast.Module(imports, type_ignores=[]), str(PAGE), "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, capsys):
     """With smaller towers and batches."""
     monkeypatch.setattr(shapes_smoke, "get_config", small_config)
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(compile(code, str(PAGE), "exec"), names)
+    exec(compile(CODE, str(PAGE), "exec"), names)
     assert "recall@1_image_text" in capsys.readouterr().out
     tokens = {"caption": names["tokenizer"](["a red circle", "ein Kreis"])}
     expected = names["model"](tokens)["caption"].numpy()

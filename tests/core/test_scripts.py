@@ -1,6 +1,7 @@
 """The commands as a user calls them: the whole path on the shapes, fine-tuning, and mistakes."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from toy_data import ONE_LAYER
 
 from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
+from mural_tf.data.datasets import shapes
 from mural_tf.runs import pretrain
 from mural_tf.runs.finish import describe
 
@@ -47,8 +49,12 @@ def options(workdir, data):
 
 @pytest.fixture(scope="module", autouse=True)
 def in_the_repository():
+    """With a tenth of the pictures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(forked.ROOT)
+        patch.setattr(shapes, "build_shapes", functools.partial(shapes.build_shapes, images=200))
+        patch.setattr(shapes, "DEV_IMAGES", 10)
+        patch.setattr(shapes, "TEST_IMAGES", 15)
         yield
 
 

@@ -22,7 +22,7 @@ def no_fusion():
 
 def tower_config(**fields):
     config = base_config().text_tower
-    config.update(dict(layers=3, hidden_size=12, heads=3, feed_forward_size=20, max_length=9, dropout=0.0))
+    config.update(dict(layers=2, hidden_size=12, heads=3, feed_forward_size=20, max_length=9, dropout=0.0))
     config.precision = "float32"
     config.update(fields)
     return config

@@ -53,7 +53,9 @@ def trained(optimizer, per_variable):
     return {v.name: v.numpy() for v in given} | slots
 
 
-@pytest.mark.parametrize("per_variable", [{}, {"kernel": 0.1, "table": 3.0}])
+@pytest.mark.parametrize("per_variable", [
+    {"kernel": 0.1, "table": 3.0}, pytest.param({}, marks=pytest.mark.slow)
+])  # fmt: skip
 def test_thirty_steps_equal_those_of_addons(per_variable):
     pytest.importorskip("tensorflow_addons", reason="no TensorFlow Addons from Python 3.12 on")
     schedule = optimizers.keras.optimizers.schedules.PolynomialDecay(0.05, 40)

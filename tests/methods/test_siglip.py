@@ -102,8 +102,9 @@ def test_equals_the_loop(block, ids):
     assert abs(loop_oracle(left, right, 0.3, -1.5, IDS) - loop_oracle(left, right, 0.3, -1.5)) > 0.1
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("ids", [NO_IDS, IDS])
+@pytest.mark.parametrize("ids, compiled", [
+    (IDS, True), (IDS, False), pytest.param(NO_IDS, True, marks=pytest.mark.slow), (NO_IDS, False)
+])  # fmt: skip
 def test_blocks_have_the_gradients_of_the_whole_matrix(ids, compiled):
     inputs, ids = variables(), as_tensors(ids)
 
