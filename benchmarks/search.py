@@ -20,7 +20,7 @@ import csv
 import heapq
 import multiprocessing
 import pathlib
-import resource
+import re
 import sqlite3
 import tempfile
 import time
@@ -60,8 +60,9 @@ class Steps(list):
         begun, used = time.perf_counter(), time.process_time()
         yield
         seconds, used = time.perf_counter() - begun, time.process_time() - used
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
-        self.append((what, f"{seconds:.3g}", f"{used:.3g}", f"{peak:.2f} GiB"))
+        # Not `ru_maxrss`, which a process takes over from the one that started it.
+        peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
+        self.append((what, f"{seconds:.3g}", f"{used:.3g}", f"{int(peak[1]) / 2**20:.2f} GiB"))
         print(*self[-1], sep="\t", flush=True)
 
 

@@ -271,6 +271,8 @@ TABLES = {
         0, ""),
     "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first 4", 4,
         1, ""),
+    "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
+        "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
     # pictures
     "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS),
         "pictures: image_1, image_2, f", "a a#2 b b#2", 2, ""),
