@@ -180,7 +180,6 @@ def test_frozen_tower_does_not_move():
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
 
 
-@pytest.mark.slow  # test_bert.py has a tower in bfloat16, which processors emulate
 def test_mixed_bfloat16_computes_in_bfloat16_and_returns_float32():
     exact, mixed = (build_image_encoder(tower_config(precision=p)) for p in ("float32", "mixed_bfloat16"))
     mixed.set_weights(exact.get_weights())
