@@ -60,7 +60,7 @@ class Steps(list):
         begun, used = time.perf_counter(), time.process_time()
         yield
         seconds, used = time.perf_counter() - begun, time.process_time() - used
-        # Not `ru_maxrss`, which a process takes over from the one that started it.
+        # Not `ru_maxrss`, which a process takes over from its parent.
         peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
         self.append((what, f"{seconds:.3g}", f"{used:.3g}", f"{int(peak[1]) / 2**20:.2f} GiB"))
         print(*self[-1], sep="\t", flush=True)
