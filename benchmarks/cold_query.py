@@ -39,7 +39,7 @@ def make_index(folder: pathlib.Path, export: str, count: int) -> None:
     vectors = make_vectors(count, model.probes.shape[1])
     captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
     items = (Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
-    sync(folder, None, zip(items, vectors), model=model, dtype="float16")
+    sync(folder, None, zip(items, vectors), model=model)
 
 
 def run(arguments: list[str]) -> tuple[float, float, float]:
