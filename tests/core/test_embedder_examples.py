@@ -84,7 +84,7 @@ def test_mistakes_are_reported(embedder, colors):
         embedder.classify(colors, ["red"], [])
     with pytest.raises(TypeError, match="labels must be a list of str"):
         embedder.classify(colors, "red")
-    with pytest.raises(ValueError, match="Embeddings are 5 wide, those of this model 3"):
+    with pytest.raises(ValueError, match="Embeddings are 5 wide, this model's 3"):
         embedder.similarity(np.ones((2, 5), np.float32), ["red"])
     with pytest.raises(ValueError, match="k is 0: expected at least 1"):
         embedder.search(colors, "red", k=0)

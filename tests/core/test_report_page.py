@@ -92,7 +92,7 @@ def test_a_search_of_pictures_is_proposed_for_models_of_pictures(tower, tmp_path
     config.image_tower.name = tower
     (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
     describe(config, tmp_path)
-    assert ("search query" in capsys.readouterr().out) == (tower != "none")
+    assert ("search index" in capsys.readouterr().out) == (tower != "none")
 
 
 def test_examples_are_the_closest_pictures_that_can_be_read(run, monkeypatch):
