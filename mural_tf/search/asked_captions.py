@@ -23,7 +23,7 @@ SAME = 0.9995  # cosine from which two pictures are one
 FIRSTS = (1, 10)  # right answers count among these
 MOST_FITTED, LEAST_FITTED = 500, 50  # captions that ask for their pictures, to weigh these
 SCALES = np.geomspace(0.02, 5.0, 60)  # of cosines, in their units
-TRUST = 0.3  # of what pictures say: where they err, captions often err, too
+TRUST = 0.15  # of what pictures say: where they err, captions often err, too
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 8.0}
+DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 12.0}
 MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 2.0))]
 USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
