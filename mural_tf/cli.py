@@ -210,10 +210,10 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `place`, `here`
-    or `model` for names of files and folders. The default's type is the flag's; a list is given as "a,b", the
-    flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
-    entry defines its flag itself: `define_config`.
+    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `check_path`,
+    `check_local_path` or `check_model` for names of files and folders. The default's type is the flag's; a list is
+    given as "a,b", the flag of a tuple may be repeated, and a default of None means a text that must be given. A
+    function in place of an entry defines its flag itself: `define_config`.
     """
     return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 

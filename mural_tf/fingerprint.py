@@ -47,7 +47,7 @@ class Fingerprint:
 
     def has_texts_of(self, other: Fingerprint) -> bool:
         """Whether two models' vectors of the texts are the same; `other` need not have any pictures' vectors."""
-        return Fingerprint(self.probes[: len(TEXTS)]).distance(Fingerprint(other.probes[: len(TEXTS)])) <= TOLERANCE
+        return Fingerprint(self.of_texts).distance(Fingerprint(other.of_texts)) <= TOLERANCE
 
     def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
         """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""

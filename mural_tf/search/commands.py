@@ -136,15 +136,12 @@ def calibrate_index(
             parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
             print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
     try:
-        made.confidence = confidence.learn(made, embedder, asked)
+        made.confidence = learned = confidence.learn(made, embedder, asked)
+        print(f"How sure answers are: learnt from {learned.asked:,} captions of {learned.pictures:,} pictures.")
     except UserError as error:
         made.confidence = confidence.measure_noise(made, embedder) if made.captions is not None else None
         print(f"It is not known how sure answers are: {error}")
-        changes.keep(folder, made.weights, confidence.to_bytes(made.confidence) if made.confidence else None)
-        return
-    changes.keep(folder, made.weights, confidence.to_bytes(made.confidence))
-    learned = made.confidence
-    print(f"How sure answers are: learnt from {learned.asked:,} captions of {learned.pictures:,} pictures.")
+    changes.keep(folder, made.weights, confidence.to_bytes(made.confidence) if made.confidence else None)
 
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
