@@ -449,9 +449,12 @@ def export(tmp_path_factory):
     return path
 
 
-def test_export_is_loaded(export):
+def test_export_is_loaded(export, monkeypatch):
+    loaded, load_saved_model = [], saved_models.load_saved_model
+    monkeypatch.setattr(saved_models, "load_saved_model", lambda path: loaded.append(path) or load_saved_model(path))
     embedder = mural_tf.load(str(export))
-    assert embedder.embedding_size == 3
+    assert embedder.embedding_size == 3 and embedder.encode_text("a").shape == (3,)
+    assert [path.parent.name for path in loaded] == ["text_encoder"]  # of pictures only when the first one comes
     images = [png(COLORS["green"]), b"no image", np.full((9, 5, 3), COLORS["blue"], np.uint8)]
     embeddings, kept = embedder.encode_image(images, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 2])

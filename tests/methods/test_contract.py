@@ -25,7 +25,6 @@ most_methods_slowly = pytest.mark.parametrize(
 )
 
 
-
 def quickly(*methods):
     """These methods; the others in the slow set."""
     return pytest.mark.parametrize("method", [

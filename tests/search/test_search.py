@@ -415,3 +415,22 @@ def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monk
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
     with pytest.raises(UserError, match=message):
         commands.query(str(shared[1]), queries, **options)
+
+
+def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
+    """The picture encoder is neither compared nor loaded, unless pictures are the questions or the texts differ."""
+
+    class OtherPictures(ColorEmbedder):
+        def encode_image(self, images, **options):
+            return 1.0 - super().encode_image(images, **options)
+
+    class TextsAlone(ColorEmbedder):
+        def encode_image(self, images, **options):
+            raise AssertionError("pictures are encoded")
+
+    index = shared[2]
+    index.check_model(TextsAlone(), by_pictures=False)
+    with pytest.raises(UserError, match="The index was made by the model"):
+        index.check_model(OtherPictures())
+    with pytest.raises(UserError, match="The index was made by the model"):
+        index.check_model(OtherPictures(seed=5), by_pictures=False)
