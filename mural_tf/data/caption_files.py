@@ -133,7 +133,9 @@ def _of_karpathy(image: dict, location: str, below: str, most, language: str, on
         on_problem("image without a list of sentences", location)
     elif _is_id(identity, location, on_problem):
         for sentence, entry_location in _objects(sentences[:most], below, on_problem, "sentid"):
-            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, entry_location, on_problem)
+            yield from checked(
+                "/".join(parts), str(identity), sentence.get("raw"), language, entry_location, on_problem
+            )
 
 
 def read_multi30k(

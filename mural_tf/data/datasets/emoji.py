@@ -253,7 +253,9 @@ def one_language_each(captions: Names, seed: int) -> Names:
     for language in sorted(captions):
         for key in captions[language]:
             languages[key].append(language)
-    chosen = {key: min(with_name, key=lambda x: _hash("language", seed, x, key)) for key, with_name in languages.items()}
+    chosen = {
+        key: min(with_name, key=lambda x: _hash("language", seed, x, key)) for key, with_name in languages.items()
+    }
     return {x: {key: name for key, name in names.items() if chosen[key] == x} for x, names in captions.items()}
 
 

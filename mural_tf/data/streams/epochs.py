@@ -340,7 +340,11 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
-    return decoded, rows, {**origins, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
+    return (
+        decoded,
+        rows,
+        {**origins, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])},
+    )
 
 
 def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -354,7 +358,9 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    first_places = tf.stack([tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1)  # [kinds, 2]
+    first_places = tf.stack(
+        [tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1
+    )  # [kinds, 2]
     first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
     first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
     first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))

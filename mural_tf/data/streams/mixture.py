@@ -70,7 +70,9 @@ def _named(name: str, value) -> DataSource:
     expected = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
     given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
-    fits = given.keys() == expected.keys() and all(isinstance(given[key], value_type) for key, value_type in expected.items())
+    fits = given.keys() == expected.keys() and all(
+        isinstance(given[key], value_type) for key, value_type in expected.items()
+    )
     if not fits or not 0 < given["weight"] < math.inf:
         raise UserError(
             f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
@@ -102,7 +104,9 @@ def mixed(
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [
-        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": batches.unbatch()})
+        tf.data.Dataset.zip(
+            {"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": batches.unbatch()}
+        )
         for number, batches in enumerate(usable)
     ]
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)

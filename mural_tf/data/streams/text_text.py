@@ -57,8 +57,10 @@ class TextText(Stream):
         if source not in SOURCES:
             raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
         if pivot is not None and source == ACROSS_LANGUAGES:
-            raise UserError(f"data.text_pairs={source} draws languages, and a target is in method.pivot's languages: use "
-                            f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
+            raise UserError(
+                f"data.text_pairs={source} draws languages, and a target is in method.pivot's languages: "
+                f"use {FILES} or {CO_CAPTIONS}."
+            )
         self.without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
         self.parse = parse_text_pair if source == FILES else parse_co_captions
         self.decode = None
