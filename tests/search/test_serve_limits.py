@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from running_app import Multiplier, ask, running, until
-from search_data import ColorEmbedder, png
-from test_search_fields import shop
+from search_data import ColorEmbedder, png, shop
 
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import Item
@@ -124,13 +123,6 @@ def test_what_a_picture_costs_and_what_cannot_be_read():
     assert costs.tolist() == [4, 1, 1, 5, 5]
     with pytest.raises(BadRequest, match=r"Row 2 \(the first is 0\) is not an image"):
         prepare_images(files)
-
-
-def test_bodies_longer_than_the_bound_are_refused(serve):
-    port, signature = serve(Limits(max_request_bytes=1000))
-    assert ask(port, PATH, {"instances": [1.0] * 300})[0] == 413 and not signature.runs
-    status, answer, _ = ask(port, PATH, {"instances": [1.0] * 100})
-    assert status == 200 and len(answer["predictions"]) == 100
 
 
 def test_a_wrong_address_is_a_page_for_a_browser_and_json_for_others(serve):
