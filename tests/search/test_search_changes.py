@@ -477,7 +477,8 @@ def test_what_was_removed_stays_out_until_it_changes(table, made):
     (table.parent / "blue.png").write_bytes(png((0, 0, 251)))
     assert sorted(update(table, made).items) == sorted(COLORS)
     table.write_text("\n".join(TABLE), encoding="utf-8")
-    assert sorted(update(table, made).items) == sorted(COLORS)  # what came back stays
+    again = vectors_of(update(table, made))  # what came back follows its row, also to the text of the removed one
+    assert sorted(again) == sorted(COLORS) and again["red.png"][0].caption() == ("en", "a red shoe")
 
 
 def test_what_was_learnt_is_forgotten_when_a_tenth_of_the_index_is_other(tmp_path):
