@@ -1,9 +1,7 @@
 """Settings of every test: quiet TensorFlow, the scripts' kernels, CPU only, nothing compiled, scripts importable."""
 
-import contextlib
 import gc
 import os
-import sys
 
 import pytest
 
@@ -38,24 +36,6 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-    """Nothing of ours needs AutoGraph, which takes a sixth of the time to rewrite Keras' layers and ours.
-
-    Forks and processes that tests start have it, as users do.
-    """
-    with without_autograph():
-        yield
-
-
-def without_autograph():
-    if "tensorflow" not in sys.modules:
-        return contextlib.nullcontext()
-    from tensorflow.python.autograph.core import ag_ctx
-
-    return ag_ctx.ControlStatusCtx(ag_ctx.Status.DISABLED)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,12 @@ from fake_embedder import FakeEmbedder, TwoHeads
 
 from mural_tf.errors import UserError
 
-stats = pytest.importorskip("scipy.stats")
+
+def spearmanr(one, other):
+    """By SciPy, which takes seconds to import."""
+    return pytest.importorskip("scipy.stats").spearmanr(one, other).statistic
+
+
 IMAGES, CAPTIONS = 12, 60
 
 
@@ -130,7 +135,7 @@ def naive_bootstrap(queries, human, model, draws, seed=0):
         for q, place in zip(chosen, places):
             own = [n for n, query in enumerate(queries) if query == ids[q]]
             items.append(own[int(place * len(own))])
-        values.append(stats.spearmanr(np.array(human)[items], np.array(model)[items]).statistic)
+        values.append(spearmanr(np.array(human)[items], np.array(model)[items]))
     return 100 * np.mean(values), 100 * np.std(values)
 
 

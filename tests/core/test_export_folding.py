@@ -31,9 +31,9 @@ def norms(model):
 
 
 CASES = [
-    dict(),
+    pytest.param(dict(), marks=pytest.mark.slow),
     dict(padding="even", normalization="none", depth=0.25),
-    dict(name="resnet"),
+    pytest.param(dict(name="resnet"), marks=pytest.mark.slow),
     dict(name="resnet", projection=24, head_size=16),
     dict(name="resnet", branch_size=24, projection=16),
 ]

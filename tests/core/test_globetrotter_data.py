@@ -140,7 +140,9 @@ def prepared(folder):
     return config
 
 
-@pytest.mark.parametrize("stream,drawn", [("views", "view_0"), ("triples", "text_a_id"), ("captions", "cloze")])
+@pytest.mark.parametrize("stream,drawn", [
+    ("views", "view_0"), ("captions", "cloze"), pytest.param("triples", "text_a_id", marks=pytest.mark.slow)
+])  # fmt: skip
 def test_what_is_drawn_for_a_batch_follows_from_its_place(tmp_path, stream, drawn):
     config = prepared(tmp_path)
     first, again, later = (toy_data.stream_batch(config, toy_data.toy_tokenizer(), stream, epoch=n) for n in (0, 0, 1))

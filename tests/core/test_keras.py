@@ -75,6 +75,7 @@ def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     assert losses[2] < losses[0] and int(model.steps_taken) == 24
 
 
+@pytest.mark.slow  # test_guard.py holds it of the project's own loop
 def test_a_step_without_a_finite_loss_leaves_no_nan(eager):
     model, config = built("align")
     batch = data_of(model, config)
@@ -115,7 +116,8 @@ def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_pa
     assert loaded.evaluate(both, return_dict=True, verbose=0) == pytest.approx(found, rel=1e-5, abs=1e-5)
 
 
-def test_keras_batches_of_arrays_are_weighted_by_their_size():
+def test_keras_batches_of_arrays_are_weighted_by_their_size(eager):
+    """Eagerly: each of Keras' calls would trace the step anew; `test_optimisers_of_every_kind_train` traces it."""
     model, config = built()
     arrays = tf.nest.map_structure(lambda value: value.numpy(), data_of(model, config, 10))
     model.compile("adam")

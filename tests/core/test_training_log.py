@@ -310,12 +310,32 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
-@pytest.mark.parametrize("method", ["OneStream", pytest.param("TwoStreams", marks=pytest.mark.slow)])
-def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, capfd):
     """Also: data neither repeated nor skipped, and rows that cover every step once.
 
     test_shares.py saves the places of two streams, test_pipeline.py goes on from them.
     """
+    run.config.train.steps = 6
+    whole = run("whole")
+    assert len(whole.ids) == 6 and whole.finished
+
+    def kill(place):  # in the middle of an interval of 3, after an epoch of 4 steps
+        if place == 5:
+            raise Killed
+
+    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
+        run("killed", at_step=kill)
+    rest = run("killed")
+    assert rest.ids == whole.ids[3:] and rest.finished  # the checkpoint of step 3 was the last
+    rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
+    assert [row["step"] for row in rows] == [3, 6] and found == rows
+    assert_same_weights(whole, rest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["OneStream", "TwoStreams"])
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+    """The same, stopped by a signal before."""
     run.config.model = f"test_training_log:{method}"
     whole = run("whole")
     assert len(whole.ids) == 9 and whole.finished

@@ -32,9 +32,9 @@ def quickly(*methods):
     ])  # fmt: skip
 
 
-# Which have between them all that a method can have, and all that a model of several parts can.
+# Which have between them all that a method can have, and the one of most parts.
 methods_with_parts_of_their_own = quickly("mural", "globetrotter", "siglip", "mule")
-methods_of_many_parts = quickly("globetrotter", "mule")
+methods_of_many_parts = quickly("globetrotter")
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +184,13 @@ def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path)
 
 @most_methods_slowly
 def test_resuming_is_not_having_stopped(method, tmp_path):
-    model, again, batch = stopped_and_resumed(method, 2, tmp_path)
+    model, again, batch = stopped_and_resumed(method, 1, tmp_path)
     for one in (model, again):
         logs = one.train_step(batch)
         assert np.isfinite(logs["loss"]) and int(one.step.guard.total) == 0
     for one, other in zip(model.trainable_variables, again.trainable_variables):
         np.testing.assert_array_equal(one, other, one.name)
-    assert int(again.steps_taken) == 3
+    assert int(again.steps_taken) == 2
 
 
 @methods_of_many_parts

@@ -118,6 +118,7 @@ def test_the_text_term_compares_by_its_own_head_or_the_shared_one(shared):
     assert all(reached[v.ref()] is None for v in model.image_encoder.trainable_variables)
 
 
+@pytest.mark.slow
 def test_without_the_text_term():
     config = contract.toy_config("etcl", loss__text_text_weight=0.0)
     model = contract.build(config)
