@@ -73,6 +73,7 @@ def test_numbers_of_hugging_face(imported):
     assert pieces == foreign.PIECES and config.vocabulary.size == len(pieces)
 
 
+@pytest.mark.slow  # test_pretrained_sentences.py loads a folder as it is
 def test_folder_is_loaded_as_it_is(folder):
     embedder = mural_tf.load(folder)
     texts = ["A Red balloon on the photo.", "Cát", ""]  # lower-cased and stripped of accents, as its tokenizer says

@@ -279,6 +279,7 @@ def test_efficientnet_lite_of_tensorflow_tpu(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_sizes_of_efficientnet_lite():
     # Lite1: 1 + 3 + 3 + 4 + 4 + 5 + 1 blocks, by the ceilings of 1.1 times 2, 2, 3, 3 and 4 between first and last.
     counts = [sum(blocks_by_stage(depth, lite=True)) for _, depth in LITE_COEFFICIENTS.values()]
