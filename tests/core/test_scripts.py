@@ -122,6 +122,7 @@ def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, ca
     assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
 
 
+@pytest.mark.slow  # test_export.py holds it of a model in memory
 def test_workdir_and_export_embed_alike(trained):
     import mural_tf
 

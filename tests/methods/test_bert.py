@@ -85,8 +85,7 @@ def numpy_bert(model, tokens, heads):
     return np.array(states)
 
 
-@pytest.mark.parametrize("token_embedding_size", [0, 5])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("token_embedding_size, training", [(5, False), (0, True)])
 def test_equals_the_numpy_bert(token_embedding_size, training):
     model = build_text_encoder(tower_config(token_embedding_size=token_embedding_size), VOCABULARY)
     randomise(model)

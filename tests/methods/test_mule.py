@@ -115,7 +115,7 @@ def test_lp_trains_the_projections_alone(folder):
     model = build(config)
     batch = contract.batch_of(model, config)
     assert model.parts == ("text_a", "text_b")
-    for chunks in (1, 4):
+    for chunks in (1, 2):
         gradients = compute_gradients(model, batch, SEED, chunks).by_optimizer["joint"]
         reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
         assert reached and all("language_en" in name or "language_de" in name for name in reached), reached

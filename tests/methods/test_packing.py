@@ -94,6 +94,7 @@ def test_dropout_acts_on_packed_texts_in_training_only():
     assert np.max(np.abs(encoder.packed_states(batch, 3, training=False) - encoder(batch, training=False))) < 1e-5
 
 
+@pytest.mark.slow
 def test_bfloat16_is_kept_and_states_are_float32():
     batch = {name: tf.constant(ids) for name, ids in tokens(LENGTHS, 20).items()}
     exact, mixed = tower(), tower(precision="mixed_bfloat16")
