@@ -168,10 +168,3 @@ def test_damaged_numbers_are_refused(imported, tmp_path):
 
     with pytest.raises(UserError, match="text_projection.bias holds NaN"):
         load_into(imported, foreign.write_align(tmp_path, change=spoil))
-
-
-def test_too_many_positions_are_refused(folder):
-    config = small_config()
-    config.text_tower.max_length = 97
-    with pytest.raises(UserError, match="max_length=97, and the weights have 96 positions"):
-        configure("align", folder, config)

@@ -183,8 +183,3 @@ def test_what_would_be_taken_in_silence_is_refused(sentences, mural, tmp_path):
         with pytest.raises(UserError, match=said):
             import_into_workdir(source, sentences, tmp_path / "w", **options)
     assert not (tmp_path / "w").exists()
-
-
-def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
-    with pytest.raises(UserError, match="cannot be used alone; import it into a workdir"):
-        mural_tf.load(foreign.write_bert(tmp_path))

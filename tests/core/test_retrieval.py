@@ -180,14 +180,6 @@ def test_mistakes_are_named(data_dir, arguments, message):
     assert embedder.images_encoded <= 1  # a mistake in the command costs no time
 
 
-def test_records_of_another_kind_are_named(tmp_path):
-    pairs = [records.TextPair("a", "en", "b", "de")]
-    records.write_records(tmp_path, records.TEXT_PAIRS, "test", pairs)
-    (tmp_path / records.TEXT_PAIRS).rename(tmp_path / records.IMAGE_TEXT)
-    with pytest.raises(UserError, match="hold no images .feature 'image'."):
-        measure_retrieval(FakeEmbedder(), tmp_path, "test")
-
-
 def test_split_of_unreadable_images_is_named(tmp_path):
     write(tmp_path, [("a", "bad", [("en", E0)]), ("b", "bad", [("en", E1)])])
     with pytest.raises(UserError, match="None of the 2 images"):

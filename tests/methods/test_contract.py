@@ -273,8 +273,3 @@ def test_own_fields_mount_below_one_key():
     config.method = ConfigDict({"image_text_margin": "wide"})  # as a damaged file has it
     with pytest.raises(UserError, match="method.image_text_margin is 'wide', expected a number"):
         complete(config)
-
-
-def test_a_method_without_any_loss_is_reported():
-    with pytest.raises(UserError, match="Align without any loss"):
-        contract.build(contract.toy_config("align", loss__image_text_weight=0.0))

@@ -150,11 +150,6 @@ def test_pooled_stages_are_means_of_what_stages_give(name):
     assert len(pools) == (8 if name == "efficientnet_lite" else 7)
 
 
-def test_classes_are_of_lite_alone():
-    with pytest.raises(UserError, match="class_names: only 'efficientnet_lite'"):
-        build_image_encoder(tower_config(classes=10))
-
-
 def test_images_are_expected_between_0_and_1(small):
     model = small
     mean_image = np.broadcast_to(np.float32(IMAGENET_MEAN), (1, 8, 8, 3))

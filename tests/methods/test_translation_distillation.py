@@ -276,11 +276,6 @@ def test_which_languages_are_pivots(pivot, expected):
     assert pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
 
 
-def test_captions_without_a_language_have_no_pivot():
-    with pytest.raises(UserError, match="No caption says its language: name the targets' with --config.method.pivot"):
-        pivot_languages("", lambda: {"": 4}, dict)
-
-
 @pytest.mark.slow
 def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     data = toy_data.write_toy_data(tmp_path / "data", pairs=PAIRS)
