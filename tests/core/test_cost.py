@@ -91,6 +91,7 @@ def config(data):
     return config
 
 
+@pytest.mark.slow
 def test_the_forecast_for_a_tpu(config, data):
     """What follows from the numbers is looked at in changed copies."""
     before = sorted(path.name for path in data.rglob("*"))

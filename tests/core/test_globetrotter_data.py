@@ -106,6 +106,7 @@ def test_masking_is_berts():
     assert not np.array_equal(mask_tokens(tokens, tokenizer, 0.15, SEED + 1)["input_word_ids"], after)
 
 
+@pytest.mark.slow
 def test_masking_works_where_the_width_is_not_known():
     tokenizer = toy_data.toy_tokenizer()
 
@@ -125,7 +126,8 @@ def prepared(folder):
 
 
 @pytest.mark.parametrize("stream,drawn", [
-    ("views", "view_0"), ("captions", "cloze"), pytest.param("triples", "text_a_id", marks=pytest.mark.slow)
+    ("views", "view_0"), pytest.param("captions", "cloze", marks=pytest.mark.slow),
+    pytest.param("triples", "text_a_id", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_what_is_drawn_for_a_batch_follows_from_its_place(tmp_path, stream, drawn):
     config = prepared(tmp_path)

@@ -35,7 +35,8 @@ def mule(folder):
     """The model with all losses and its first batch; tests that change it build their own."""
     config = mule_data.config(folder)
     model = build(config)
-    return model, contract.batch_of(model, config)
+    batch, pairs = contract.batch_of(model, config), tf.range(contract.EXAMPLES, dtype=tf.int64)
+    return model, {**batch, "text_group_id": pairs, "text_a_id": pairs, "text_b_id": 100 + pairs}
 
 
 def test_losses_are_eq_4(mule):
