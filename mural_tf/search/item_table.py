@@ -150,6 +150,7 @@ class ItemTable:
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
         self.ids = self._numbers("items")
+        self.postings = None  # a `Postings`, where many questions are asked
         self._texts = self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
@@ -337,6 +338,10 @@ class ItemTable:
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
+        if self.postings is not None and not hidden:
+            rows, scores = self.postings.best(asked, count, allowed)
+            shares = np.minimum(1.0, scores / ideal)
+            return rows[shares >= shares.max(initial=0.0) / 4], shares[shares >= shares.max(initial=0.0) / 4]
         share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
         values = " OR ".join(map(words.quoted, asked)), *hidden
@@ -350,6 +355,15 @@ class ItemTable:
                     break
         share_of = {row: share for row, share in share_of.items() if share >= max(share_of.values()) / 4}
         return np.array(list(share_of), np.int64), np.array(list(share_of.values()))
+
+    def keep_postings(self) -> None:
+        """Keeps in memory what makes `by_words` quick."""
+        from mural_tf.search.postings import Postings  # only a server does
+
+        try:
+            self.postings = Postings(self._each, self.ids)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise problem(self._path, error) from None
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""

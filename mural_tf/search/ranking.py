@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +69,7 @@ class Captions:
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
         self.vectors, self.table, self.head = vectors, table, head
+        self.codes = None  # a `Codes` of the vectors, where many questions are asked
 
     @functools.cached_property
     def numbers(self) -> dict[str, np.ndarray]:
@@ -139,13 +140,16 @@ class Captions:
         means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
-        for begin in range(0, len(self.rows), BLOCK):
-            rows = self.rows[begin : begin + BLOCK]
-            scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
+        blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
+        if self.codes is not None and len(vectors) == 1:
+            blocks = [self._candidates(vectors[0], shifts[0], count, excluded)]
+        for block in blocks:
+            rows = self.rows[block]
+            scores = vectors @ top_k.as_float32(self.vectors[block]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, groups[begin : begin + BLOCK]]
-            scores[:, excluded[begin : begin + BLOCK]] = -np.inf
+            scores -= shifts[:, groups[block]]
+            scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
@@ -153,6 +157,14 @@ class Captions:
             order = order[np.isfinite(scores[order])]
             order = order[np.lexsort((order, -scores[order]))]
             yield order, scores[order]
+
+    def _candidates(self, vector: np.ndarray, shifts: np.ndarray, count: int, excluded: np.ndarray) -> np.ndarray:
+        """Returns the captions, int64 [K] rising, among which the best of the `count` best rows are."""
+        bounds = np.stack(self.codes.bounds(vector)) - shifts[self.means[1]]
+        bounds[0, excluded] = -np.inf
+        best = np.maximum.reduceat(bounds[0], np.flatnonzero(np.diff(self.rows, prepend=-1)))
+        least = np.partition(best, -count)[-count] if count < len(best) else -np.inf
+        return np.flatnonzero((bounds[1] >= least) & ~excluded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,10 +279,16 @@ def rank_all(
     units = units_of(index)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
+
+    def ask_words() -> list[tuple]:
+        table = index.table
+        return [(table.by_words(text, count, allowed, hidden), table.whole(text, hidden)) for text in plain]
+
+    if WORDS in ways and index.codes is not None:
+        ask_words = index.codes.meanwhile(ask_words)
     for way in ways:
         if way == WORDS:
-            results = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
-            as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
+            results, as_whole = zip(*ask_words())
             whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
         elif way == TEXTS and index.captions is not None:
             results = index.captions.search(captions, count, allowed, hidden)
