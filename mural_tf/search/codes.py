@@ -24,6 +24,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import release_pages
 from mural_tf.metrics.top_k import as_float32
+from mural_tf.search.postings import Postings
 
 BLOCK = 512  # rows at a time, which stay in the cache as float32
 PART = 2**13  # rows per task of a thread
@@ -85,6 +86,19 @@ class Codes:
         kept = np.flatnonzero(upper >= np.partition(lower, -k)[-k])
         return kept if among is None else among[kept]
 
+    def candidates_of_items(
+        self, vector: np.ndarray, count: int, items: np.ndarray, shifts: np.ndarray, excluded: np.ndarray
+    ) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, among which the best rows of the `count` best items are.
+
+        items: int64 [N] rising, of each row. shifts: float32 [N], taken off each product. excluded: bool [N].
+        """
+        lower, upper = (bound - shifts for bound in self.bounds(vector))
+        lower[excluded] = -np.inf
+        best = np.maximum.reduceat(lower, np.flatnonzero(np.diff(items, prepend=-1)))
+        least = np.partition(best, -count)[-count] if count < len(best) else -np.inf
+        return np.flatnonzero((upper >= least) & ~excluded)
+
     def meanwhile(self, function: Callable[[], typing.Any]) -> Callable[[], typing.Any]:
         """Calls a function in another thread, and returns what waits for its result."""
         return threads().submit(function).result
@@ -98,8 +112,8 @@ def threads() -> concurrent.futures.ThreadPoolExecutor:
 
 def quicken(index) -> None:
     """Keeps in memory of an `Index` with what many questions are answered quickly."""
-    with contextlib.suppress(UserError):  # of a damaged file, which questions tell
-        index.table.keep_postings()
+    with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # of a damaged file: questions tell it
+        index.table.postings = Postings(index.table.each, index.table.ids)
     if index.captions is not None:
         index.captions.codes = Codes(index.captions.vectors)
     index.codes = Codes(index.embeddings)

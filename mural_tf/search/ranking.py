@@ -142,7 +142,7 @@ class Captions:
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
         if self.codes is not None and len(vectors) == 1:
-            blocks = [self._candidates(vectors[0], shifts[0], count, excluded)]
+            blocks = [self.codes.candidates_of_items(vectors[0], count, self.rows, shifts[0, groups], excluded)]
         for block in blocks:
             rows = self.rows[block]
             scores = vectors @ top_k.as_float32(self.vectors[block]).T
@@ -157,14 +157,6 @@ class Captions:
             order = order[np.isfinite(scores[order])]
             order = order[np.lexsort((order, -scores[order]))]
             yield order, scores[order]
-
-    def _candidates(self, vector: np.ndarray, shifts: np.ndarray, count: int, excluded: np.ndarray) -> np.ndarray:
-        """Returns the captions, int64 [K] rising, among which the best of the `count` best rows are."""
-        bounds = np.stack(self.codes.bounds(vector)) - shifts[self.means[1]]
-        bounds[0, excluded] = -np.inf
-        best = np.maximum.reduceat(bounds[0], np.flatnonzero(np.diff(self.rows, prepend=-1)))
-        least = np.partition(best, -count)[-count] if count < len(best) else -np.inf
-        return np.flatnonzero((bounds[1] >= least) & ~excluded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,9 +254,7 @@ def rank_all(
     """
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
-        alone = [
-            [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
-        ]
+        alone = [[part if part is None else part[n : n + 1] for part in (vectors, captions)] for n in range(len(plain))]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
         return [results for (results,) in asked]
     ways = WAYS if rank == ALL else (rank,)
@@ -281,8 +271,7 @@ def rank_all(
     whole = [frozenset()] * len(sentences)
 
     def ask_words() -> list[tuple]:
-        table = index.table
-        return [(table.by_words(text, count, allowed, hidden), table.whole(text, hidden)) for text in plain]
+        return [(index.table.by_words(t, count, allowed, hidden), index.table.whole(t, hidden)) for t in plain]
 
     if WORDS in ways and index.codes is not None:
         ask_words = index.codes.meanwhile(ask_words)
