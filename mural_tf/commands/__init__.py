@@ -180,9 +180,9 @@ def evaluate(compare, list, **flag):
     docs/evaluation.md.
     """
     if list:
-        from mural_tf.evaluation.benchmarks import describe_catalogue
+        from mural_tf.evaluation.benchmarks import describe_benchmarks
 
-        print(describe_catalogue())
+        print(describe_benchmarks())
         return
     if not flag["model"] or not flag["data_dir"]:
         raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
@@ -446,7 +446,7 @@ def analyse_doctor(**flag):
     as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
 )
-def import_weights(kinds, model, **flag):
+def import_weights(kinds, model, vocabulary, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
     The workdir can be evaluated, fine-tuned, exported and searched.
@@ -470,9 +470,12 @@ def import_weights(kinds, model, **flag):
     """
     if len(kinds) > 1:
         raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
-    from mural_tf.runs.import_pretrained import import_into_workdir
+    from mural_tf.runs.import_pretrained import import_into_workdir, with_vocabulary
 
-    import_into_workdir(kinds[0] if kinds else "", method=model, **flag)
+    source = kinds[0] if kinds else ""
+    if vocabulary:
+        flag["config"] = with_vocabulary(source, flag["config"], vocabulary)
+    import_into_workdir(source, method=model, **flag)
 
 
 def _define_filters():
@@ -609,13 +612,13 @@ def emoji(output, cache, **flag):
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.emoji import build_emoji
+    from mural_tf.data.datasets.emoji import Variant, build_emoji
     from mural_tf.files import as_path
 
     folder = as_path(output)
     if not cache and not isinstance(folder, pathlib.Path):
         raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
-    print(describe(build_emoji(output=output, cache=cache or folder.parent / "emoji_packages", **flag)))
+    print(describe(build_emoji(output, cache or folder.parent / "emoji_packages", Variant(**flag))))
 
 
 @cli.command(

@@ -115,10 +115,10 @@ def test_default_protocol_passes_and_changes_are_found():
 
 
 def test_every_benchmark_is_measured_and_every_option_read():
-    assert all(callable(entry.measure) for entry in benchmarks.CATALOGUE.values())
+    assert all(callable(entry.measure) for entry in benchmarks.BENCHMARKS.values())
     options = {key for key, value in default_protocol().items() if hasattr(value, "items")}
     assert {
-        option for entry in benchmarks.CATALOGUE.values() for option in entry.options
+        option for entry in benchmarks.BENCHMARKS.values() for option in entry.options
     } == options  # none is read by nobody
 
 

@@ -33,7 +33,7 @@ from mural_tf.pretrained.importers import (
 )
 from mural_tf.pretrained.tables import assign_parts
 from mural_tf.runs.finetune import finetune
-from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
+from mural_tf.runs.import_pretrained import import_into_workdir, with_vocabulary, workdir_of
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.text import byte_words, tokenizer_of
 from mural_tf.training.callbacks import SaveCheckpoints
@@ -327,11 +327,14 @@ def test_a_bridge_between_two_folders(folders, tmp_path, pictures):
 
 def test_an_npz_is_imported_by_its_command_and_one_process_at_a_time(folders, tmp_path):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"])
-    vocabulary = folders["siglip2"] / "tokenizer.model"
+    config = with_vocabulary("siglip", None, folders["siglip2"] / "tokenizer.model")
+    for source, said in (("workdir", "--vocabulary is for weights from elsewhere"), ("siglop", "Got 'siglop'")):
+        with pytest.raises(UserError, match=said):
+            with_vocabulary(source, None, "tokenizer.model")
     (tmp_path / "busy").mkdir()
     with lock_workdir(tmp_path / "busy"), pytest.raises(UserError, match="is in use by another run"):
-        import_into_workdir("siglip", path, tmp_path / "busy", vocabulary=vocabulary)
-    import_into_workdir("siglip", path, tmp_path / "free", vocabulary=vocabulary)
+        import_into_workdir("siglip", path, tmp_path / "busy", config)
+    import_into_workdir("siglip", path, tmp_path / "free", config)
     assert load_config(tmp_path / "free" / "config.json").model == "siglip"
 
 

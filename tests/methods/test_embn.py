@@ -40,7 +40,7 @@ def test_the_only_loss_is_eq_3(tmp_path):
     batch = toy_data.stream_batch(config, mule_data.tokenizer(), *model.streams)
     embeddings = model.encode(batch, training=False)
     losses = losses_of(model, embeddings, batch)
-    settings = dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3)
+    settings = dict(factors=(1.0, 0.0), distance="cosine", margin=0.3)
     images = embeddings["image"], embeddings["caption"], np.arange(16) // 2, batch["image_id"]
     expected = image_sentence_loss(*images, batch["caption_language_id"], **settings)
     assert set(losses) == {"image_text"} and expected > 0
