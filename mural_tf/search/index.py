@@ -241,7 +241,7 @@ class Index:
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
         for begin in range(0, len(self), TOGETHER):
-            yield self.table.block(begin, begin + TOGETHER), self.embeddings[begin : begin + TOGETHER]
+            yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
 
     def describe(self, row: int) -> Item:

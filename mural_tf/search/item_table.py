@@ -200,11 +200,11 @@ class ItemTable:
 
     def __iter__(self) -> Iterator[Item]:
         for begin in range(0, len(self), TOGETHER):
-            yield from self.block(begin, begin + TOGETHER)
+            yield from self.at(slice(begin, begin + TOGETHER))
 
-    def block(self, begin: int, end: int) -> list[Item]:
-        """Returns the items of the rows from `begin` to before `end`, in order."""
-        return self._items(self.ids[begin:end])
+    def at(self, rows: slice | Sequence[int]) -> list[Item]:
+        """Returns the items of rows, which rise, in order."""
+        return self._items(self.ids[rows])
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
@@ -345,9 +345,8 @@ class ItemTable:
         values = " OR ".join(map(words.quoted, asked)), *hidden
         for item, score in self.each(f"{question} ORDER BY rank", values):
             row = int(np.searchsorted(self.ids, item or 0))
-            if row == len(self) or self.ids[row] != item:
-                continue
-            if row not in share_of and (allowed is None or allowed[row]):
+            is_there = row < len(self) and self.ids[row] == item
+            if is_there and row not in share_of and (allowed is None or allowed[row]):
                 share_of[row] = min(1.0, score / ideal)
                 if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
                     break

@@ -257,9 +257,7 @@ def rank_all(
         alone = [[part if part is None else part[n : n + 1] for part in (vectors, captions)] for n in range(len(plain))]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
         return [results for (results,) in asked]
-    ways = WAYS if rank == ALL else (rank,)
-    if rank == ALL and index.kind != IMAGES:
-        ways = TEXTS, WORDS
+    ways = (rank,) if rank != ALL else WAYS if index.kind == IMAGES else (TEXTS, WORDS)
     rows, allowed = index.rows(filters, lacking[0]), None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
