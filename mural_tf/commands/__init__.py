@@ -315,7 +315,7 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
     if len(sentences) + len(image) == 1 and not queries:
-        cli.one_blas_thread()  # for one question a second thread computes nothing and waits, a third of a second
+        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query

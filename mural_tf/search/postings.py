@@ -4,7 +4,7 @@ FTS5's own `bm25()` reads the length of each text that holds a trigram by a quer
 lengths at hand the lists of texts are read as a whole, 0.2 µs per text, and NumPy adds up the same numbers in the same
 order: https://www.sqlite.org/fts5.html#the_bm25_function with k1 = 1.2 and b = 0.75.
 
-Who asks often keeps them, see `codes.py`; reading them takes a tenth of a second per 100,000 items.
+A server keeps them, see `codes.py`; reading them takes a tenth of a second per 100,000 items.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Postings:
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows with the best texts for trigrams, int64 [K], best first, and BM25 of these, float64 [K].
 
-        Arguments are those of `ItemTable.by_words`.
+        For the arguments see `ItemTable.by_words`.
         """
         scores = np.zeros(len(self._rows))
         for gram in grams:

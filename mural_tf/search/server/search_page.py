@@ -229,7 +229,7 @@ class ServedIndex:
     def refresh(self) -> None:
         """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
         if self.index.codes is None:
-            from mural_tf.search.codes import quicken  # who asks once does not need it
+            from mural_tf.search.codes import quicken  # one question does not need it
 
             quicken(self.index)
         if self._folder is None or self.index.is_current():
