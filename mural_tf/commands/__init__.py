@@ -313,13 +313,17 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
 
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
+    if len(sentences) + len(image) == 1 and not queries:
+        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query
-    from mural_tf.search.query_files import read_queries
 
     asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
-    asked += read_queries(queries) if queries else []
+    if queries:
+        from mural_tf.search.query_files import read_queries
+
+        asked += read_queries(queries)
     commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
 
 
@@ -371,6 +375,7 @@ def serve(export, **flag):
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
+    cli.one_blas_thread()  # the server has threads of its own
     from mural_tf.search.server.app import serve
 
     serve(export, **flag)

@@ -86,6 +86,7 @@ class Index:
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
+        self.codes = None  # a `Codes` of the embeddings, where many questions are asked
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
 
@@ -212,6 +213,8 @@ class Index:
         among = self.rows(filters) if among is None else among
         if self.bare.size:
             among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
+        if self.codes is not None and len(vectors) == 1:
+            among = self.codes.candidates(vectors[0], k, among)
         scores, rows = exact(vectors, self.embeddings, k, among)
         if not np.isfinite(scores).all():
             raise UserError(f"{self._named}: some of its numbers are not finite.")
@@ -238,7 +241,7 @@ class Index:
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
         for begin in range(0, len(self), TOGETHER):
-            yield self.table.block(begin, begin + TOGETHER), self.embeddings[begin : begin + TOGETHER]
+            yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
 
     def describe(self, row: int) -> Item:
@@ -281,12 +284,11 @@ def exact(
         scores, rows = top_k.top_k(vectors, embeddings, k)
         return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
     best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
-    for begin in range(0, len(embeddings), _BLOCK):
-        rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
-        if len(rows):
-            scores, columns = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
-            release_pages(embeddings)
+    for begin in range(0, len(among), _BLOCK):
+        rows = among[begin : begin + _BLOCK]
+        scores, columns = top_k.top_k(vectors, embeddings[rows], k)
+        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
+        release_pages(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)

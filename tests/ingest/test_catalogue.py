@@ -14,7 +14,7 @@ import toy_data
 from absl import flags
 from object_store import object_store, stored, upload
 from search_data import ColorEmbedder
-from test_tables import columns, found, pictures, rows, text
+from table_data import columns, found, pictures, rows, text
 
 from mural_tf import loading
 from mural_tf.config_file import load_config, save_config

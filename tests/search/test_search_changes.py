@@ -88,12 +88,9 @@ def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
     assert len(groups) > 1 and [item.fields.get("brand") for item in found] == ["acme", "acme", "zeta", None]
 
 
-def test_a_table_without_names_is_read_as_ever(table):
+def test_tables_without_names_of_columns_and_of_texts(table, tmp_path):
     table.write_text("red.png\tcaption\ten\tacme\nblue.png\n", encoding="utf-8")
     assert [item.fields for item, _ in collect.find(IMAGES, [str(table)])] == [{}, {}]
-
-
-def test_tables_of_texts_have_fields(tmp_path):
     (tmp_path / "texts.tsv").write_text("language\ttext\tbrand\nde\trot\tacme\nen\tred\n", encoding="utf-8")
     found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv")])]
     assert found == [Item("rot", language="de", fields={"brand": "acme"}), Item("red", language="en")]
@@ -439,16 +436,20 @@ def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
 # --- removed items
 
 
-def test_removed_items_are_not_found(made):
-    assert changes.remove(made, ["red.png"]) == (1, 4)
+def test_removed_items_are_not_found(made, capsys):
+    commands.remove(str(made), ["red.png"], dry_run=True)
+    assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
+    commands.remove(str(made), ["red.png"])
+    assert capsys.readouterr().out.splitlines()[0] == f"1 of 4 images are removed from {made}."
     opened = load_index(made)
     assert names(opened) == ["a/orange.PNG", "violet.png", "blue.png"] and opened.count == 3
     assert names(opened, "red", Filter("brand", "acme")) == ["blue.png"]
-    assert changes.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
+    commands.remove(str(made), [], parse_filters(["brand=zeta"]))
     assert names(load_index(made)) == ["violet.png", "blue.png"]
-    for wanted, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2")):
+    for asked, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2"),
+                         ([], "Nothing to remove"), ((["a"], [Filter("a", "b")]), "not both")):  # fmt: skip
         with pytest.raises(UserError, match=words):
-            changes.remove(made, wanted)
+            commands.remove(str(made), *(asked if isinstance(asked, tuple) else [asked]))
     assert load_index(made).count == 2
 
 
@@ -492,15 +493,3 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep(made, {"pictures": 1.0, "texts": 0.5, "words": 0.25}, None)
     assert load_index(made).weights["texts"] == 0.5
-
-
-def test_the_command_delete(made, table, monkeypatch, capsys):
-    commands.remove(str(made), ["blue.png"], dry_run=True)
-    assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
-    commands.remove(str(made), ["blue.png"])
-    commands.remove(str(made), [], parse_filters(["brand=zeta"]))
-    assert capsys.readouterr().out.splitlines()[1] == f"1 of 3 images are removed from {made}."
-    assert names(load_index(made)) == ["red.png", "violet.png"]
-    for arguments, message in ((([],), "Nothing to remove"), ((["a"], [Filter("a", "b")]), "not both")):
-        with pytest.raises(UserError, match=message):
-            commands.remove(str(made), *arguments)

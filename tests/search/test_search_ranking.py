@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from search_data import ColorEmbedder, png
+from search_data import ColorEmbedder, png, ranked, unit
 
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
@@ -198,11 +198,6 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
-def ranked(whole=(), **lists):
-    placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
-    return ranking.Ranked(np.zeros(0, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
-
-
 def test_scores_are_weighted_values():
     """Cosines count from the least of their list, in units of 0.1; words by their share's square."""
     weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
@@ -230,12 +225,6 @@ def test_what_one_way_finds_has_a_value_in_all(index):
         assert [rank for rank, _ in short.lists[way].values()] == list(range(1, len(known) + 1))
 
 
-def test_ranks_begin_at_one(index):
-    result = search(index, TwoHeads(), [Query("red")], 4)[0]
-    firsts = [hit.found_by.get("pictures") for hit in result.hits if hit.row == 3]
-    assert firsts == [1] and all(0 not in hit.found_by.values() for hit in result.hits)
-
-
 def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
     """ "sun" is found in *sungura*, a rabbit: two of its three trigrams."""
     items = [
@@ -254,10 +243,6 @@ def test_names_of_files_are_words_where_nothing_describes_pictures():
     made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
     assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
-
-
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def test_vectors_of_texts_are_not_outvoted_by_their_letters():
@@ -376,7 +361,7 @@ def test_an_index_keeps_weights(made):
 def test_words_alone_need_neither_model_nor_tensorflow(made):
     _, tmp_path, _ = made
     program = (
-        "import sys\nfrom mural_tf.search import commands\nfrom mural_tf.search.queries import Query\n"
+        "import sys\nfrom mural_tf.search import commands, embed\nfrom mural_tf.search.queries import Query\n"
         f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"
         "assert found[0].hits[0].name.endswith('purple') and 'tensorflow' not in sys.modules"
     )

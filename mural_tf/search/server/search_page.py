@@ -228,6 +228,10 @@ class ServedIndex:
 
     def refresh(self) -> None:
         """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        if self.index.codes is None:
+            from mural_tf.search.codes import quicken  # one question does not need it
+
+            quicken(self.index)
         if self._folder is None or self.index.is_current():
             return
         try:
@@ -410,6 +414,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
     """
     served = ServedIndex(index, embedder, title, folder)
     asking = concurrent.futures.ThreadPoolExecutor(1, "questions")
+    asking.submit(served.refresh)  # the first question finds it done, or waits for it
     reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
     async def in_thread(threads, function, *arguments):
