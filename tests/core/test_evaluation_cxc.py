@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, TwoHeads
 
-from mural_tf.errors import UserError
-
 
 def spearmanr(one, other):
     """By SciPy, which takes seconds to import."""
@@ -171,10 +169,3 @@ def test_model_without_second_head_and_missing_image(data):
     assert not any("text_text_head" in key for key in result.metrics)
     assert result.protocol.startswith("NOT COMPLETE: 11 images, 55 captions")
     assert "000000000003" in result.notes[0]
-
-
-def test_item_outside_the_split_is_named(data):
-    path = data[0] / "data" / "sis_test.csv"
-    path.write_text(path.read_text() + "COCO_val2014_000000000000.jpg,COCO_val2014_000000000099.jpg,1,i2i_csim")
-    with pytest.raises(UserError, match="sis_test.csv:.*000000000099.jpg is not part"):
-        run(data[0])

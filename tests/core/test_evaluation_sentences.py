@@ -83,14 +83,6 @@ def test_tatoeba_both_directions_and_groups(tmp_path):
     assert "Group 36 has 1 of its 36 members." in result.notes
 
 
-def test_tatoeba_files_must_be_aligned(tmp_path):
-    write_tatoeba(tmp_path, "deu", ["1 0"], ["1 0", "0 1"])
-    with pytest.raises(UserError, match="has 1 lines and its English side 2"):
-        run("tatoeba", tmp_path)
-    with pytest.raises(UserError, match="No fra in .*languages: deu"):
-        run("tatoeba", tmp_path, languages=("fra",))
-
-
 def test_group_sizes():
     assert (len(set(MUSE_14)), len(set(XTREME_36)), len(set(LASER_83))) == (14, 36, 83)
     assert set(MUSE_14) <= set(LASER_83)
