@@ -202,7 +202,6 @@ def test_an_export_s_card_gives_the_bias_back(tmp_path, monkeypatch):
     np.testing.assert_allclose(other.log_temperature, -2.0, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_guide_writes_the_same_method(tmp_path, monkeypatch):
     """Every Python block of the guide runs, and its method has the loss of this one."""
     page = pathlib.Path(__file__).resolve().parents[2] / "docs/a_method_in_an_hour.md"
