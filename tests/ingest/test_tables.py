@@ -180,7 +180,11 @@ TABLES = {
         1, ""),
     "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
         "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
+    "prices that differ": (columns(["price", "image", "title"], "1.50 2.50 3.50 4.50".split(), NAMES, HATS),
+        "id: no column", "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
     # pictures
+    "two of one name, in folders": (columns(["image", "title"], ["x.jpg", "p3.jpg"], HATS, names=["a/x.jpg", "b/x.jpg",
+        "p3.jpg"]), "1 of the first 2", "p3.jpg", 1, "1 x picture that is not there"),
     "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS),
         "pictures: image_1, image_2, f", "a a#2 b b#2", 2, ""),
     "bars": (columns(["sku", "Images", "Name"], "ab", ["p0.jpg|p1.jpg", "p2.jpg | p3.jpg"], HATS), "id: sku",
@@ -205,6 +209,10 @@ TABLES = {
     "elsewhere": (elsewhere("tables", "{folder}/photos/{name}"),
         "0 of the first 4 are there, with --images={folder}/photos 4 are", "", 0,
         "4 x file name that leads out of its folder"),
+    "above": (elsewhere("tables", "../photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x file name that leads out of its folder"),
+    "above, in signs": (elsewhere("tables", "%2e%2e/photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x picture that is not there"),
     "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0,
         "4 x picture that is not there"),
     "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2,
@@ -213,6 +221,8 @@ TABLES = {
     # products
     "WooCommerce": (rows(WOO_HEAD, *WOO), "variations: rows whose Parent is another product", "10 10#2 15", 2,
         "2 x row that is not for sale (Publié: 0); --where=all takes these, too"),
+    "a number of two products": (rows(WOO_HEAD, WOO[0], ["20", "simple", "W0", "Manteau", "1", "", CDN("p3.jpg"), ""],
+        ["11", "variation", "", "Chapeau - M", "1", "", CDN("p2.jpg"), "W0"]), "id: ID", "10 10#2 20 10#3", 2, ""),
     "Shopify": (rows(*SHOPIFY), "left out of the first 5 rows: 1 x row that is not for sale (Status: draft)",
         "hat hat#2", 1, "2 x row that is not for sale"),
     "Google": (rows(*GOOGLE), "pictures: image_link, additional_image_link", "g g#2 g#3 3", 2, ""),
@@ -322,6 +332,9 @@ def test_what_entries_hold(tmp_path):
         "Status": "active",
         "Handle": "hat",
     }
+    several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
+    of_one = found(understand(TableRequest(str(several(tmp_path)))), tmp_path)[0]
+    assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
     wide, _ = found(understand(TableRequest(str(WIDE_TABLE(tmp_path)))), tmp_path)
     assert list(wide[2].captions) == [("de", "Hut 2"), ("en", "hat 2")] and wide[2].file == tmp_path / "p2.jpg"
     assert wide[2].texts() == {"sku": "S2", "brand": "acme"}
@@ -334,18 +347,6 @@ def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(own_tables, "LARGEST", 1000)
     with pytest.raises(UserError, match="too large to be held in memory"):
         list(own_tables.open_table(str(made)).rows(None))
-
-
-def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
-    pictures(tmp_path / "secret", ["x.jpg"])
-    make = columns(
-        ["image", "caption"], ["p0.jpg", "../secret/x.jpg", f"{tmp_path}/secret/x.jpg", "%2e%2e/secret/x.jpg"], HATS
-    )
-    (tmp_path / "in").mkdir()
-    entries, skipped = found(
-        understand(TableRequest(str(make(tmp_path / "in")), max_skipped_fraction=1.0, language="en")), tmp_path
-    )
-    assert [entry.name for entry in entries] == ["p0.jpg"] and "2 x file name that leads out of its folder" in skipped
 
 
 def test_names_of_files_are_captions_where_they_are_words(tmp_path):

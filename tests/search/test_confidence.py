@@ -166,6 +166,10 @@ def test_pictures_weigh_more_where_a_model_knows_them():
         index = Index(items, model.pictures[:count], take_fingerprint(model))
         weights[language, count] = asked_captions.weigh_pictures(index, model)
     assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
+    known = [Item(f"{n}", captions=(("aa", model.caption("aa", n)),)) for n in range(120)]
+    vectors = np.where(np.arange(120)[:, None] < 60, model.pictures[:120], np.float32(0))
+    half_bare = asked_captions.weigh_pictures(Index(known, vectors, take_fingerprint(model)), model)
+    assert half_bare["pictures"] > 0.7 * weights["aa", 60]["pictures"]  # items without a picture do not ask for one
     assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
 
 

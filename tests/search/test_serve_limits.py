@@ -58,6 +58,9 @@ def test_many_requests_and_large_bodies_are_refused_and_health_is_not(serve, mon
     until(lambda: ask(port, PATH, large)[0] == 503)
     status, answer, headers = ask(port, PATH, large)
     assert status == 503 and headers["Retry-After"] == "1" and "1 large requests are being" in answer["error"]
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as unknown:  # its length counts as large
+        unknown.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n".encode())
+        assert b" 503 " in unknown.recv(1000)
     assert ask(port, PATH, {"instances": [4]})[:2] == (200, {"predictions": [[8.0]]})
     others = [send(port, b"{", 100) for _ in range(3)]
     until(lambda: ask(port, PATH, {"instances": [1]})[0] == 503)
