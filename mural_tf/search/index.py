@@ -244,6 +244,12 @@ class Index:
             yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
 
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
+        vectors = top_k.as_float32(self.embeddings[rows])
+        release_pages(self.embeddings)
+        return vectors
+
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
         if not 0 <= row < len(self):
@@ -450,8 +456,8 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 
     `what`: the line to show. `may_be_zero`: rows of zeros are allowed.
     """
-    for begin in range(0, len(rows), _BLOCK):
-        chosen = rows[begin : begin + _BLOCK]
+    for begin in range(0, len(rows), _BLOCK // 8):  # rows that are far apart bring pages with them
+        chosen = rows[begin : begin + _BLOCK // 8]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
         release_pages(embeddings)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
