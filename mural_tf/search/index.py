@@ -375,7 +375,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
 
 
 CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
-_BLOCK = 2**12  # vectors that are in memory at a time
+_BLOCK = 2**10  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
 
@@ -456,8 +456,8 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 
     `what`: the line to show. `may_be_zero`: rows of zeros are allowed.
     """
-    for begin in range(0, len(rows), _BLOCK // 8):  # rows that are far apart bring pages with them
-        chosen = rows[begin : begin + _BLOCK // 8]
+    for begin in range(0, len(rows), _BLOCK):
+        chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
         release_pages(embeddings)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
