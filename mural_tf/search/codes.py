@@ -44,7 +44,7 @@ class Codes:
         self._scales, self._errors = np.empty((2, len(vectors)), np.float32)
         for begin in range(0, len(vectors), BLOCK):
             self._encode(slice(begin, begin + BLOCK), as_float32(vectors[begin : begin + BLOCK]))
-        release_pages(vectors)
+            release_pages(vectors)
 
     @np.errstate(all="ignore")
     def _encode(self, rows: slice, block: np.ndarray) -> None:

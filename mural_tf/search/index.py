@@ -251,6 +251,12 @@ class Index:
             yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
 
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
+        vectors = top_k.as_float32(self.embeddings[rows])
+        release_pages(self.embeddings)
+        return vectors
+
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
         if not 0 <= row < len(self):
@@ -376,7 +382,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
 
 
 CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
-_BLOCK = 2**12  # vectors that are in memory at a time
+_BLOCK = 2**10  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
 

@@ -242,7 +242,7 @@ def _folded(index, rows: np.ndarray) -> list[list[int]]:
     groups: list[list[int]] = []
     if index.kind != IMAGES or len(rows) < 2:
         return [[row] for row in rows.tolist()]
-    vectors = np.asarray(index.embeddings[rows], np.float32)
+    vectors = index.vectors_of(rows)
     of: dict[int, list[int]] = {}
     products: dict[str, int] = {}
     firsts = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # of each itself, if no other

@@ -304,7 +304,7 @@ def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: 
         if way == TEXTS and index.captions is not None:
             values = index.captions.values(caption_vector, rows, hidden)
         else:
-            embeddings = top_k.as_float32(index.embeddings[rows])
+            embeddings = index.vectors_of(rows)
             values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)
         order = np.lexsort((rows, -values))
         order = order[np.isfinite(values[order])]
@@ -318,7 +318,7 @@ def units_of(index) -> dict[str, float]:
     """
     cached = getattr(index, "_units", None)
     if cached is None or cached[0] is not index.captions:
-        vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
+        vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
         vectors = vectors[np.any(vectors, axis=1)]
         picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
         text_unit = index.captions.unit if index.captions is not None else _unit(vectors)
