@@ -73,8 +73,8 @@ def frames(path: pathlib.Path) -> list[bytes]:
     return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in frames_of]
 
 
-def _never(kind: str, place: str, count: int) -> None:
-    raise AssertionError(f"{place}: {kind}, {count}")
+def _never(problem: str, location: str, count: int) -> None:
+    raise AssertionError(f"{location}: {problem}, {count}")
 
 
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
@@ -235,17 +235,17 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
 
     Returns one of `OUTCOMES`, and the damage or the message. Ends the process after `SECONDS`.
     """
-    kind, draw = KINDS[name], random.Random(f"{name} {seed}")
-    good, copy = root / kind.make.__name__, root / f"{name}-{seed}"
+    damage, draw = KINDS[name], random.Random(f"{name} {seed}")
+    good, copy = root / damage.make.__name__, root / f"{name}-{seed}"
     if not good.exists():
-        kind.make(good)
+        damage.make(good)
     shutil.copytree(good, copy)
-    file = draw.choice(sorted(path for pattern in kind.files for path in copy.glob(pattern)))
-    what, (data, how) = str(file.relative_to(copy)), damaged(draw, file.read_bytes(), kind.ways)
+    file = draw.choice(sorted(path for pattern in damage.files for path in copy.glob(pattern)))
+    what, (data, how) = str(file.relative_to(copy)), damaged(draw, file.read_bytes(), damage.ways)
     file.write_bytes(data)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
-        used, skipped = kind.read(copy, good, what)
+        used, skipped = damage.read(copy, good, what)
         outcome, said = (COUNTED if skipped else USED), f"{used} used, {skipped} skipped"
     except UserError as error:
         said = " ".join(str(error).split())  # as commands print it

@@ -371,7 +371,7 @@ def chosen_methods() -> tuple[Method, ...]:
 def main(_) -> None:
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
-    from mural_tf.data.datasets.emoji import build_emoji
+    from mural_tf.data.datasets.emoji import Variant, build_emoji
     from mural_tf.files import PACKAGE, as_path
     from mural_tf.ingest.translate import build_translated
     from mural_tf.pretrained.importers import kind_of
@@ -415,7 +415,7 @@ def main(_) -> None:
         elif data_name == "features_translated":
             build_translated(str(made_folder.with_name("features")), data, made_folder)
         else:
-            build_emoji(made_folder, config.data.download_directory, one_language=True)
+            build_emoji(made_folder, config.data.download_directory, Variant(one_language=True))
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))

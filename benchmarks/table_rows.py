@@ -154,7 +154,7 @@ ABLATIONS = (
     *(in_batches("SigLIP", "emoji:siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
-ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[place].stages for place in (0, 1, 3, 4))
+ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[number].stages for number in (0, 1, 3, 4))
 STAGED = (
     Method("ALIGN", ALIGN),
     translated("ALIGN, then the stage", *ALIGN),

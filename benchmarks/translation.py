@@ -129,6 +129,7 @@ def main() -> None:
 
     workdir, data_dir, output = sys.argv[1:]
     embedder = load(workdir)
+    embedder.use_training_states()  # as the evaluation at the end of a run does
     heads = {"default": embedder}
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")

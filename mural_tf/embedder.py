@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import copy
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
@@ -70,43 +71,56 @@ def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
     return normalised
 
 
-class Embedder:
-    """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
+@dataclasses.dataclass(frozen=True)
+class Encoders:
+    """The functions of an `Embedder`.
 
     Args:
       prepare_image: JPEG or PNG bytes -> one of what `embed_images` takes; `BadImage` if they do not decode.
       embed_images: list of prepared images, [B] -> float32 [B, D].
       embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
+      text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
+      prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
+        texts that have another one; "" is the image-text head.
+    """
+
+    prepare_image: Callable[[Any], Any]
+    embed_images: Callable[[Any], Any]
+    embed_texts: Callable[[Any], Any]
+    text_heads: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    prompted: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+
+
+class Embedder:
+    """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
+
+    Args:
+      encoders: the functions that do it.
       embedding_size: D.
       config: the configuration the model was trained with.
       path: where it was loaded from, "" for a model in memory.
       step: the training step of its weights, None if unknown.
-      text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
-      prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
-        texts that have another one; "" is the image-text head.
       threads: that decode images; 0: one per core.
     """
 
     def __init__(
         self,
-        prepare_image: Callable[[bytes], Any],
-        embed_images: Encoder,
-        embed_texts: Encoder,
+        encoders: Encoders,
         embedding_size: int,
         config: ConfigDict,
         path: str = "",
         step: int | None = None,
-        text_heads: Mapping[str, Encoder] | None = None,
-        prompted: Mapping[str, Encoder] | None = None,
         threads: int = 0,
     ) -> None:
-        self._prompted = dict(prompted or {})
-        self.text_heads = dict(text_heads or {})
+        self._prompted = dict(encoders.prompted)
+        self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
         # Loads what an export holds and is not loaded yet. Kept, because signatures do not keep the variables alive.
         self.saved_models: Callable[[], dict[str, Any]] = dict
         self._threads = threads or os.cpu_count() or 1
         self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
-        self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
+        self._prepare_image: Callable[[bytes], Any] = encoders.prepare_image
+        self._embed_images: Encoder = encoders.embed_images
+        self._embed_texts: Encoder = encoders.embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
         self._head = ""
@@ -167,37 +181,22 @@ class Embedder:
         embed_texts = with_head()
         heads = [head for head in getattr(model, "head_names", ()) if head != "image_text"]
         prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
-        return cls.from_tensorflow(
-            prepare_image,
-            embed_images,
-            embed_texts,
-            int(embed_texts.get_concrete_function().structured_outputs.shape[-1]),
-            config,
-            path,
-            step,
-            {head: with_head(head) for head in heads},
-            prompted if config.vocabulary.prompt else {},
-        )
+        further = {head: with_head(head) for head in heads}
+        prompted = prompted if config.vocabulary.prompt else {}
+        encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
+        size = int(embed_texts.get_concrete_function().structured_outputs.shape[-1])
+        return cls.from_tensorflow(encoders, size, config, path, step)
 
     @classmethod
     def from_tensorflow(
-        cls,
-        prepare_image: Callable[[tf.Tensor], tf.Tensor],
-        embed_images: Callable[[tf.Tensor], tf.Tensor],
-        embed_texts: Callable[[tf.Tensor], tf.Tensor],
-        embedding_size: int,
-        config: ConfigDict,
-        path: str = "",
-        step: int | None = None,
-        text_heads: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] | None = None,
-        prompted: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] | None = None,
+        cls, encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
     ) -> Embedder:
         """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
         import tensorflow as tf
 
         def prepare(data: bytes) -> tf.Tensor:
             try:
-                return prepare_image(tf.constant(data))
+                return encoders.prepare_image(tf.constant(data))
             except tf.errors.OpError:
                 raise pictures.BadImage("it is damaged and does not decode") from None
 
@@ -208,18 +207,12 @@ class Embedder:
 
             return encode_list
 
-        return cls(
-            prepare,
-            on_lists(embed_images, tf.stack),
-            on_lists(embed_texts),
-            embedding_size,
-            config,
-            path,
-            step,
-            {head: on_lists(encode) for head, encode in (text_heads or {}).items()},
-            {head: on_lists(encode) for head, encode in (prompted or {}).items()},
-            tf.config.threading.get_intra_op_parallelism_threads(),
-        )
+        on_images = on_lists(encoders.embed_images, tf.stack)
+        further = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
+        prompted = {head: on_lists(encode) for head, encode in encoders.prompted.items()}
+        taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
+        threads = tf.config.threading.get_intra_op_parallelism_threads()
+        return cls(taking_lists, embedding_size, config, path, step, threads)
 
     def use_training_states(self) -> None:
         """Lets texts skip the tower whose states lie where training put them; nothing happens where no states lie.

@@ -248,13 +248,14 @@ _KINDS = {
 }
 
 
-def json_field(values: Mapping, name: str, kind: type, path: str | pathlib.Path, default=_REQUIRED):
+def json_field(values: Mapping, name: str, expected_type: type, path: str | pathlib.Path, default=_REQUIRED):
     """Returns what the JSON of a file has under a key.
 
     Args:
       values: the file's object.
       name: the key; "a.b" is the key b of the object a.
-      kind: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float] and so on.
+      expected_type: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float]
+        and so on.
       path: the file, for the message.
       default: the value of a missing key.
 
@@ -265,16 +266,18 @@ def json_field(values: Mapping, name: str, kind: type, path: str | pathlib.Path,
     for depth, parent in enumerate(parents, start=1):
         values = check_json(values.get(parent, {}), dict, ".".join(parents[:depth]), path)
     if key in values:
-        return check_json(values[key], kind, name, path)
+        return check_json(values[key], expected_type, name, path)
     if default is _REQUIRED:
-        raise UserError(f"{path} has no {name}: expected {_describe(kind)}: correct or restore it.")
+        raise UserError(f"{path} has no {name}: expected {_describe(expected_type)}: correct or restore it.")
     return default
 
 
-def check_json(value, kind: type, name: str, path: str | pathlib.Path):
+def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
     """Returns the value that a file has under `name`; raises `UserError` if it is of another kind (`json_field`)."""
-    if not _is_kind(value, kind):
-        raise UserError(f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(kind)}: correct or restore it.")
+    if not _is_kind(value, expected_type):
+        raise UserError(
+            f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(expected_type)}: correct or restore it."
+        )
     return value
 
 

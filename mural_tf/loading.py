@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
-from mural_tf.embedder import Embedder
+from mural_tf.embedder import Embedder, Encoders
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_description, newest_version
 from mural_tf.progress import announce
@@ -102,17 +102,10 @@ def lite_embedder(folder: pathlib.Path, model: Any = None) -> Embedder:
 
     model = model or LiteModel(folder)
     heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
-    embedder = Embedder(
-        model.prepare_image,
-        model.embed_images,
-        model.text_function(),
-        model.embedding_size,
-        model.config,
-        display_name(folder),
-        model.step,
-        {head: model.text_function(head) for head in model.heads},
-        {head: model.text_function(head, prompt="") for head in heads},
-    )
+    further = {head: model.text_function(head) for head in model.heads}
+    prompted = {head: model.text_function(head, prompt="") for head in heads}
+    encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), further, prompted)
+    embedder = Embedder(encoders, model.embedding_size, model.config, display_name(folder), model.step)
     embedder.original = model.original
     return embedder
 
@@ -181,16 +174,12 @@ def _load_export(path: pathlib.Path) -> Embedder:
         if name in text_encoder.signatures:
             prompted[head] = _with_prompt_of_its_own(text_encoder.signatures[name])
 
-    embedder = Embedder.from_tensorflow(
-        check_image,
-        embed_images,
-        lambda texts: text_signature(text=texts)["embedding"],
-        int(text_signature.structured_outputs["embedding"].shape[-1]),
-        config,
-        display_name(path),
-        text_heads=heads,
-        prompted=prompted,
-    )
+    def embed_texts(texts: tf.Tensor) -> tf.Tensor:
+        return text_signature(text=texts)["embedding"]
+
+    encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
+    size = int(text_signature.structured_outputs["embedding"].shape[-1])
+    embedder = Embedder.from_tensorflow(encoders, size, config, display_name(path))
     embedder.saved_models = lambda: {"image_encoder": image_encoder(), "text_encoder": text_encoder}
     return embedder
 
@@ -218,14 +207,13 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
-    return Embedder.from_tensorflow(
+    encoders = Encoders(
         lambda data: prepare_image(data, config.image_tower),
         lambda images: image_encoder(unit_range(images), training=False),
         embed_texts,
-        int(embed_texts(tf.constant([""])).shape[-1]),
-        config,
-        display_name(path),
     )
+    size = int(embed_texts(tf.constant([""])).shape[-1])
+    return Embedder.from_tensorflow(encoders, size, config, display_name(path))
 
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:

@@ -69,9 +69,9 @@ class Part(NamedTuple):
 WHOLE = Part()
 
 
-def refuse(kind: str, location: str) -> None:
+def refuse(problem: str, location: str) -> None:
     """The default `on_problem`: raises `UserError`."""
-    raise UserError(f"{location}: {kind}. Repair the file, or fetch it again.")
+    raise UserError(f"{location}: {problem}. Repair the file, or fetch it again.")
 
 
 _LONGEST_TAG = 100  # characters

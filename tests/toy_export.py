@@ -41,7 +41,7 @@ def toy_export(folder: pathlib.Path) -> ToyExport:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "export").exists():  # it appears when it is complete
             (folder / "data/dataset.json").write_text(json.dumps(description))
-            export_model(model, toy_tokenizer(lower_case=True), config, folder / "export", METRICS)
+            export_model(model, toy_tokenizer(lower_case=True), config, folder / "export", (METRICS, {}))
     return ToyExport(model, config, folder / "export")
 
 

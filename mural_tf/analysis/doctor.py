@@ -91,22 +91,24 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
             if text.strip():
                 texts.setdefault(language, {}).setdefault(record.image_id, text)
     training: dict[str, list[str]] = collections.defaultdict(list)
-    counts = {kind: collections.Counter() for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
-    for kind, count in counts.items():
-        for language, text in _training_texts(data_dir, kind):
+    counts = {record_type: collections.Counter() for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
+    for record_type, count in counts.items():
+        for language, text in _training_texts(data_dir, record_type):
             count[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)
     return TextsByLanguage(texts, training, *counts.values())
 
 
-def _training_texts(data_dir: str, kind: str) -> Iterator[tuple[str, str]]:
+def _training_texts(data_dir: str, record_type: str) -> Iterator[tuple[str, str]]:
     try:
-        records.list_files(data_dir, kind, "train")
+        records.list_files(data_dir, record_type, "train")
     except UserError:
         return  # a data set without captions, or without pairs
-    for record in itertools.islice(records.read_records(data_dir, kind, "train", skip_damaged=True), MOST_RECORDS):
-        if kind == records.IMAGE_TEXT:
+    for record in itertools.islice(
+        records.read_records(data_dir, record_type, "train", skip_damaged=True), MOST_RECORDS
+    ):
+        if record_type == records.IMAGE_TEXT:
             yield from zip(record.languages, record.captions)
         else:
             yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))

@@ -16,7 +16,6 @@ from absl import flags
 from mural_tf import cli
 from mural_tf.cli import check_exists, check_handle, check_local_path, check_model, check_path
 from mural_tf.errors import UserError
-from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -51,7 +50,7 @@ def pretrain(config, dry_run, **training):
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 passes
     arguments to a configuration, --config.optimizer.learning_rate=1e-3 overrides a field. --dry_run trains nothing and
-    prints what a run needs and how long it takes, here or, with --tpu=v4-32, there.
+    prints needs and times of a run, here or, with --tpu=v4-32, there, and the operations that a TPU would refuse.
     """
     if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
@@ -180,9 +179,9 @@ def evaluate(compare, list, **flag):
     docs/evaluation.md.
     """
     if list:
-        from mural_tf.evaluation.benchmarks import describe_catalogue
+        from mural_tf.evaluation.benchmarks import describe_benchmarks
 
-        print(describe_catalogue())
+        print(describe_benchmarks())
         return
     if not flag["model"] or not flag["data_dir"]:
         raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
@@ -314,13 +313,17 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
 
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
+    if len(sentences) + len(image) == 1 and not queries:
+        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query
-    from mural_tf.search.query_files import read_queries
 
     asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
-    asked += read_queries(queries) if queries else []
+    if queries:
+        from mural_tf.search.query_files import read_queries
+
+        asked += read_queries(queries)
     commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
 
 
@@ -372,6 +375,7 @@ def serve(export, **flag):
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
+    cli.one_blas_thread()  # the server has threads of its own
     from mural_tf.search.server.app import serve
 
     serve(export, **flag)
@@ -446,7 +450,7 @@ def analyse_doctor(**flag):
     as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
 )
-def import_weights(kinds, model, **flag):
+def import_weights(kinds, model, vocabulary, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
     The workdir can be evaluated, fine-tuned, exported and searched.
@@ -470,9 +474,12 @@ def import_weights(kinds, model, **flag):
     """
     if len(kinds) > 1:
         raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
-    from mural_tf.runs.import_pretrained import import_into_workdir
+    from mural_tf.runs.import_pretrained import import_into_workdir, with_vocabulary
 
-    import_into_workdir(kinds[0] if kinds else "", method=model, **flag)
+    source = kinds[0] if kinds else ""
+    if vocabulary:
+        flag["config"] = with_vocabulary(source, flag["config"], vocabulary)
+    import_into_workdir(source, method=model, **flag)
 
 
 def _define_filters():
@@ -609,28 +616,13 @@ def emoji(output, cache, **flag):
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.emoji import build_emoji
+    from mural_tf.data.datasets.emoji import Variant, build_emoji
     from mural_tf.files import as_path
 
     folder = as_path(output)
     if not cache and not isinstance(folder, pathlib.Path):
         raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
-    print(describe(build_emoji(output=output, cache=cache or folder.parent / "emoji_packages", **flag)))
-
-
-@cli.command(
-    config=cli.define_config,
-    compile=(False, "Compile and run one step too."),
-)
-def xla_check(config, compile):
-    """Lists the operations of a training step that a TPU would refuse.
-
-    python -m mural_tf xla_check --config=configs/mural_base.py --compile
-    """
-    from mural_tf.training.tpu_check import check
-
-    announce("Building the model and tracing its step …")
-    check(config, config.vocabulary.size, 2, compile)
+    print(describe(build_emoji(output, cache or folder.parent / "emoji_packages", Variant(**flag))))
 
 
 COMMANDS = {
@@ -654,7 +646,6 @@ COMMANDS = {
     "features": features,
     "translate": translate,
     "emoji": emoji,
-    "xla_check": xla_check,
 }
 
 

@@ -166,7 +166,7 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
     if tally.places:
-        write_whole(path, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
+        write_whole(path, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
     else:
         path.unlink(missing_ok=True)
 

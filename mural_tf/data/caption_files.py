@@ -170,16 +170,16 @@ def read_multi30k(
 
 
 def read_coco_cn(
-    directory: str | pathlib.Path, split: str, kind: str = "human-written", on_problem: Problem = refuse
+    directory: str | pathlib.Path, split: str, annotation: str = "human-written", on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a split (train, val, test) of COCO-CN; `kind` is "human-written" or "manually-translated".
+    """Reads a split (train, val, test) of COCO-CN; `annotation` is "human-written" or "manually-translated".
 
     The id is COCO's image id, as in `read_coco`, though images of train2014 and val2014 are mixed in each split.
     """
     root = as_path(directory)
     names = _existing(root / f"coco-cn_{split}.txt", f"COCO-CN, split {split}")
     listed = {clean(text) for _, text in read_lines(names)}
-    captions = _existing(root / f"imageid.{kind}-caption.txt", f"COCO-CN's {kind} captions")
+    captions = _existing(root / f"imageid.{annotation}-caption.txt", f"COCO-CN's {annotation} captions")
     for name, text, location in _read_token_lines(captions, on_problem):
         if name in listed:
             identity = name.rsplit("_", 1)[-1].lstrip("0")

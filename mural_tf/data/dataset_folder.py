@@ -114,8 +114,8 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
     """
     images, pairs, languages = {}, {}, {}
     for name, file in files.items():
-        kind, split = name.split("/")[0], name.split("/")[1].rsplit("-", 3)[0]
-        if kind == "image_text":
+        record_type, split = name.split("/")[0], name.split("/")[1].rsplit("-", 3)[0]
+        if record_type == "image_text":
             counts = images.setdefault(split, {"images": 0, "captions": 0})
             counts["images"] += file["records"]
             counts["captions"] += sum(file["languages"].values())
@@ -123,7 +123,7 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
             pairs[split] = pairs.get(split, 0) + file["records"]
         for language, count in file["languages"].items():
             language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
-            by_split = languages.setdefault(language, {}).setdefault(kind, {})
+            by_split = languages.setdefault(language, {}).setdefault(record_type, {})
             by_split[split] = by_split.get(split, 0) + count
     return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}
 

@@ -121,11 +121,11 @@ def missing_shards(files: Sequence[str]) -> list[str]:
 
 
 class UnusableRecord(UserError):
-    """A record that cannot be used; `kind` says why, one of `skipped.KINDS`."""
+    """A record that cannot be used; `problem` says why, one of `skipped.KINDS`."""
 
-    def __init__(self, kind: str, place: str):
-        super().__init__(f"{place}: {kind}.")
-        self.kind = kind
+    def __init__(self, problem: str, location: str):
+        super().__init__(f"{location}: {problem}.")
+        self.problem = problem
 
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:

@@ -80,10 +80,14 @@ TEXT_PAIR_FEATURES = {
 
 
 def write_records(
-    directory: str | pathlib.Path, kind: str, split: str, records: Iterable[ImageTextRecord | TextPair], shards: int = 1
+    directory: str | pathlib.Path,
+    record_type: str,
+    split: str,
+    records: Iterable[ImageTextRecord | TextPair],
+    shards: int = 1,
 ) -> int:
-    """Writes `records` round robin into `shards` files of `directory/kind`; returns how many there were."""
-    folder = pathlib.Path(directory) / kind
+    """Writes `records` round robin into `shards` files of `directory/record_type`; returns how many there were."""
+    folder = pathlib.Path(directory) / record_type
     folder.mkdir(parents=True, exist_ok=True)
     names = [str(folder / f"{split}-{i:05d}-of-{shards:05d}.tfrecord") for i in range(shards)]
     writers = [tf.io.TFRecordWriter(name) for name in names]
@@ -97,20 +101,21 @@ def write_records(
     return count
 
 
-def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
+def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
     """Returns the sorted record files of a split; raises `UserError` if there are not any.
 
-    A folder without `kind` sub-folders (img2dataset's output) is read as image-text records of split "train".
+    A folder without `record_type` sub-folders (img2dataset's output) is read as image-text records of split "train".
     """
-    files = find_files(directory, kind, split)
+    files = find_files(directory, record_type, split)
     if not files:
         raise UserError(
-            f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
+            f"No {record_type} records of split {split!r} in {directory}: "
+            f"expected {directory}/{record_type}/{split}-*.tfrecord."
         )
     return files
 
 
-def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
+def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
     """Returns what `list_files` does, [] without files; raises `UserError` for a folder that is missing."""
     directory = str(directory)
     if not directory:
@@ -118,8 +123,8 @@ def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
     let_tensorflow_read(directory)
     if not tf.io.gfile.isdir(directory):
         raise UserError(f"The data folder {directory} does not exist.")
-    files = tf.io.gfile.glob(f"{directory}/{kind}/{split}-*.tfrecord")
-    if not files and kind == IMAGE_TEXT and split == "train":
+    files = tf.io.gfile.glob(f"{directory}/{record_type}/{split}-*.tfrecord")
+    if not files and record_type == IMAGE_TEXT and split == "train":
         files = tf.io.gfile.glob(f"{directory}/*.tfrecord")
     return sorted(files)
 
@@ -171,14 +176,14 @@ def describe_shards(directory: str) -> dict[str, dict]:
 
 
 def read_records(
-    directory: str | pathlib.Path, kind: str, split: str, skip_damaged: bool = False
+    directory: str | pathlib.Path, record_type: str, split: str, skip_damaged: bool = False
 ) -> Iterator[ImageTextRecord | TextPair]:
     """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
 
     Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
     records are left out, as training does, and how many is logged.
     """
-    lost, files = CountsByKind(), list_files(directory, kind, split)
+    lost, files = CountsByKind(), list_files(directory, record_type, split)
     for name in missing_shards(files):
         if not skip_damaged:
             raise UserError(f"{name} is missing, though the other files of its split name it: fetch it again.")

@@ -53,16 +53,16 @@ def check_fraction(value: float, name: str) -> None:
 
 
 class CountsByKind(dict):
-    """{kind: [count, place of the first]}; pickled, and written as JSON, like any dictionary."""
+    """{problem: [count, place of the first]}; pickled, and written as JSON, like any dictionary."""
 
-    def add(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts; `place` is kept for the first of its kind."""
-        self.setdefault(kind, [0, place])[0] += count
+    def add(self, problem: str, location: str, count: int = 1) -> None:
+        """Counts; `location` is kept for the first of its kind."""
+        self.setdefault(problem, [0, location])[0] += count
 
     def merge(self, later: CountsByKind) -> None:
         """Adds the counts of records that were read later."""
-        for kind, (count, first) in later.items():
-            self.add(kind, first, count)
+        for problem, (count, first) in later.items():
+            self.add(problem, first, count)
 
     @property
     def total(self) -> int:
@@ -72,7 +72,7 @@ class CountsByKind(dict):
     def lines(self) -> list[str]:
         """One line for each kind, the most frequent first."""
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
-        return [f"{count} x {kind}, first at {first}" for kind, (count, first) in largest_first]
+        return [f"{count} x {problem}, first at {first}" for problem, (count, first) in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
@@ -83,14 +83,15 @@ class SkippedRecords:
     """What training skipped, by part and kind, from the tallies that come with its batches.
 
     Args:
-      places: part of the data, a stream or a source of one -> function from (file's number, byte) to the place's name.
+      locations: part of the data, a stream or a source of one -> function from (file's number, byte) to the
+        place's name.
       before: how many records earlier parts of the run skipped.
     """
 
-    def __init__(self, places: dict[str, Callable[[int, int], str]], before: int = 0):
-        self._places, self._before = places, before
-        self.by_part = {part: CountsByKind() for part in places}
-        self.read = dict.fromkeys(places, 0)
+    def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
+        self._places, self._before = locations, before
+        self.by_part = {part: CountsByKind() for part in locations}
+        self.read = dict.fromkeys(locations, 0)
         self._named: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
@@ -102,14 +103,14 @@ class SkippedRecords:
         """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
         self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
         for tally in tallies.tolist():
-            for kind, (count, file, byte) in zip(KINDS, tally[1:]):
+            for problem, (count, file, byte) in zip(KINDS, tally[1:]):
                 if count:
-                    counts.add(kind, self._places[part](file, byte), count)
-        for kind in sorted(counts.keys()):
-            if (part, kind) not in self._named:
-                self._named.add((part, kind))
-                first = counts[kind][1]
-                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", kind, first)
+                    counts.add(problem, self._places[part](file, byte), count)
+        for problem in sorted(counts.keys()):
+            if (part, problem) not in self._named:
+                self._named.add((part, problem))
+                first = counts[problem][1]
+                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
         self.by_part[part] = counts
 
     @property
@@ -146,7 +147,7 @@ class Tally:
       written: captions and pairs in the records.
       skipped: what is unusable: missing images, broken lines.
       left_out: what is usable but not wanted: filters, languages not asked for.
-      places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
+      places: (problem, place) of everything skipped, in the order of the input; only kept within a block.
       THINGS: what is counted, in words.
     """
 
@@ -161,15 +162,15 @@ class Tally:
     def __post_init__(self):
         self.skipped, self.left_out = CountsByKind(self.skipped), CountsByKind(self.left_out)  # JSON's are plain
 
-    def skip(self, kind: str, place: str, count: int = 1) -> None:
+    def skip(self, problem: str, location: str, count: int = 1) -> None:
         """Counts something unusable: one text, or the `count` captions of one image."""
-        place = _one_line(place)
-        self.skipped.add(kind, place, count)
-        self.places.append((kind, place))
+        location = _one_line(location)
+        self.skipped.add(problem, location, count)
+        self.places.append((problem, location))
 
-    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
+    def leave_out(self, problem: str, location: str, count: int = 1) -> None:
         """Counts what is not wanted."""
-        self.left_out.add(kind, _one_line(place), count)
+        self.left_out.add(problem, _one_line(location), count)
 
     def add(self, later: Tally) -> None:
         """Adds the counts of a later block."""
@@ -183,10 +184,10 @@ class Tally:
         return self.written + self.skipped.total + self.left_out.total
 
     def described(self) -> dict[str, dict]:
-        """What a description says of it: {"skipped": {kind: {"count", "first"}}, "left_out": the same}."""
+        """What a description says of it: {"skipped": {problem: {"count", "first"}}, "left_out": the same}."""
         counts = {"skipped": self.skipped, "left_out": self.left_out}
         return {
-            name: {kind: {"count": count, "first": first} for kind, (count, first) in by_kind.items()}
+            name: {problem: {"count": count, "first": first} for problem, (count, first) in by_kind.items()}
             for name, by_kind in counts.items()
         }
 

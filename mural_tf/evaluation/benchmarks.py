@@ -56,7 +56,7 @@ class Entry:
         return getattr(importlib.import_module(f"mural_tf.evaluation.{self.module}"), self.name)
 
 
-def _read_catalogue() -> dict[str, Entry]:
+def _read_benchmarks() -> dict[str, Entry]:
     """Returns name -> entry, from benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     entries = []
@@ -66,14 +66,14 @@ def _read_catalogue() -> dict[str, Entry]:
 
 
 LISTS = ("needs", "options", "shared", "image_sources")  # columns with several values, separated by spaces
-CATALOGUE = _read_catalogue()
+BENCHMARKS = _read_benchmarks()
 
 
-def describe_catalogue() -> str:
+def describe_benchmarks() -> str:
     """Returns the list of benchmarks for `--list`: what each is, the files it needs, where to get them."""
     return "\n".join(
         f"{entry.name}\n    {entry.summary}\n    needs {', '.join(entry.needs)}\n    from {entry.source}"
-        for entry in CATALOGUE.values()
+        for entry in BENCHMARKS.values()
     )
 
 
@@ -111,11 +111,11 @@ def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
 
 def _entry(name: str) -> Entry:
     """Returns a benchmark's entry; raises `UserError` with the nearest name if it is missing."""
-    if name not in CATALOGUE:
-        near = difflib.get_close_matches(name, CATALOGUE, n=1)
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"Unknown benchmark {name!r}: {hint}There are {', '.join(CATALOGUE)}, and {ALL}.")
-    return CATALOGUE[name]
+        raise UserError(f"Unknown benchmark {name!r}: {hint}There are {', '.join(BENCHMARKS)}, and {ALL}.")
+    return BENCHMARKS[name]
 
 
 def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
@@ -136,7 +136,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
     if not data_dir.is_dir():
         raise UserError(f"The data folder {data_dir} does not exist.")
     ready, lacking = [], {}
-    for name, entry in CATALOGUE.items():
+    for name, entry in BENCHMARKS.items():
         folder = _folder(entry, data_dir)
         if name in ONLY_IN_OWN_FOLDER and folder == data_dir:
             lacking[name] = [f"{name}/"]

@@ -100,7 +100,7 @@ class Request:
     languages: tuple[str, ...] = ()
     batch_size: int = 128
     progress: bool = False
-    problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (kind, file and line)
+    problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (problem, file and line)
 
     def on_problem(self, problem: str, location: str) -> None:
         """Keeps what a reader could not use; `take_problems` decides whether it was too much."""
@@ -110,9 +110,11 @@ class Request:
         """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
         if not self.problems:
             return []
-        kinds = collections.Counter(kind for kind, _ in self.problems)
-        first = {kind: location for kind, location in reversed(self.problems)}
-        listed = "; ".join(f"{count} x {kind}, first at {first[kind]}" for kind, count in sorted(kinds.items()))
+        kinds = collections.Counter(problem for problem, _ in self.problems)
+        first = {problem: location for problem, location in reversed(self.problems)}
+        listed = "; ".join(
+            f"{count} x {problem}, first at {first[problem]}" for problem, count in sorted(kinds.items())
+        )
         left_out = len(self.problems)
         self.problems.clear()
         if left_out > self.protocol.max_missing * (used + left_out):

@@ -108,8 +108,7 @@ def export_model(
     tokenizer: WordPieceTokenizer,
     config: ConfigDict,
     directory: str | pathlib.Path,
-    metrics: Mapping[str, float] | None = None,
-    evaluations: Mapping[str, Mapping] | None = None,
+    evaluated: tuple[Mapping[str, float], Mapping[str, Mapping]] = ({}, {}),
     overwrite: bool = False,
     precision: str = "float32",
     version: str = "",
@@ -125,8 +124,8 @@ def export_model(
       tokenizer: the one it was trained with.
       config: the one it was trained with.
       directory: the folder to make.
-      metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
-      evaluations: what they are numbers of, as `evaluations_of` returns it.
+      evaluated: for the model card, numbers, `<name>/<language>/…` → number, and the evaluations that they are of, as
+        `evaluations_of` returns both.
       overwrite: replace an export that is there.
       precision: what all SavedModels compute in, "float32" or "bfloat16", independent of `model`.
       version: "", a number, or "auto" for the next one.
@@ -146,9 +145,9 @@ def export_model(
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
         with lock:
             if version:
-                return _add(model, tokenizer, config, directory, (metrics, evaluations), license, version)
+                return _add(model, tokenizer, config, directory, evaluated, license, version)
             with whole_folder(directory, MODEL_CARD) as partial:
-                _write(model, tokenizer, config, partial, (metrics, evaluations), license)
+                _write(model, tokenizer, config, partial, evaluated, license)
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
@@ -251,4 +250,4 @@ def export_workdir(
     announce(f"Loading {display_name(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
-    return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version, license)
+    return export_model(model, tokenizer, config, directory, evaluated, overwrite, precision, version, license)

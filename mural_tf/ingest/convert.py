@@ -224,20 +224,20 @@ class WriteShard:
         tally, parts = Tally(), []
         with contextlib.ExitStack() as stack:
             writers: dict[tuple[str, str], PartWriter] = {}
-            for kind, split, record, texts, languages in self._records(number, tally):
-                if (kind, split) not in writers:
+            for record_type, split, record, texts, languages in self._records(number, tally):
+                if (record_type, split) not in writers:
                     folder = self.plan.folder / "parts"
-                    writers[kind, split] = stack.enter_context(
-                        PartWriter(folder, number, kind, split, self.settings, parts)
+                    writers[record_type, split] = stack.enter_context(
+                        PartWriter(folder, number, record_type, split, self.settings, parts)
                     )
-                writers[kind, split].add(record, texts, languages)
+                writers[record_type, split].add(record, texts, languages)
                 tally.written += texts
         units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
         shards.write_manifest(self.plan.folder, number, manifest)
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
-        """Yields (kind, split, serialised record, texts, texts by language)."""
+        """Yields (record_type, split, serialised record, texts, texts by language)."""
         for source, item, reading in self._items(shard, tally):
             for parsed in source.records(item, reading):
                 if isinstance(parsed, Pair):
@@ -257,8 +257,8 @@ class WriteShard:
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
         if not self.screen.accepts_pair(pair, reading.tally):
             return False
-        kinds = [kind for kind in self.kinds if kind != SAME_IMAGE]
-        if kinds and reading.decided.is_duplicate_pair(pair, kinds[0]):
+        decisions = [decision for decision in self.kinds if decision != SAME_IMAGE]
+        if decisions and reading.decided.is_duplicate_pair(pair, decisions[0]):
             reading.tally.leave_out(SAME_PAIR, pair.place)
             return False
         return True
@@ -288,8 +288,10 @@ SIDE_BY_SIDE = 100  # items that are taken from a unit at a time
 class PartWriter:
     """Writes records of one kind and split to files of about the size that shards should have."""
 
-    def __init__(self, folder: pathlib.Path, shard: int, kind: str, split: str, settings: Settings, parts: list[Part]):
-        self._folder, self._shard, self._kind, self._split = folder, shard, kind, split
+    def __init__(
+        self, folder: pathlib.Path, shard: int, record_type: str, split: str, settings: Settings, parts: list[Part]
+    ):
+        self._folder, self._shard, self._record_type, self._split = folder, shard, record_type, split
         self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
         self._index, self._stack, self._part = 0, contextlib.ExitStack(), None
 
@@ -317,8 +319,8 @@ class PartWriter:
             self._close()
 
     def _open(self) -> None:
-        name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
-        self._part, self._index = Part(self._kind, self._split, name, 0, "", 0, 0, {}), self._index + 1
+        name = f"{self._shard:06d}.{self._record_type}.{self._split}.{self._index:04d}.tfrecord"
+        self._part, self._index = Part(self._record_type, self._split, name, 0, "", 0, 0, {}), self._index + 1
         partial = self._stack.enter_context(whole(self._folder / name))
         self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
@@ -355,10 +357,10 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = shards.complete_folder(folder, output)
     files: dict[str, Part] = {}
-    for (kind, split), split_parts in sorted(parts.items()):
-        (complete / kind).mkdir(parents=True, exist_ok=True)
+    for (record_type, split), split_parts in sorted(parts.items()):
+        (complete / record_type).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(split_parts):
-            name = f"{kind}/{split}-{index:05d}-of-{len(split_parts):05d}.tfrecord"
+            name = f"{record_type}/{split}-{index:05d}-of-{len(split_parts):05d}.tfrecord"
             shards.rename_part(folder, part, complete / name)
             files[name] = part
     shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)

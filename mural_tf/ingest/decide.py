@@ -205,12 +205,14 @@ def key_of_pair(pair: Pair) -> int:
     return text_hash("pair\t" + "\t".join(part for side in sides for part in side))
 
 
-def keys_of_captioned(kind: str, captioned: Captioned) -> list[int]:
+def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
     """Returns the keys of an image with its captions: of the image, of each text, or of each text with the image."""
-    if kind == SAME_TEXT:
+    if decision == SAME_TEXT:
         return [key_of_text(text) for text in captioned.texts]
     image = bytes_hash(b"image\t" + captioned.image)
-    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
+    return (
+        [image] if decision == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
+    )
 
 
 # Deciding.
@@ -334,26 +336,26 @@ class Decided:
 
     def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
         """Returns the image with those captions that another unit, or this one before, does not have."""
-        for kind in kinds:
-            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, captioned)]
-            if kind == SAME_IMAGE:
+        for decision in kinds:
+            drop = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
+            if decision == SAME_IMAGE:
                 drop *= len(captioned.texts)
             for text, dropped in zip(captioned.texts, drop):
                 if dropped:
-                    reading.tally.leave_out(kind, text.place)
+                    reading.tally.leave_out(decision, text.place)
             texts = [text for text, dropped in zip(captioned.texts, drop) if not dropped]
             if not texts:
                 return None
             captioned = captioned._replace(texts=texts)
         return captioned
 
-    def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
+    def is_duplicate_pair(self, pair: Pair, decision: str) -> bool:
         """Whether another unit, or this one before, has the pair."""
-        return self._is_duplicate(kind, key_of_pair(pair))
+        return self._is_duplicate(decision, key_of_pair(pair))
 
-    def _is_duplicate(self, kind: str, key: int) -> bool:
-        others = self._get(kind, lambda path: self._of_unit(path)["key"], np.empty(0, np.uint64))
-        seen = self._read.setdefault(f"seen {kind}", set())
+    def _is_duplicate(self, decision: str, key: int) -> bool:
+        others = self._get(decision, lambda path: self._of_unit(path)["key"], np.empty(0, np.uint64))
+        seen = self._read.setdefault(f"seen {decision}", set())
         if contains(others, key) or key in seen:
             return True
         seen.add(key)

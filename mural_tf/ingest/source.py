@@ -202,17 +202,17 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
 
 class Kinds(Mapping):
-    """{kind: class of its sources}, each imported when it is asked for; given are {kind: "file of sources/:class"}."""
+    """{prefix: class of its sources}, each imported when asked for, from {prefix: "file of sources/:class"}."""
 
     def __init__(self, modules: dict[str, str]):
         self._places = modules
 
-    def __getitem__(self, kind: str) -> type[Source]:
-        module, _, name = self._places[kind].partition(":")
+    def __getitem__(self, prefix: str) -> type[Source]:
+        module, _, name = self._places[prefix].partition(":")
         return getattr(importlib.import_module(f"mural_tf.ingest.sources.{module}"), name)
 
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._places
+    def __contains__(self, prefix: object) -> bool:
+        return prefix in self._places
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -223,37 +223,37 @@ class Kinds(Mapping):
 
 def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
     """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
-    kind, colon, rest = text.partition(":")
-    if not colon or kind not in kinds:
+    prefix, colon, rest = text.partition(":")
+    if not colon or prefix not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
         folder = as_path(text.partition(",")[0])
         is_data_set = (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir()
-        hint = f" Did you mean records:{text}?" if is_data_set else _did_you_mean(kind, kinds)
+        hint = f" Did you mean records:{text}?" if is_data_set else _did_you_mean(prefix, kinds)
         raise UserError(f"Unknown source {text!r}: expected {expected}.{hint}")
     path, *options = rest.split(",")
     if not path:
         raise UserError(f"The source {text!r} names no file.")
-    cls = kinds[kind]
+    cls = kinds[prefix]
     fields = {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
     values = {}
     for option in options:
         name, equals, value = option.partition("=")
         if name not in fields or not equals:
             expected = f"it has {', '.join(fields) or 'none'}, each as name=value"
-            raise UserError(f"{kind} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
-        values[name] = _parse(kind, name, value, fields[name].type)
+            raise UserError(f"{prefix} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
+        values[name] = _parse(prefix, name, value, fields[name].type)
     return cls(path=path, **values)
 
 
 def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
     """Returns every kind of source with its options and its docstring."""
     parts = []
-    for kind, cls in kinds.items():
+    for prefix, cls in kinds.items():
         defaults = {
             field.name: field.default for field in dataclasses.fields(cls) if field.name != "path" and field.init
         }
         options = [f"{name}={'+'.join(x) if isinstance(x, tuple) else x}" for name, x in defaults.items()]
-        parts.append(f"{kind}:PATH  {', '.join(options)}\n    " + inspect.getdoc(cls).replace("\n", "\n    "))
+        parts.append(f"{prefix}:PATH  {', '.join(options)}\n    " + inspect.getdoc(cls).replace("\n", "\n    "))
     return "\n\n".join(parts)
 
 
@@ -262,7 +262,7 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
+def _parse(prefix: str, name: str, value: str, type_name: str) -> Any:
     parsers: dict[str, Callable] = {
         "str": str,
         "int": int,
@@ -273,7 +273,7 @@ def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
     try:
         return parsers[type_name](value)
     except (ValueError, KeyError):
-        raise UserError(f"{kind}: option {name}={value!r} is not of type {type_name}.") from None
+        raise UserError(f"{prefix}: option {name}={value!r} is not of type {type_name}.") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,9 +114,9 @@ def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
         yield translation_key(clean(fields[0])), canonical_language(fields[1]), clean(fields[2])
 
 
-def _refuse(kind: str, place: str, count: int = 1) -> None:
+def _refuse(problem: str, location: str, count: int = 1) -> None:
     del count
-    raise UserError(f"{place}: {kind}. Repair the file of translations or leave it out.")
+    raise UserError(f"{location}: {problem}. Repair the file of translations or leave it out.")
 
 
 def keys_of(text: Text) -> Iterator[str]:

@@ -84,16 +84,15 @@ def image_sentence_loss(
     margin: float = 0.05,
     distance: str = "euclidean",
     top: int = 10,
-    sentence_factor: float = 1.5,
-    structure_factor: float = 0.05,
+    factors: tuple[float, float] = (1.5, 0.05),
 ) -> tf.Tensor:
     """Returns the matching loss, the mean over the sentences s (with image v) of the batch of
 
-        sentence_factor · [s, v, other images] + [v, s, other images' sentences]
-        + structure_factor · [s, the farthest other sentence of v, other images' sentences]
+        factors[0] · [s, v, other images] + [v, s, other images' sentences]
+        + factors[1] · [s, the farthest other sentence of v, other images' sentences]
 
     where [anchor, positive, negatives] is `top_violations` and all sentences in the brackets have s's language. The
-    factors are the released code's; sentence_factor=1 and structure_factor=0 give the paper's Eq. 3. Departure: the
+    factors are the released code's; (1, 0) gives the paper's Eq. 3. Departure: the
     mean is over all sentences, so a language counts as often as it occurs; a language alone gives its own mean.
 
     Args:
@@ -117,6 +116,7 @@ def image_sentence_loss(
     to_own = paired_distances(anchors, own, distance)  # [R]
 
     other_images = tf.logical_not(mine.share_id(ids_of_sentences, image_ids))  # [R, I]
+    sentence_factor, structure_factor = factors
     losses = sentence_factor * top_violations(to_own, distances(anchors, images, distance), other_images, margin, top)
     losses += top_violations(to_own, distances(own, sentences, distance), is_negative, margin, top)
     if structure_factor:

@@ -77,8 +77,7 @@ class EmbN(DualEncoder):
             tf.range(caption.total) // self.options.captions_per_image,
             ids["image_id"],
             ids["caption_language_id"],
-            sentence_factor=self.options.sentence_factor,
-            structure_factor=self.options.structure_factor,
+            factors=(self.options.sentence_factor, self.options.structure_factor),
             **self.triplets,
         )
 

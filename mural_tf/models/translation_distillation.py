@@ -229,10 +229,10 @@ class TranslationDistillation(LearnedTemperature):
             targets.finish(made_for, config.data.max_skipped_fraction)
         if self.options.loss == "softmax" and targets.said["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
-        kinds = {"text_target": "group_" if len(pivots) > 1 else "", "caption_target": ""}
-        by_kind = {kind: targets.table(kind) for kind in {kinds[name] for name in used}}
+        prefixes = {"text_target": "group_" if len(pivots) > 1 else "", "caption_target": ""}
+        by_prefix = {prefix: targets.table(prefix) for prefix in {prefixes[name] for name in used}}
         keys = {"text_target": "text_group_id" if len(pivots) > 1 else "text_a_id", "caption_target": "caption_id"}
-        return {name: by_kind[kinds[name]] for name in used}, keys
+        return {name: by_prefix[prefixes[name]] for name in used}, keys
 
     @property
     def _teacher_id(self) -> str:

@@ -158,5 +158,5 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     # Run by its path, this file's folder comes first, where a neighbour is called sentence_transformers, too.
     here = pathlib.Path(__file__).resolve().parent
-    sys.path[:] = [place for place in sys.path if pathlib.Path(place).resolve() != here]
+    sys.path[:] = [folder for folder in sys.path if pathlib.Path(folder).resolve() != here]
     main(sys.argv[1:])

@@ -162,9 +162,9 @@ def _kind_of_modules(folder: pathlib.Path) -> str:
     return str(model_type) if model_type in ("clip", "siglip") else "sentences"
 
 
-def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
+def has_own_head(family: str, folder: str | pathlib.Path) -> bool:
     """Whether texts of a folder end in a layer that leads to another model's space."""
-    return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
+    return family == "m_clip" or (family == "sentences" and sentence_transformers.read_modules(folder).head is not None)
 
 
 def starting_config(source: str) -> ConfigDict:
@@ -256,11 +256,11 @@ def _kind_with(part: str, weights: str) -> str:
     folder = local_model(weights)
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
-    kind = kind_of(folder)
-    if not kind or part not in IMPORTERS[kind].parts:
-        holds = f"holds {', '.join(IMPORTERS[kind].parts)}" if kind else "is not listed in docs/checkpoints.md"
+    family = kind_of(folder)
+    if not family or part not in IMPORTERS[family].parts:
+        holds = f"holds {', '.join(IMPORTERS[family].parts)}" if family else "is not listed in docs/checkpoints.md"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")
-    return kind
+    return family
 
 
 OPENERS: dict[str, Callable] = {  # of each source, the file that holds its layers

@@ -28,14 +28,14 @@ class Origin:
     """One folder of weights.
 
     Attributes:
-      kind: a key of `importers.IMPORTERS`.
+      family: a key of `importers.IMPORTERS`.
       name: the folder's, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
       licence: as its README.md names it, "" where that does not say.
       languages: as its README.md names them.
     """
 
-    kind: str
+    family: str
     name: str
     revision: str = ""
     licence: str = ""
@@ -44,7 +44,7 @@ class Origin:
     def __str__(self) -> str:
         revision = f" at {self.revision}" if self.revision else ""
         languages = f", languages {' '.join(self.languages)}" if self.languages else ""
-        return f"{self.kind} {self.name}{revision}, licence {self.licence or NOT_SAID}{languages}"
+        return f"{self.family} {self.name}{revision}, licence {self.licence or NOT_SAID}{languages}"
 
     @property
     def repository(self) -> str:
@@ -52,7 +52,7 @@ class Origin:
         return self.name.removeprefix(SCHEME) if is_name(self.name) else ""
 
 
-def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
+def origin_of(family: str, weights: str | pathlib.Path) -> Origin:
     """Returns what is known of a folder or file of weights."""
     weights = pathlib.Path(weights)
     said = front_matter(weights / "README.md")
@@ -64,7 +64,7 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
         name = f"{SCHEME}{parse(display_name(weights)).repository}"
         revision = next(part for part in reversed(weights.parts) if re.fullmatch("[0-9a-f]{40}", part))
     plain = [re.sub(r"[^\w.+-]+", "-", text) for text in (*licence, *languages)]
-    return Origin(kind, name, revision, " ".join(plain[: len(licence)]), tuple(plain[len(licence) :]))
+    return Origin(family, name, revision, " ".join(plain[: len(licence)]), tuple(plain[len(licence) :]))
 
 
 def origins(text: str) -> list[Origin]:

@@ -171,6 +171,6 @@ def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
         return None
 
 
-def _listed(kind: str, names: list[str]) -> str:
+def _listed(heading: str, names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{more})" if names else ""
+    return f"{len(names)} {heading} ({', '.join(names[:SHOWN])}{more})" if names else ""

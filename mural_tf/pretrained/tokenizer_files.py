@@ -51,15 +51,15 @@ def read_settings(folder: pathlib.Path) -> dict:
     return read_json(path) if path.is_file() else {}
 
 
-def check_settings(folder: pathlib.Path, kind: str) -> None:
+def check_settings(folder: pathlib.Path, family: str) -> None:
     """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not done here.
 
-    `kind`: a key of `_CLASSES`.
+    `family`: a key of `_CLASSES`.
     """
     path, settings = folder / SETTINGS, read_settings(folder)
     name = settings.get("tokenizer_class")
-    classes = [f"{family}Tokenizer" for family in _CLASSES[kind]]
-    if name not in (*_ANY, *classes, *(f"{family}Fast" for family in classes)):
+    classes = [f"{prefix}Tokenizer" for prefix in _CLASSES[family]]
+    if name not in (*_ANY, *classes, *(f"{class_name}Fast" for class_name in classes)):
         raise UserError(
             f"{path}: tokenizer_class is {name!r}, which divides texts in a way that is not here: expected "
             f"{' or '.join(classes)}."
@@ -68,7 +68,7 @@ def check_settings(folder: pathlib.Path, kind: str) -> None:
         value = settings.get(key)
         if value is not None and value not in values:
             raise UserError(f"{path}: {key} is {value!r}, and only {values[0]!r} is done here.")
-    for key, expected in _NAMES.get(kind, {}).items():
+    for key, expected in _NAMES.get(family, {}).items():
         value = settings.get(key)
         value = value.get("content") if isinstance(value, dict) else value
         if value is not None and value != expected:

@@ -137,7 +137,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
         print("Exporting …", flush=True)
         evaluated = evaluations_of(workdir, step, exactly=True)
         with _timed(seconds, "export"):
-            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
+            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluated)
     embedder = None if evaluation is None else measured.embedder(step)
     print("Writing the report …", flush=True)
     with _timed(seconds, "search"):

@@ -55,7 +55,6 @@ def import_into_workdir(
     golden: str | pathlib.Path = "",
     text: str | pathlib.Path = "",
     as_trained: bool = False,
-    vocabulary: str | pathlib.Path = "",
 ) -> None:
     """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
 
@@ -72,35 +71,45 @@ def import_into_workdir(
         written; "" for none.
       text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
       as_trained: of SigLIP, see `import_weights`.
-      vocabulary: of big_vision's file, which holds none.
 
     Raises:
       UserError: files that are missing, damaged or do not fit; vectors that differ from the golden vectors; or a
         workdir that is in use.
     """
-    if source not in (*IMPORTERS, WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*IMPORTERS, WORKDIR))}.")
+    _check_source(source)
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
-        _import(source, weights, folder, config, method, onto, golden, text, as_trained, vocabulary)
+        _import(source, weights, folder, config, method, onto, golden, text, as_trained)
 
 
-def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained, vocabulary) -> None:
+def _check_source(source: str) -> None:
+    if source not in (*IMPORTERS, WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*IMPORTERS, WORKDIR))}.")
+
+
+def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pathlib.Path) -> ConfigDict:
+    """Returns the configuration of an import that takes a vocabulary file: of big_vision's weights, which hold none."""
+    _check_source(source)
+    if source == WORKDIR:
+        raise UserError("--vocabulary is for weights from elsewhere, and not for a workdir.")
+    config = starting_config(source) if config is None else config.copy_and_resolve_references()
+    config.vocabulary.file = str(local_copy(vocabulary))
+    return config
+
+
+def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained) -> None:
     _check_empty(workdir)
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained, "vocabulary": vocabulary}.items():
+        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained}.items():
             if given:
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
     values = read_golden(local_copy(golden)) if golden else {}
-    if vocabulary:
-        config = starting_config(source) if config is None else config.copy_and_resolve_references()
-        config.vocabulary.file = str(local_copy(vocabulary))
     model, config, pieces, fresh = _build(
         source, weights, config, method, onto, text, as_trained, in_float32=bool(golden)
     )
@@ -156,11 +165,11 @@ def _build(
     mount(config, method or config.model)
     taken = [] if source == WORKDIR else _taken(source, weights, text, onto)
     size_before = config.embedding_size
-    for kind, folder, parts in taken:
+    for family, folder, parts in taken:
         size = config.embedding_size
         if onto and "text_encoder" in parts:  # prompts are of the text tower that goes
             config.vocabulary.update(dict(prompt="", prompts=()))
-        config, own_pieces = configure(kind, folder, config, as_trained and kind == source, parts)
+        config, own_pieces = configure(family, folder, config, as_trained and family == source, parts)
         pieces = own_pieces or pieces
     brought = [part for _, _, parts in taken for part in parts]
     if config.embedding_size != size_before and "image_encoder" not in brought:
@@ -176,7 +185,7 @@ def _build(
             "not of one space."
         )
     if taken:
-        config.origin = "; ".join(str(origin_of(kind, folder)) for kind, folder, _ in taken)
+        config.origin = "; ".join(str(origin_of(family, folder)) for family, folder, _ in taken)
         config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
@@ -185,8 +194,8 @@ def _build(
         built.image_tower.precision = built.text_tower.precision = "float32"
     with building(brought, texts_alone=built.image_tower.name == "none"):
         model = build_model(built, len(pieces))
-    for kind, folder, parts in taken:
-        IMPORTERS[kind].load_weights(folder, model, config, parts)
+    for family, folder, parts in taken:
+        IMPORTERS[family].load_weights(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
@@ -201,17 +210,17 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     """
     if "://" in source and source.startswith("http"):
         return source
-    kind = kind_of(local_model(source))
-    if not kind:
+    family = kind_of(local_model(source))
+    if not family:
         return source
-    if part not in IMPORTERS[kind].parts or IMPORTERS[kind].vocabulary is None:
+    if part not in IMPORTERS[family].parts or IMPORTERS[family].vocabulary is None:
         raise UserError(
-            f"The {role} {source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
+            f"The {role} {source} is one tower alone ({family}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
         )
     imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
     if not imported.exists() or not has_checkpoint(local_copy(imported)):
-        import_into_workdir(kind, source, imported)
+        import_into_workdir(family, source, imported)
     return str(imported)
 
 
@@ -227,14 +236,14 @@ def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tu
     if not text:
         return [(source, weights, _parts(source, text, onto))]
     folder = local_model(text)
-    kind = kind_of(folder)
-    if "image_encoder" not in parts or not kind or not set(IMPORTERS[kind].parts) <= set(TEXT):
+    family = kind_of(folder)
+    if "image_encoder" not in parts or not family or not set(IMPORTERS[family].parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
-    text_parts = TEXT if has_own_head(kind, folder) else ("text_encoder",)
-    return [(source, weights, _parts(source, text, onto)), (kind, folder, text_parts)]
+    text_parts = TEXT if has_own_head(family, folder) else ("text_encoder",)
+    return [(source, weights, _parts(source, text, onto)), (family, folder, text_parts)]
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

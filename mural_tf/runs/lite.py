@@ -53,23 +53,23 @@ TIMED = 32  # texts, or pictures, that are timed
 class Choice:
     """How an encoder's weights are stored: the kind, and the layers that stay float32 among int8."""
 
-    kind: str
+    precision: str
     in_float: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind}, {' and '.join(self.in_float)} in float32" if self.in_float else self.kind
+        return f"{self.precision}, {' and '.join(self.in_float)} in float32" if self.in_float else self.precision
 
     def apply(self, content: bytes) -> bytes:
         """Returns the file of a float32 encoder in this kind."""
-        if self.kind == "int8":
+        if self.precision == "int8":
             return to_int8(content, self.in_float)
-        return to_float16(content) if self.kind == "float16" else content
+        return to_float16(content) if self.precision == "float16" else content
 
 
-def choices(content: bytes, kind: str) -> list[Choice]:
-    """Returns what to try of a float32 encoder, in order; `kind`: only this one, "" for all."""
-    if kind:
-        return [Choice(kind)]
+def choices(content: bytes, precision: str) -> list[Choice]:
+    """Returns what to try of a float32 encoder, in order; `precision`: only this one, "" for all."""
+    if precision:
+        return [Choice(precision)]
     layers = layers_of(content)
     products = [layer for layer in layers if layer != "table"]
     costly = [layer for layer in ("table", *products[:1], *products[-1:]) if layer in layers]
@@ -81,7 +81,7 @@ def export_lite(
     workdir: str | pathlib.Path,
     export: str | pathlib.Path,
     checkpoint: str = "result",
-    kind: str = "",
+    precision: str = "",
 ) -> dict:
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 
@@ -90,14 +90,14 @@ def export_lite(
         for a model of texts alone, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
-      kind: of both encoders, one of `KINDS`; "": the best of them.
+      precision: of both encoders, one of `KINDS`; "": the best of them.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
         cannot be read.
     """
-    if kind and kind not in KINDS:
-        raise UserError(f"Unknown kind {kind!r} of lite encoders: expected one of {', '.join(KINDS)}.")
+    if precision and precision not in KINDS:
+        raise UserError(f"Unknown kind {precision!r} of lite encoders: expected one of {', '.join(KINDS)}.")
     export = as_path(export)
     model, tokenizer, config, step = load_trained(local_copy(workdir), checkpoint)
     model = in_precision(model, config, tokenizer.vocabulary_size)
@@ -123,7 +123,7 @@ def export_lite(
         description |= dict(text=settings, languages=trained_in, bytes={}, bound=2.0)
         trial = _Trial(partial, description, original, config, in_float)
         for name in in_float:
-            trial.choose(name, choices(in_float[name], kind))
+            trial.choose(name, choices(in_float[name], precision))
         report = trial.report()
         _write(partial / REPORT, report)
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir()) if path.name != DESCRIPTION}
@@ -153,7 +153,7 @@ class _Trial:
     def choose(self, name: str, candidates: Sequence[Choice]) -> None:
         """Leaves the first of the candidates for an encoder that loses at most `MOST_LOST` in every language."""
         if name == IMAGE_ENCODER and len(candidates) > 1 and not self._is_faster(name):
-            candidates = [choice for choice in candidates if choice.kind != "int8"]
+            candidates = [choice for choice in candidates if choice.precision != "int8"]
         for choice in candidates:
             announce(f"Trying {name.removesuffix('.tflite')} in {choice} …")
             row, embedder = self._try(name, choice)
@@ -164,9 +164,9 @@ class _Trial:
 
     def _is_faster(self, name: str) -> bool:
         times = {}
-        for kind in ("float16", "int8"):
-            self._opened(name, Choice(kind))
-            times[kind] = self._milliseconds(name)
+        for precision in ("float16", "int8"):
+            self._opened(name, Choice(precision))
+            times[precision] = self._milliseconds(name)
         return times["int8"] < FASTER * times["float16"]
 
     def _opened(self, name: str, choice: Choice) -> Embedder:

@@ -127,10 +127,10 @@ def batch_for(captions: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _counts_of(source: DataSource, kind: str) -> dict[str, int]:
+def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
     """Texts of records by language: as `dataset.json` says, or else of the first records, scaled by bytes."""
-    files = source.files(kind)
-    pairs, own = kind == records.TEXT_PAIRS, source.format == "mural"
+    files = source.files(record_type)
+    pairs, own = record_type == records.TEXT_PAIRS, source.format == "mural"
     if own:
         parse, key = (records.parse_text_pair, "language_b") if pairs else (records.parse_image_text, "language")
         stated = stated_languages(files, parse, key)
@@ -171,10 +171,10 @@ def pair_counts(data: ConfigDict) -> dict[str, int]:
     return _chosen_counts(data, TEXT_PAIRS, records.TEXT_PAIRS, data.text_text_languages, "text pairs")
 
 
-def _chosen_counts(data: ConfigDict, stream: str, kind: str, wanted, what: str) -> dict[str, int]:
+def _chosen_counts(data: ConfigDict, stream: str, record_type: str, wanted, what: str) -> dict[str, int]:
     counts: collections.Counter[str] = collections.Counter()
     for source, _ in stream_sources(data, stream):
-        for language, count in _counts_of(source, kind).items():
+        for language, count in _counts_of(source, record_type).items():
             counts[language or data.default_language] += count
     chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
     if not chosen:

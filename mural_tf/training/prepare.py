@@ -51,15 +51,12 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     """Returns the data folder, after building the emoji benchmark or the shapes in it if they are not there yet."""
     data = config.data
     if data.source == "emoji":
-        from mural_tf.data.datasets.emoji import build_emoji
+        from mural_tf.data.datasets.emoji import Variant, build_emoji
 
-        build_emoji(
-            data.directory,
-            data.download_directory,
-            languages=data.emoji_languages,
-            held_out_names=data.emoji_held_out_names,
-            locale_names=data.emoji_locale_names,
+        variant = Variant(
+            data.emoji_languages, held_out_names=data.emoji_held_out_names, locale_names=data.emoji_locale_names
         )
+        build_emoji(data.directory, data.download_directory, variant)
     elif data.source == "shapes":
         from mural_tf.data.datasets.shapes import build_shapes
 
@@ -162,11 +159,11 @@ def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
-    for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS):
-        if not records.find_files(directory, kind, "train"):
+    for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS):
+        if not records.find_files(directory, record_type, "train"):
             continue
-        for record in records.read_records(directory, kind, "train", skip_damaged=True):
-            if kind == records.IMAGE_TEXT:
+        for record in records.read_records(directory, record_type, "train", skip_damaged=True):
+            if record_type == records.IMAGE_TEXT:
                 yield from zip(record.languages, record.captions)
             else:
                 yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))

@@ -153,9 +153,9 @@ def input_pipelines(strategy: tf.distribute.Strategy) -> int:
     return workers(strategy)
 
 
-def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str | os.PathLike]) -> None:
+def check_places_of_pod(strategy: tf.distribute.Strategy, paths: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
-    here = [str(path) for path in places if not isinstance(as_path(path), RemotePath)]
+    here = [str(path) for path in paths if not isinstance(as_path(path), RemotePath)]
     hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
     if hosts > 1 and here:
         raise UserError(

@@ -19,6 +19,7 @@ from mural_tf.data.datasets.emoji import (
     UNDER_RESOURCED,
     WELL_RESOURCED,
     EmojiName,
+    Variant,
     build_emoji,
     draw,
     key_of_code_points,
@@ -36,9 +37,9 @@ def mirror(tmp_path):
 
 
 def builder(folder, mirror):
-    def run(name, **options):
-        options = {"progress": False, "packages": mirror.packages, "fetch": mirror, **options}
-        return build_emoji(folder / name, folder / "cache", **options)
+    def run(name, packages=mirror.packages, fetch=mirror, **variant):
+        options = {"progress": False, "packages": packages, "fetch": fetch}
+        return build_emoji(folder / name, folder / "cache", Variant(**variant), **options)
 
     return run
 

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from mural_tf.evaluation.benchmarks import CATALOGUE, contamination_notes
+from mural_tf.evaluation.benchmarks import BENCHMARKS, contamination_notes
 
 
 def model(folder, sources=(), name="converted", path=""):
@@ -15,7 +15,7 @@ def model(folder, sources=(), name="converted", path=""):
 
 
 def notes(benchmark, embedder, folder, split="test"):
-    return contamination_notes(benchmark, CATALOGUE[benchmark].image_sources, split, folder, embedder)
+    return contamination_notes(benchmark, BENCHMARKS[benchmark].image_sources, split, folder, embedder)
 
 
 COCO_TRAIN = {"kind": "coco", "split": "train", "files": [["/x/dataset_coco.json", 9]]}

@@ -228,4 +228,4 @@ def test_damage_is_refused_in_a_line(workdir, tmp_path, name):
 
 def test_an_unknown_kind_is_refused(workdir):
     with pytest.raises(UserError, match="Unknown kind 'int4' of lite encoders: expected one of int8, float16, float32"):
-        export_lite(workdir[0], workdir[0] / "export", kind="int4")
+        export_lite(workdir[0], workdir[0] / "export", precision="int4")

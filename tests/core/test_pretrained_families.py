@@ -33,7 +33,7 @@ from mural_tf.pretrained.importers import (
 )
 from mural_tf.pretrained.tables import assign_parts
 from mural_tf.runs.finetune import finetune
-from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
+from mural_tf.runs.import_pretrained import import_into_workdir, with_vocabulary, workdir_of
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.text import byte_words, tokenizer_of
 from mural_tf.training.callbacks import SaveCheckpoints
@@ -298,6 +298,7 @@ def test_a_text_tower_without_a_space_gets_a_fresh_head(folders, tmp_path, capsy
     np.testing.assert_allclose(vectors, whole, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
     place = workdir_of(str(folders["siglip"]), tmp_path / "new")
     assert place == str(tmp_path / "new_source") and load_config(tmp_path / "new_source/config.json").model == "siglip"
@@ -325,13 +326,17 @@ def test_a_bridge_between_two_folders(folders, tmp_path, pictures):
     assert load_config(tmp_path / "new/config.json").method.student == str(tmp_path / "new_student")
 
 
+@pytest.mark.slow  # its weights: `test_big_vision_s_file_gives_the_same_model`
 def test_an_npz_is_imported_by_its_command_and_one_process_at_a_time(folders, tmp_path):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"])
-    vocabulary = folders["siglip2"] / "tokenizer.model"
+    config = with_vocabulary("siglip", None, folders["siglip2"] / "tokenizer.model")
+    for source, said in (("workdir", "--vocabulary is for weights from elsewhere"), ("siglop", "Got 'siglop'")):
+        with pytest.raises(UserError, match=said):
+            with_vocabulary(source, None, "tokenizer.model")
     (tmp_path / "busy").mkdir()
     with lock_workdir(tmp_path / "busy"), pytest.raises(UserError, match="is in use by another run"):
-        import_into_workdir("siglip", path, tmp_path / "busy", vocabulary=vocabulary)
-    import_into_workdir("siglip", path, tmp_path / "free", vocabulary=vocabulary)
+        import_into_workdir("siglip", path, tmp_path / "busy", config)
+    import_into_workdir("siglip", path, tmp_path / "free", config)
     assert load_config(tmp_path / "free" / "config.json").model == "siglip"
 
 

@@ -110,7 +110,7 @@ OWNERS = np.arange(15) // 3
 @pytest.mark.parametrize("kind,top,rows", [("euclidean", 2, None), ("cosine", 10, None), ("euclidean", 3, "parts")])
 def test_image_sentence_loss_is_the_naive_one(kind, top, rows):
     images, sentences = random_unit(5, 4, 0), random_unit(15, 4, 1)
-    settings = dict(margin=0.4, distance=kind, top=top, sentence_factor=1.5, structure_factor=0.3)
+    settings = dict(margin=0.4, distance=kind, top=top, factors=(1.5, 0.3))
     parts = [(0, 6), (6, 9)] if rows else [None]
     found = sum(
         image_sentence_loss(images, Rows.of(sentences, part), OWNERS, IDS, LANGUAGES, **settings) for part in parts

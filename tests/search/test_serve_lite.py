@@ -31,7 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def export(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workdir")
     toy_workdir(folder, *small_toy())
-    export_lite(folder, folder / "export", kind="int8")
+    export_lite(folder, folder / "export", precision="int8")
     return folder / "export"
 
 
@@ -86,7 +86,7 @@ def test_one_index_for_the_model_and_its_small_encoders(export, index, tmp_path)
         np.random.default_rng(1).normal(0, 1, model.image_encoder.trainable_variables[0].shape)
     )
     toy_workdir(other, config, model)
-    export_lite(other, other / "export", kind="int8")
+    export_lite(other, other / "export", precision="int8")
     with pytest.raises(UserError, match="was made by the model"):
         opened.check_model(mural_tf.load(other / "export/lite"))
 

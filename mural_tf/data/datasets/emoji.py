@@ -114,16 +114,45 @@ PACKAGES = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What a build of the benchmark holds.
+
+    Args:
+      languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
+      seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
+      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
+        "<emoji>:keywords", wherever there is one of the name.
+      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
+      one_language: training captions of each emoji in one language alone.
+      locale_names: text pairs also of names of languages, territories, scripts and variants.
+
+    Raises `UserError` for unknown `languages`.
+    """
+
+    languages: str = "core"
+    seed: int = 0
+    keyword_captions: bool = False
+    held_out_names: bool = False
+    one_language: bool = False
+    locale_names: bool = True
+
+    def __post_init__(self) -> None:
+        if self.languages not in ("core", "all"):
+            raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
+
+    def settings(self) -> dict:
+        """What `dataset.json` says of it: the first three fields, and the others where they are not the default."""
+        always = ("languages", "seed", "keyword_captions")
+        values = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        return {name: value for name, value, default in values if name in always or value != default}
+
+
 def build_emoji(
     output: str | pathlib.Path,
     cache: str | pathlib.Path,
-    languages: str = "core",
-    seed: int = 0,
-    keyword_captions: bool = False,
+    variant: Variant = Variant(),  # noqa: B008 (frozen)
     progress: bool = True,
-    held_out_names: bool = False,
-    one_language: bool = False,
-    locale_names: bool = True,
     *,
     packages: Sequence[Package] = PACKAGES,
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
@@ -131,65 +160,53 @@ def build_emoji(
     """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
 
     Args:
-      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
-        settings.
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set of the same
+        variant.
       cache: folder for the packages (250 MB), which every build can share.
-      languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
-      seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
-      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
-        "<emoji>:keywords", wherever there is one of the name.
+      variant: what it holds.
       progress: show bars.
-      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
-      one_language: training captions of each emoji in one language alone.
-      locale_names: text pairs also of names of languages, territories, scripts and variants.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
     The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. What an
     interrupted build left is removed by the next one.
 
-    Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
-    an `output` that holds anything else.
+    Raises `UserError`: no network or npm client, a damaged package, a full disk, or an `output` that holds anything
+    else.
     """
     output = as_path(output)
-    if languages not in ("core", "all"):
-        raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
-    settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
-    choices = {"held_out_names": held_out_names, "one_language": one_language}
-    settings.update({name: True for name, chosen in choices.items() if chosen})  # others are as before this choice
-    settings.update({} if locale_names else {"locale_names": False})
-    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
+    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
     identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
     if is_built(output, identity):
         return output
     tarballs = fetch_packages(packages, cache, fetch, progress)
-    return build_folder(output, identity, lambda folder: _write(folder, tarballs, settings, progress))
+    return build_folder(output, identity, lambda folder: _write(folder, tarballs, variant, progress))
 
 
-def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: dict, progress: bool) -> dict:
+def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> dict:
     """Writes all records into `folder` and returns what `dataset.json` says about them."""
     from mural_tf.data.records import write_records  # with TensorFlow, which configurations do without
 
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
-    names = read_emoji_names(*annotations, settings["languages"])
+    names = read_emoji_names(*annotations, variant.languages)
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
     drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
     emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
-    languages = choose_languages(settings["languages"], names, emoji)
+    languages = choose_languages(variant.languages, names, emoji)
     names = restricted({language: names[language] for language in languages}, emoji)
     locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
 
-    seed = settings["seed"]
+    seed = variant.seed
     test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
-    held_out = choose_held_out(test) if settings.get("held_out_names") else set()
-    captions, keywords = captioned_in_training(names, seed), settings["keyword_captions"]
+    held_out = choose_held_out(test) if variant.held_out_names else set()
+    captions, keywords = captioned_in_training(names, seed), variant.keyword_captions
     trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
-    captions = one_language_each(captions, seed) if settings.get("one_language") else captions
+    captions = one_language_each(captions, seed) if variant.one_language else captions
     image_text = {
         "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
-    locale_names = locale_names if settings.get("locale_names", True) else dict.fromkeys(languages, {})
+    locale_names = locale_names if variant.locale_names else dict.fromkeys(languages, {})
     pairs = text_pairs(trained, locale_names, seed)
     with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
         bar.set_description("Writing")

@@ -72,23 +72,23 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     wanted = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
 
     order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), draws[0]), -1.0)
-    _, places = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
-    rank = tf.range(tf.shape(places)[1])
+    _, positions = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
+    rank = tf.range(tf.shape(positions)[1])
     weights = tf.cast(tf.cast(rank, tf.float32)[None, :] < wanted[:, None], tf.float32)  # [B, K]
-    targets = tf.gather(ids, places, batch_dims=1)
+    targets = tf.gather(ids, positions, batch_dims=1)
 
-    draw = tf.random.stateless_uniform(tf.shape(places), draws[1])
+    draw = tf.random.stateless_uniform(tf.shape(positions), draws[1])
     ordinary = [i for i in range(tokenizer.vocabulary_size) if i not in set(tokenizer.special_ids)]
-    chosen = tf.random.stateless_uniform(tf.shape(places), draws[2], 0, len(ordinary), tf.int32)
+    chosen = tf.random.stateless_uniform(tf.shape(positions), draws[2], 0, len(ordinary), tf.int32)
     other = tf.gather(tf.constant(ordinary, tf.int32), chosen)
     written = tf.where(draw < MASKED, tokenizer.mask_id, tf.where(draw < MASKED + RANDOM, other, targets))
     written = tf.where(weights > 0, written, targets)
-    rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(places))
-    masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, places], axis=2), written)
+    rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(positions))
+    masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, positions], axis=2), written)
     return {
         **tokens,
         "input_word_ids": tf.ensure_shape(masked, ids.shape),
-        "places": places,
+        "places": positions,
         "targets": targets,
         "weights": weights,
     }

@@ -31,9 +31,9 @@ class DataSource(NamedTuple):
     weight: float
     format: str
 
-    def files(self, kind: str) -> list[str]:
+    def files(self, record_type: str) -> list[str]:
         """Returns its training files of a kind; raises `UserError` if there are not any."""
-        return records.list_files(self.directory, kind, "train")
+        return records.list_files(self.directory, record_type, "train")
 
 
 def training_sources(data: ConfigDict) -> list[DataSource]:
@@ -52,17 +52,17 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
     return sources
 
 
-def sources_of(data: ConfigDict, kind: str) -> list[tuple[DataSource, list[str]]]:
+def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources with training records of a kind, each with its files as tallies number them.
 
     Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
     """
     sources = training_sources(data)
     if len(sources) == 1:
-        return [(sources[0], sources[0].files(kind))]
-    with_files = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+        return [(sources[0], sources[0].files(record_type))]
+    with_files = [(source, records.find_files(source.directory, record_type, "train")) for source in sources]
     if not any(files for _, files in with_files):
-        raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
+        raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {record_type} records of split 'train'.")
     return [(source, files) for source, files in with_files if files]
 
 

@@ -113,7 +113,7 @@ def batch_size(config: ConfigDict, stream: str) -> int:
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
     """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
-    return sources_of(data, stream_class(stream).kind(data))
+    return sources_of(data, stream_class(stream).record_type(data))
 
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:

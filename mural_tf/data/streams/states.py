@@ -169,8 +169,8 @@ def _digest_of_texts(config: ConfigDict, tower: str) -> str:
     return f"{tower}-{digest_of((), pieces)}"
 
 
-def _folder(config: ConfigDict, workdir: pathlib.Path, kind: str, digest: str, width: int) -> Targets:
-    return Targets(_place(config, workdir) / FOLDER / f"{kind}-{digest}", width, "float16", digest, STATES)
+def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> Targets:
+    return Targets(_place(config, workdir) / FOLDER / f"{modality}-{digest}", width, "float16", digest, STATES)
 
 
 def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:

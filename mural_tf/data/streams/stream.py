@@ -71,7 +71,7 @@ class Stream:
             self.decode = None  # items stay as `read` gives them: no item needs a step of its own
 
     @classmethod
-    def kind(cls, data: ConfigDict) -> str:
+    def record_type(cls, data: ConfigDict) -> str:
         """The kind of records that hold its items."""
         return IMAGE_TEXT
 

@@ -121,19 +121,19 @@ class Targets:
         """Whether all targets are there for the data that `finish` named."""
         return self.said["made_for"] == data
 
-    def _keys(self, kind: str = "") -> np.ndarray:
-        path = self.folder / f"{kind}keys"
+    def _keys(self, prefix: str = "") -> np.ndarray:
+        path = self.folder / f"{prefix}keys"
         return np.fromfile(path, np.int64) if path.is_file() else np.zeros(0, np.int64)
 
-    def _vectors(self, kind: str, count: int) -> np.ndarray:
+    def _vectors(self, prefix: str, count: int) -> np.ndarray:
         if not count:
             return np.zeros([0, self._width], self._dtype)
-        return np.memmap(self.folder / f"{kind}vectors", self._dtype, "r", shape=(count, self._width))
+        return np.memmap(self.folder / f"{prefix}vectors", self._dtype, "r", shape=(count, self._width))
 
-    def table(self, kind: str = "", as_stored: bool = False) -> TargetTable:
-        """Returns the targets by text or, of `kind` "group_", by group."""
-        keys = self._keys(kind)
-        return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
+    def table(self, prefix: str = "", as_stored: bool = False) -> TargetTable:
+        """Returns the targets by text or, of `prefix` "group_", by group."""
+        keys = self._keys(prefix)
+        return TargetTable(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
         """Adds the texts that have no target yet, `block` at a time, 0: `BLOCK`.

@@ -75,7 +75,7 @@ class TextText(Stream):
             self.without = f"No text pair has one side in method.pivot={'+'.join(pivots)} and one in another language."
 
     @classmethod
-    def kind(cls, data):
+    def record_type(cls, data):
         return TEXT_PAIRS if data.text_pairs == FILES else IMAGE_TEXT
 
     @classmethod

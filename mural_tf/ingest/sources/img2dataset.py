@@ -400,7 +400,7 @@ class DownloadedImages:
         shard = self.shards[number]
         files = {} if shard.suffix else {path.stem: index for index, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.
-        for sample in read_samples(shard, lambda kind, index, count=1: None, images=False):
+        for sample in read_samples(shard, lambda problem, index, count=1: None, images=False):
             address = sample.metadata.get("url")
             if address and is_text(address):
                 yield address, *(sample.where if shard.suffix else (files[sample.key], 0))

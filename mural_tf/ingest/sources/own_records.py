@@ -32,9 +32,9 @@ class OwnRecords(ShardSource):
         root = as_path(self.path)
         readable = [
             path
-            for kind in ("image_text", "text_pairs")
+            for record_type in ("image_text", "text_pairs")
             for split in self.splits
-            for path in sorted((root / kind).glob(f"{split}-*.tfrecord"))
+            for path in sorted((root / record_type).glob(f"{split}-*.tfrecord"))
         ]
         if not readable:
             raise UserError(
@@ -84,7 +84,7 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
         try:
             yield parse_record(serialized, str(path), number), location
         except UnusableRecord as error:
-            tally.skip(error.kind, location)
+            tally.skip(error.problem, location)
 
 
 def _texts(record, location: str, tally: Tally) -> list[Text]:

@@ -178,7 +178,7 @@ def make_data_set(
         pictures = pictures_of(entries, tally, progress)
         _write_records(pictures, folder, image_size, trained_on())
         if tally.places:
-            write_whole(folder / SKIPPED, "".join(f"{kind}\t{location}\n" for kind, location in tally.places))
+            write_whole(folder / SKIPPED, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
         files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
         shards = {f"{path.parent.name}/{path.name}": _counted(path) for path in files}
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
