@@ -6,8 +6,8 @@
 538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
 Prints R@10 of each language by pictures alone, and ten plain questions in ten languages, which were written down before
 they were tried: by pictures alone, and by the ranking of `search query` in an index where each stamp has its English
-caption, as a shop has one title for a product, with pictures weighed as `search index` does. The stamps' licences (GPL and others) are in the package; nothing of it
-lies here.
+caption, as a shop has one title for a product, with pictures weighed as `search index` does. The
+stamps' licences (GPL and others) are in the package; nothing of it lies here.
 """
 
 from __future__ import annotations
