@@ -247,9 +247,8 @@ class ItemTable:
             wanted[name, operator].append(value)
         row_sets = []
         for (name, operator), values in wanted.items():
-            if operator == "=":
-                condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
-            else:
+            condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
+            if operator != "=":
                 condition, given = AMONG, [json.dumps(self._within(name, operator, values))]
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
             items = self._column(self._ask(question, [utf8(name), *given]))
@@ -258,11 +257,11 @@ class ItemTable:
 
     def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
         """Returns the different values of a field that are numbers or dates on the right side of each bound."""
-        question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}"
-        numbers = {text: amount(str(text)) for (text,) in self._ask(question, [utf8(name)])}
-        limits = [amount(bound) for bound in bounds]
-        is_right = lambda number: all(COMPARE[operator](number, limit) for limit in limits)  # noqa: E731
-        return [text for text, number in numbers.items() if number is not None and is_right(number)]
+        known = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
+        numbers = {text: amount(str(text)) for (text,) in known}
+        for limit in map(amount, bounds):
+            numbers = {text: n for text, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
+        return list(numbers)
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
