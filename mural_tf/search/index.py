@@ -81,7 +81,8 @@ class Index:
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("mix") or ranking.DEFAULT_WEIGHTS
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
+        blocks = [bare[begin : begin + _BLOCK] for begin in range(0, len(bare), _BLOCK)]
+        self.bare = np.concatenate([bare[:0], *(self._without_vectors(rows) for rows in blocks)])
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
@@ -140,6 +141,12 @@ class Index:
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
         return sync(folder, model, entries, prune, **asked, **about)
+
+    def _without_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Returns those of some rows without a place whose vectors are zeros; others were given as vectors."""
+        has_vector = np.any(self.embeddings[rows], axis=1)
+        release_pages(self.embeddings)
+        return rows[~has_vector]
 
     def __len__(self) -> int:
         return len(self.embeddings)

@@ -247,15 +247,22 @@ class ItemTable:
             wanted[name, operator].append(value)
         row_sets = []
         for (name, operator), values in wanted.items():
-            if operator != "=":
-                rows, amounts = self.amounts(name)
-                row_sets += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
-                continue
-            texts = ", ".join([TEXT] * len(values))
-            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
-            items = self._column(self._ask(question, [utf8(name), *map(utf8, values)]))
+            if operator == "=":
+                condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
+            else:
+                condition, given = AMONG, [json.dumps(self._within(name, operator, values))]
+            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
+            items = self._column(self._ask(question, [utf8(name), *given]))
             row_sets.append(np.sort(self.rows_of(items)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
+
+    def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
+        """Returns the different values of a field that are numbers or dates on the right side of each bound."""
+        question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}"
+        numbers = {text: amount(str(text)) for (text,) in self._ask(question, [utf8(name)])}
+        limits = [amount(bound) for bound in bounds]
+        is_right = lambda number: all(COMPARE[operator](number, limit) for limit in limits)  # noqa: E731
+        return [text for text, number in numbers.items() if number is not None and is_right(number)]
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
