@@ -215,9 +215,9 @@ def resident(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def served(export):
+def served(*flags: str):
     """Starts a server; yields its port and process, and at the end checks its log and that SIGTERM ends it."""
-    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
+    command = [sys.executable, "-m", "mural_tf", "serve", *flags, "--port=0"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first request; the next has the next")
     parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and during the attack")
     arguments = parser.parse_args()
-    with served(arguments.export) as (port, process):
+    with served(f"--export={arguments.export}") as (port, process):
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)

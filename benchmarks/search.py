@@ -6,7 +6,8 @@
 Synthetic vectors are clustered like vectors of pictures: latents of 64 numbers around count/100 centres, mapped to the
 full size, with noise, L2-normalised. Each item has a field and, with `--captions`, a caption of four words. No model
 encodes anything: what is measured is the store. The rivals do no more than they must: NumPy keeps vectors as float32
-in memory and multiplies; SQLite keeps names and vectors in one table, without fields, words or transactions in between.
+in memory and multiplies; SQLite keeps names and vectors in one table, without fields, words or transactions in between;
+FTS5 keeps the captions' trigrams alone, and gives the ten best by BM25.
 Each step runs in a process of its own, and peak memory is its maximum resident set, mapped pages that were read
 included.
 """
@@ -34,6 +35,7 @@ from mural_tf.search.items import Item, parse_filters
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "violet")
 THINGS = ("balloon", "shoe", "heart", "lamp", "guitar", "umbrella", "mug", "candle", "cushion", "hat")
+QUESTION = "red umbrella"
 
 
 def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
@@ -49,6 +51,10 @@ def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
         vectors = latents @ matrix + 0.3 * random.standard_normal(block.shape, dtype=np.float32)
         block[:] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return drawn
+
+
+def caption(n: int) -> str:
+    return f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}"
 
 
 class Steps(list):
@@ -74,9 +80,8 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
 
     def items():
         for n, vector in enumerate(vectors):
-            text = f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}"
             fields = {"price": str(n % 1000)}
-            yield Item(f"{n}.jpg", captions=(("en", text),) if captions else (), fields=fields), vector
+            yield Item(f"{n}.jpg", captions=(("en", caption(n)),) if captions else (), fields=fields), vector
 
     with steps.step("built of vectors that are there" if is_new else "the same again, nothing new"):
         sync(folder / "index", None, items(), model=model, dtype="float16")
@@ -94,7 +99,7 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
             index.search(query, 10, where)
     if captions:
         with steps.step("by words"):
-            index.table.by_words("red umbrella", 200)
+            index.table.by_words(QUESTION, 200)
     with steps.step("rows of a field"):
         index.rows(parse_filters(["price=7"]))
     return steps
@@ -137,6 +142,15 @@ def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
                 numbers, blobs = zip(*rows)
                 block = np.frombuffer(b"".join(blobs), np.float16).reshape(len(blobs), -1).astype(np.float32)
                 best = heapq.nlargest(10, [*best, *zip((block @ query).tolist(), numbers)])
+        if captions:
+            database.execute("CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram')")
+            with steps.step("FTS5: built"), database:
+                texts = ((caption(n),) for n in range(len(vectors)))
+                database.executemany("INSERT INTO words (text) VALUES (?)", texts)
+            grams = " OR ".join(f'"{QUESTION[n : n + 3]}"' for n in range(len(QUESTION) - 2))
+            with steps.step("FTS5: by words"):
+                question = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT 10"
+                database.execute(question, (grams,)).fetchall()
     return steps
 
 

@@ -12,6 +12,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     import tensorflow
 
+    # For replicas without a process of their own; what names no device runs on the first one as ever.
+    cpu = tensorflow.config.list_physical_devices("CPU")[0]
+    tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
     # TensorFlow's optimiser of graphs takes longer than the small graphs here take to run. It can be turned off for
     # input pipelines only before the first operation. The scripts and servers that tests start as processes have it.
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

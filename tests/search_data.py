@@ -1,4 +1,4 @@
-"""What the tests of search share: images of one colour, and a model that knows the colours' names."""
+"""What the tests of search share: images of one colour, a model that knows the colours' names, a shop's items."""
 
 import hashlib
 import io
@@ -8,6 +8,8 @@ import numpy as np
 from PIL import Image
 
 from mural_tf.errors import UserError
+from mural_tf.search.items import Item
+from mural_tf.search.ranking import Ranked
 
 WORDS = {
     "red": (1, 0, 0),
@@ -82,3 +84,33 @@ def write_folder(folder):
     (folder / "photo.webp").write_bytes(b"RIFF")
     (folder / "notes.txt").write_text("no image")
     return folder
+
+
+BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]
+
+
+def shop(count=242):
+    """Products as WooCommerce exports them: twenty columns, of which five tell them apart."""
+    return [
+        Item(f"{4000 + n}", "", captions=(("en", f"{COLOURS[n % 5]} shoe number {n} by {BRANDS[n % 4]}"),), fields={
+            "ID": f"{4000 + 37 * n}", "Type": "simple", "SKU": f"WOO-{n}-X", "Published": "1",
+            "Is featured?": "1" if n % 100 == 0 else "0", "Visibility in catalog": "visible",
+            "Short description": f"{COLOURS[n % 5]} shoe number {n} by {BRANDS[n % 4]}, new",
+            "Description": "A shoe that is made to be worn every day, in the rain and in the sun, for years.",
+            "Tax status": "taxable", "In stock?": str(n % 2), "Stock": str(n * 7 % 60), "Backorders allowed?": "0",
+            "Weight (kg)": f"{n % 90 / 10 + 0.15:.2f}", "Allow customer reviews?": "1", "Brand": BRANDS[n % 4],
+            "Colour": COLOURS[n % 5], "Regular price": f"{10 + n}.90", "Categories": "Shoes > " + "ABC"[n % 3],
+            "Images": f"https://shop.example/{n}.jpg", "Position": str(n),
+        })
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def ranked(rows=(), whole=(), **lists):
+    """`Ranked` of {row: value} by way, best first."""
+    placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
+    return Ranked(np.array(rows, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})

@@ -16,7 +16,6 @@ from absl import flags
 from mural_tf import cli
 from mural_tf.cli import check_exists, check_handle, check_local_path, check_model, check_path
 from mural_tf.errors import UserError
-from mural_tf.progress import announce
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -51,7 +50,7 @@ def pretrain(config, dry_run, **training):
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 passes
     arguments to a configuration, --config.optimizer.learning_rate=1e-3 overrides a field. --dry_run trains nothing and
-    prints what a run needs and how long it takes, here or, with --tpu=v4-32, there.
+    prints needs and times of a run, here or, with --tpu=v4-32, there, and the operations that a TPU would refuse.
     """
     if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
@@ -314,13 +313,17 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
 
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
+    if len(sentences) + len(image) == 1 and not queries:
+        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query
-    from mural_tf.search.query_files import read_queries
 
     asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
-    asked += read_queries(queries) if queries else []
+    if queries:
+        from mural_tf.search.query_files import read_queries
+
+        asked += read_queries(queries)
     commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
 
 
@@ -372,6 +375,7 @@ def serve(export, **flag):
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
+    cli.one_blas_thread()  # the server has threads of its own
     from mural_tf.search.server.app import serve
 
     serve(export, **flag)
@@ -621,21 +625,6 @@ def emoji(output, cache, **flag):
     print(describe(build_emoji(output, cache or folder.parent / "emoji_packages", Variant(**flag))))
 
 
-@cli.command(
-    config=cli.define_config,
-    compile=(False, "Compile and run one step too."),
-)
-def xla_check(config, compile):
-    """Lists the operations of a training step that a TPU would refuse.
-
-    python -m mural_tf xla_check --config=configs/mural_base.py --compile
-    """
-    from mural_tf.training.tpu_check import check
-
-    announce("Building the model and tracing its step …")
-    check(config, config.vocabulary.size, 2, compile)
-
-
 COMMANDS = {
     "pretrain": pretrain,
     "finetune": finetune,
@@ -657,7 +646,6 @@ COMMANDS = {
     "features": features,
     "translate": translate,
     "emoji": emoji,
-    "xla_check": xla_check,
 }
 
 

@@ -156,6 +156,7 @@ class Gradients:
     moments: dict
 
 
+@tf.autograph.experimental.do_not_convert  # as of the step: nothing here needs it, and converting takes seconds
 def compute_gradients(method, batch: dict, seed: tf.Tensor, chunks: int, optimizers=("joint",)) -> Gradients:
     """Returns the gradients of the global batch's loss, for the losses that each of `optimizers` (names) minimises.
 

@@ -2,7 +2,7 @@
 
     python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu=v4-32
 
-The forecast itself is made in `training/cost.py`.
+The forecast itself is made in `training/cost.py`; for a TPU, `training/tpu_check.py` looks at every operation.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from mural_tf.pretrained.importers import configure_towers
 from mural_tf.progress import announce
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import FREE, HERE, UTILISATION, Forecast, forecast
+from mural_tf.training.tpu_check import check_step
 from mural_tf.training.workdir import threads
 
 BUSY = 2.5  # load for each processor, beyond this program's own load
 
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
-    """Prints the forecast of a run; arguments and errors as `forecast`."""
+    """Prints the forecast of a run; arguments and errors as `forecast`, and `UserError` for a step that TPUs refuse."""
     config, pieces = configure_towers(complete(config))
     if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
@@ -38,6 +39,9 @@ def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) ->
             save_vocabulary(pieces, config.vocabulary.file)
         costs = forecast(config, tpu_type, restored)
     print(describe(costs), flush=True)
+    if costs.machine.is_tpu:
+        announce("Tracing a step for XLA …")
+        print(check_step(config, config.vocabulary.size, batch=2), flush=True)
 
 
 def describe(costs: Forecast) -> str:

@@ -1,4 +1,7 @@
-"""The commands of run_search.py: index, query, and a search without an index."""
+"""The commands of run_search.py: index, query, and a search without an index.
+
+A question needs nothing of what makes an index, so that the functions that make or change one import it themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,12 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import asked_captions, changes, collect, confidence, embed, ranking
+from mural_tf.search import asked_captions, confidence, ranking
 from mural_tf.search import index as index_files
-from mural_tf.search.changes import SKIPPED
 from mural_tf.search.fields import check_wanted
 from mural_tf.search.index import Index, described, index_in_memory, load_index
 from mural_tf.search.items import IMAGES, Filter
@@ -50,6 +51,8 @@ def index(
       calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
         default the pictures of the split dev of `names`.
     """
+    from mural_tf.search import collect, embed
+
     if calibrate and kind not in ("", IMAGES):
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
@@ -82,6 +85,8 @@ def index(
 
 def report(made: Index, folder: str) -> None:
     """Prints the contents of an index and the effect of its last change."""
+    from mural_tf.search.changes import SKIPPED
+
     print(f"{made.count:,} {made.kind} in {folder}, made by {made.model.describe()}.")
     counts = made.counts
     words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
@@ -97,6 +102,8 @@ def report(made: Index, folder: str) -> None:
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
     """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
+    from mural_tf.search import embed
+
     made_by, about, items = embed.read(embeddings)
     embedder = load(quickest(model)) if model else None
     if embedder is not None:
@@ -121,6 +128,8 @@ def calibrate_index(
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       pictures: in place of `sources`, where their vectors are known.
     """
+    from mural_tf.search import changes, collect
+
     files = _captioned(sources)
     entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
     pictures = index_in_memory(embedder, entries) if files else pictures
@@ -146,10 +155,14 @@ def calibrate_index(
 
 def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the files, and names to show, of pictures with captions."""
+    from mural_tf.search import collect
+
     return [file for name in sources for file in collect.list_files(IMAGES, [name], "dev" if _has_dev(name) else "")]
 
 
 def _has_dev(source: str) -> bool:
+    from mural_tf.data.record_format import IMAGE_TEXT
+
     folder = as_path(source) / IMAGE_TEXT
     return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
 
@@ -269,6 +282,8 @@ def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: 
 
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
     """Takes items out of an index, by name or by filters."""
+    from mural_tf.search import changes
+
     if not names and not filters:
         raise UserError("Nothing to remove: give names as `search query` shows them, or --filter=name=value.")
     if names and filters:
@@ -283,6 +298,8 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
 
 def export(index_folder: str, output: str) -> None:
     """Writes an index as a Parquet file, for databases and other programs."""
+    from mural_tf.search import embed
+
     opened = load_index(index_folder)
     embed.export(opened, output)
     print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")

@@ -84,7 +84,7 @@ def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int
     """Returns the fields of a sample of items, and how many different items it has."""
     rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
     different = {}  # the pictures of a product have its fields all
-    for item in (table[row] for row in rows):
+    for item in table.at(rows) if hasattr(table, "at") else (table[row] for row in rows):
         different.setdefault((tuple(item.fields.items()), item.captions or item.name), item)
     values, captions = collections.defaultdict(list), collections.defaultdict(int)
     for item in different.values():

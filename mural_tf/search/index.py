@@ -81,11 +81,13 @@ class Index:
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("mix") or ranking.DEFAULT_WEIGHTS
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        self.bare = bare[~np.asarray(embeddings[bare]).any(axis=1)]  # others were given without a place
+        blocks = [bare[begin : begin + _BLOCK] for begin in range(0, len(bare), _BLOCK)]
+        self.bare = np.concatenate([bare[:0], *(self._without_vectors(rows) for rows in blocks)])
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
+        self.codes = None  # a `Codes` of the embeddings, where many questions are asked
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
 
@@ -139,6 +141,12 @@ class Index:
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
         return sync(folder, model, entries, prune, **asked, **about)
+
+    def _without_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Returns those of some rows without a place whose vectors are zeros; others were given as vectors."""
+        has_vector = np.any(self.embeddings[rows], axis=1)
+        release_pages(self.embeddings)
+        return rows[~has_vector]
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -212,6 +220,8 @@ class Index:
         among = self.rows(filters) if among is None else among
         if self.bare.size:
             among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
+        if self.codes is not None and len(vectors) == 1:
+            among = self.codes.candidates(vectors[0], k, among)
         scores, rows = exact(vectors, self.embeddings, k, among)
         if not np.isfinite(scores).all():
             raise UserError(f"{self._named}: some of its numbers are not finite.")
@@ -238,8 +248,14 @@ class Index:
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
         """Yields the items and vectors of all rows, a few thousand at a time."""
         for begin in range(0, len(self), TOGETHER):
-            yield self.table.block(begin, begin + TOGETHER), self.embeddings[begin : begin + TOGETHER]
+            yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
+
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
+        vectors = top_k.as_float32(self.embeddings[rows])
+        release_pages(self.embeddings)
+        return vectors
 
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
@@ -281,12 +297,11 @@ def exact(
         scores, rows = top_k.top_k(vectors, embeddings, k)
         return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
     best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
-    for begin in range(0, len(embeddings), _BLOCK):
-        rows = among[slice(*np.searchsorted(among, [begin, begin + _BLOCK]))]
-        if len(rows):
-            scores, columns = top_k.top_k(vectors, embeddings[begin : begin + _BLOCK][rows - begin], k)
-            best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
-            release_pages(embeddings)
+    for begin in range(0, len(among), _BLOCK):
+        rows = among[begin : begin + _BLOCK]
+        scores, columns = top_k.top_k(vectors, embeddings[rows], k)
+        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
+        release_pages(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
@@ -367,7 +382,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
 
 
 CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
-_BLOCK = 2**12  # vectors that are in memory at a time
+_BLOCK = 2**10  # vectors that are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
 

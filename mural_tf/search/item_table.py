@@ -150,6 +150,7 @@ class ItemTable:
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
         self.ids = self._numbers("items")
+        self.postings = None  # a `Postings`, where many questions are asked
         self._texts = self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
@@ -158,9 +159,7 @@ class ItemTable:
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are not numbers"))
         return (
-            np.arange(1, count + 1)
-            if count == last
-            else self._column(self._each(f"SELECT id FROM {table} ORDER BY id"))
+            np.arange(1, count + 1) if count == last else self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
         )
 
     def is_current(self) -> bool:
@@ -178,7 +177,7 @@ class ItemTable:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
 
-    def _each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
+    def each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
         """Yields rows as far as they are asked for; nobody else asks meanwhile."""
         try:
             with self._lock:
@@ -201,11 +200,11 @@ class ItemTable:
 
     def __iter__(self) -> Iterator[Item]:
         for begin in range(0, len(self), TOGETHER):
-            yield from self.block(begin, begin + TOGETHER)
+            yield from self.at(slice(begin, begin + TOGETHER))
 
-    def block(self, begin: int, end: int) -> list[Item]:
-        """Returns the items of the rows from `begin` to before `end`, in order."""
-        return self._items(self.ids[begin:end])
+    def at(self, rows: slice | Sequence[int]) -> list[Item]:
+        """Returns the items of rows, which rise, in order."""
+        return self._items(self.ids[rows])
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
@@ -248,15 +247,22 @@ class ItemTable:
             wanted[name, operator].append(value)
         row_sets = []
         for (name, operator), values in wanted.items():
-            if operator != "=":
-                rows, amounts = self.amounts(name)
-                row_sets += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
-                continue
-            texts = ", ".join([TEXT] * len(values))
-            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value IN ({texts})"
-            items = self._column(self._ask(question, [utf8(name), *map(utf8, values)]))
+            if operator == "=":
+                condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
+            else:
+                condition, given = AMONG, [json.dumps(self._within(name, operator, values))]
+            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
+            items = self._column(self._ask(question, [utf8(name), *given]))
             row_sets.append(np.sort(self.rows_of(items)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
+
+    def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
+        """Returns the different values of a field that are numbers or dates on the right side of each bound."""
+        question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}"
+        numbers = {text: amount(str(text)) for (text,) in self._ask(question, [utf8(name)])}
+        limits = [amount(bound) for bound in bounds]
+        is_right = lambda number: all(COMPARE[operator](number, limit) for limit in limits)  # noqa: E731
+        return [text for text, number in numbers.items() if number is not None and is_right(number)]
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
@@ -275,7 +281,7 @@ class ItemTable:
         among = "" if rows is None else f"WHERE item {AMONG}"
         question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
         counts, ends = collections.defaultdict(dict), {}
-        for name, value, count in self._each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
+        for name, value, count in self.each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
             value = str(value)
             if len(counts[name]) <= FEW:
                 counts[name][value] = count
@@ -337,14 +343,17 @@ class ItemTable:
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
+        if self.postings is not None and not hidden:
+            rows, scores = self.postings.best(asked, count, allowed)
+            shares = np.minimum(1.0, scores / ideal)
+            return rows[shares >= shares[:1] / 4], shares[shares >= shares[:1] / 4]
         share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
         values = " OR ".join(map(words.quoted, asked)), *hidden
-        for item, score in self._each(f"{question} ORDER BY rank", values):
+        for item, score in self.each(f"{question} ORDER BY rank", values):
             row = int(np.searchsorted(self.ids, item or 0))
-            if row == len(self) or self.ids[row] != item:
-                continue
-            if row not in share_of and (allowed is None or allowed[row]):
+            is_there = row < len(self) and self.ids[row] == item
+            if is_there and row not in share_of and (allowed is None or allowed[row]):
                 share_of[row] = min(1.0, score / ideal)
                 if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
                     break
@@ -353,12 +362,12 @@ class ItemTable:
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""
-        return np.searchsorted(self.ids, self._column(self._each("SELECT item FROM texts ORDER BY id")))
+        return np.searchsorted(self.ids, self._column(self.each("SELECT item FROM texts ORDER BY id")))
 
     def captions_by_language(self) -> dict[str, np.ndarray]:
         """Returns the numbers of the captions in each language, int64 [K] rising."""
         by_language = collections.defaultdict(list)
-        for number, (language,) in enumerate(self._each("SELECT language FROM texts ORDER BY id")):
+        for number, (language,) in enumerate(self.each("SELECT language FROM texts ORDER BY id")):
             by_language[language].append(number)
         return {language: np.array(numbers, np.int64) for language, numbers in by_language.items()}
 
@@ -378,7 +387,7 @@ class ItemTable:
     def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
         """Yields id and vector of the items, or of the captions, in the order of these ids."""
         column, table = ("text", "caption_vectors") if of_captions else ("item", "vectors")
-        return self._each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
+        return self.each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
 
     def caption_ids(self) -> np.ndarray:
         """Returns the ids of the captions, int64 [T] rising."""

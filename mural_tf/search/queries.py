@@ -242,13 +242,13 @@ def _folded(index, rows: np.ndarray) -> list[list[int]]:
     groups: list[list[int]] = []
     if index.kind != IMAGES or len(rows) < 2:
         return [[row] for row in rows.tolist()]
-    vectors = np.asarray(index.embeddings[rows], np.float32)
+    vectors = index.vectors_of(rows)
     of: dict[int, list[int]] = {}
     products: dict[str, int] = {}
-    alike = vectors @ vectors.T >= ALIKE
+    firsts = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # of each itself, if no other
     for position, row in enumerate(rows.tolist()):
         product = index.describe(row).fields.get(index.product) if index.product else None
-        first = int(np.argmax(alike[position]))  # itself, if no other
+        first = firsts[position]
         same = first < position and index.describe(row).captions == index.describe(int(rows[first])).captions
         if product is not None:
             first = products.setdefault(product, position)

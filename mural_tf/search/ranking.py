@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +69,7 @@ class Captions:
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
         self.vectors, self.table, self.head = vectors, table, head
+        self.codes = None  # a `Codes` of the vectors, where many questions are asked
 
     @functools.cached_property
     def numbers(self) -> dict[str, np.ndarray]:
@@ -139,13 +140,16 @@ class Captions:
         means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
         longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
-        for begin in range(0, len(self.rows), BLOCK):
-            rows = self.rows[begin : begin + BLOCK]
-            scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
+        blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
+        if self.codes is not None and len(vectors) == 1:
+            blocks = [self.codes.candidates_of_items(vectors[0], count, self.rows, shifts[0, groups], excluded)]
+        for block in blocks:
+            rows = self.rows[block]
+            scores = vectors @ top_k.as_float32(self.vectors[block]).T
             if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, groups[begin : begin + BLOCK]]
-            scores[:, excluded[begin : begin + BLOCK]] = -np.inf
+            scores -= shifts[:, groups[block]]
+            scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
         for scores in best:
@@ -250,14 +254,10 @@ def rank_all(
     """
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
-        alone = [
-            [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
-        ]
+        alone = [[part if part is None else part[n : n + 1] for part in (vectors, captions)] for n in range(len(plain))]
         asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
         return [results for (results,) in asked]
-    ways = WAYS if rank == ALL else (rank,)
-    if rank == ALL and index.kind != IMAGES:
-        ways = TEXTS, WORDS
+    ways = (rank,) if rank != ALL else WAYS if index.kind == IMAGES else (TEXTS, WORDS)
     rows, allowed = index.rows(filters, lacking[0]), None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
@@ -267,10 +267,15 @@ def rank_all(
     units = units_of(index)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     whole = [frozenset()] * len(sentences)
+
+    def ask_words() -> list[tuple]:
+        return [(index.table.by_words(t, count, allowed, hidden), index.table.whole(t, hidden)) for t in plain]
+
+    if WORDS in ways and index.codes is not None:
+        ask_words = index.codes.meanwhile(ask_words)
     for way in ways:
         if way == WORDS:
-            results = [index.table.by_words(sentence, count, allowed, hidden) for sentence in plain]
-            as_whole = [index.table.whole(sentence, hidden) for sentence in plain]
+            results, as_whole = zip(*ask_words())
             whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
         elif way == TEXTS and index.captions is not None:
             results = index.captions.search(captions, count, allowed, hidden)
@@ -299,7 +304,7 @@ def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: 
         if way == TEXTS and index.captions is not None:
             values = index.captions.values(caption_vector, rows, hidden)
         else:
-            embeddings = top_k.as_float32(index.embeddings[rows])
+            embeddings = index.vectors_of(rows)
             values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)
         order = np.lexsort((rows, -values))
         order = order[np.isfinite(values[order])]
@@ -313,7 +318,7 @@ def units_of(index) -> dict[str, float]:
     """
     cached = getattr(index, "_units", None)
     if cached is None or cached[0] is not index.captions:
-        vectors = top_k.as_float32(index.embeddings[spread(np.arange(len(index)), SAMPLE)])
+        vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
         vectors = vectors[np.any(vectors, axis=1)]
         picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
         text_unit = index.captions.unit if index.captions is not None else _unit(vectors)

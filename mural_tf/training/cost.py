@@ -74,6 +74,10 @@ class Machine:
     memory: float
     peak: float = 0.0
 
+    @property
+    def is_tpu(self) -> bool:
+        return self.name != HERE and not self.name.startswith("gpu:")
+
 
 def find_machine(name: str) -> Machine:
     """Returns the machine of a name: "v4-32", "v5litepod-64", "gpu:a100x8", "here"; raises `UserError` for others."""

@@ -1,12 +1,11 @@
 """Checks that a configuration's whole training step is one that XLA compiles, as a TPU demands.
 
-    python -m mural_tf xla_check --config=configs/mural_base.py --compile
+    python run_pretrain.py --config=configs/mural_base.py --dry_run --tpu=v4-32
 
-Traces the step with static shapes, lists every operation of its graph, and names the operations that no XLA backend
-compiles, that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read
-through its C API, since Python has no public one: an operation counts as compilable if it is registered for XLA on CPU
-and on GPU alike, as operations of every backend, TPUs included, are registered. `--compile` then compiles and runs one
-step on this CPU.
+traces the step with static shapes, and names the operations that no XLA backend compiles, that handle strings or
+Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read through its C API, since Python has
+no public one: an operation counts as compilable if it is registered for XLA on CPU and on GPU alike, as operations of
+every backend, TPUs included, are registered. `--config.train.jit` compiles and runs the steps of a run on this CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import pathlib
-import time
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -104,21 +102,14 @@ class _Buffer(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("deallocator", ctypes.c_void_p)]
 
 
-def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
-    """Prints the operations and problems of a configuration's step; raises `UserError` if there are any."""
+def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
+    """Returns how many operations a configuration's step has; raises `UserError` if a TPU would refuse any."""
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu
     step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), vocabulary_size, batch)
-    begun = time.monotonic()
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
-    counts = operations(graph_def)
-    print(f"{sum(counts.values()):,} operations of {len(counts)} types, traced in {time.monotonic() - begun:.0f} s:")
-    print(", ".join(f"{name} {count}" for name, count in counts.most_common()))
     problems = find_problems(graph_def)
     if problems:
         raise UserError("A TPU would refuse this step: " + "; ".join(problems))
-    print("XLA compiles each of them.")
-    if compile_step:
-        begun = time.monotonic()
-        logs = step(example)
-        print(f"Compiled and run in {time.monotonic() - begun:.0f} s: loss {float(logs['loss']):.4f}.")
+    counts = operations(graph_def)
+    return f"XLA compiles each of the step's {sum(counts.values()):,} operations of {len(counts)} types."

@@ -15,8 +15,6 @@ from mural_tf.analysis.languages import basis, family_of, laplacian_eigenmap, ma
 from mural_tf.data import records
 from mural_tf.errors import UserError
 
-linalg = pytest.importorskip("scipy.linalg")
-
 
 def independent_svcca(a, b, variance):
     """SVCCA by another way: principal components from the covariance, cosines of the angles between what they span."""
@@ -27,6 +25,7 @@ def independent_svcca(a, b, variance):
         kept = 1 + np.argmax(np.cumsum(values[::-1]) >= variance * values.sum())
         return x @ vectors[:, -kept:]
 
+    linalg = pytest.importorskip("scipy.linalg")  # which takes seconds to import
     return np.cos(linalg.subspace_angles(components(a), components(b))).mean()
 
 

@@ -98,7 +98,9 @@ def files(*steps):
     return [f"ckpt-{step}.{part}" for step in steps for part in ("data-00000-of-00001", "index")]
 
 
-@pytest.mark.parametrize("mode,optimizer", [("joint", "adam"), ("per_task", "lamb")])
+@pytest.mark.parametrize("mode,optimizer", [
+    ("joint", "adam"), pytest.param("per_task", "lamb", marks=pytest.mark.slow)
+])  # fmt: skip
 def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config, tmp_path, mode, optimizer):
     config.optimizer.update(dict(name=optimizer, mode=mode, warmup_steps=0))
     model = build(config)

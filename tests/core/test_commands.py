@@ -159,8 +159,8 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["pretrain", "--config=configs/none.py"], "Error: --config=configs/none.py: there is no such file, and no "),
     (["pretrain", "--config=nothing"], "Error: --config=nothing: there is no such file, and no installed "),
     (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
-    (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
-    (["xla_check", "--config=configs/mural_base.py:coco"], "Error: --config=configs/mural_base.py:coco: this con"),
+    (["pretrain", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
+    (["pretrain", "--config=configs/mural_base.py:coco"], "Error: --config=configs/mural_base.py:coco: this con"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.chdir(forked.ROOT)
@@ -228,7 +228,7 @@ def test_a_mistake_is_one_line_of_a_process():
 def test_a_mistake_in_a_configuration_file_keeps_its_stack_trace(body, tmp_path):
     (tmp_path / "broken.py").write_text(f"def get_config():\n    {body}\n")
     with pytest.raises((ValueError, TypeError, AttributeError, OSError)) as error, no_exit():
-        cli.run_command(COMMANDS, ["xla_check", f"--config={tmp_path / 'broken.py'}"], "mural")
+        cli.run_command(COMMANDS, ["pretrain", f"--config={tmp_path / 'broken.py'}"], "mural")
     assert error.traceback[-1].path == tmp_path / "broken.py" and not isinstance(error.value, UserError)
 
 

@@ -16,7 +16,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 from PIL import Image
-from toy_data import toy_tokenizer
+from toy_data import ONE_LAYER, toy_tokenizer
 
 import mural_tf
 from mural_tf import loading
@@ -35,8 +35,8 @@ COLORS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
 def small_config():
     config = base_config()
     config.image_tower.precision = config.text_tower.precision = "float32"
-    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, image_size=32, resize=36))
-    config.embedding_size = 80  # the width of that image tower's last block
+    config.image_tower.update(dict(ONE_LAYER, image_size=32, resize=36))
+    config.embedding_size = 80  # the width of that image tower
     config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32, max_length=12))
     return config
 

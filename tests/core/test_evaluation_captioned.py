@@ -66,11 +66,6 @@ def test_missing_images_are_said_and_bounded(multi30k):
         run("multi30k", multi30k, max_missing=0.05)
 
 
-def test_unknown_split_names_those_there_are(multi30k):
-    with pytest.raises(UserError, match="no split 'test_2019'; it has test_2016_flickr"):
-        run("multi30k", multi30k, split="test_2019")
-
-
 def test_empty_caption_is_listed_with_its_line(multi30k):
     write_gz(multi30k / "data/task1/raw/test_2016_flickr.cs.gz", [one_hot(0), " ", one_hot(2)])
     (result,) = run("multi30k", multi30k, languages=("cs",))
@@ -220,13 +215,6 @@ def test_xtd_reads_its_quirks(xtd):
     assert result.groups == {"mural-7": ("es",)}
 
 
-def test_xtd_with_a_line_too_few_is_refused(xtd):
-    path = xtd / "XTD10/test_1kcaptions_es.txt"
-    path.write_bytes(b"\r\n".join(path.read_bytes().split(b"\r\n")[:-1]))
-    with pytest.raises(UserError, match="ends before line 1000"):
-        run("xtd", xtd)
-
-
 def test_xm3600_all_captions_or_the_first(tmp_path):
     lines = []
     for i in range(3):
@@ -262,9 +250,3 @@ def test_translate_test_encodes_the_translations(multi30k, tmp_path):
     assert set(result.sizes) == {"en", "cs"}  # de and fr have none
     assert any("fr is left out" in note for note in result.notes)
     assert any("Translate-test: the captions in cs" in note for note in result.notes)
-
-
-def test_translations_must_be_nearly_complete(multi30k, tmp_path):
-    write(tmp_path / "translations.tsv", f"cs\t{one_hot(0)}\t{one_hot(0)}\n")
-    with pytest.raises(UserError, match="lacks 2 of the 3 captions in cs"):
-        run("multi30k", multi30k, translations=str(tmp_path / "translations.tsv"))

@@ -29,6 +29,7 @@ def test_a_head_gives_the_models_own_embeddings(model, config):
         model.text_text_head.set_weights(weights)
 
 
+@pytest.mark.slow
 def test_align_has_one_head():
     config = contract.toy_config("align")
     model, tokenizer = contract.build(config), toy_tokenizer()

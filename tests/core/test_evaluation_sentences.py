@@ -8,7 +8,10 @@ from fake_embedder import TwoHeads, one_hot
 from mural_tf.errors import UserError
 from mural_tf.evaluation.sentences import LASER_83, MUSE_14, XTREME_36
 
-stats = pytest.importorskip("scipy.stats")
+
+def spearmanr(one, other):
+    """By SciPy, which takes seconds to import."""
+    return pytest.importorskip("scipy.stats").spearmanr(one, other).statistic
 
 
 def run(name, folder, embedder=None, **options):
@@ -36,7 +39,7 @@ def test_sts_equals_scipy(sts):
     result = run("sts2017", folder)
     for pair, name in (("es-en", "en-es"), ("en-en", "en-en")):
         left, right, scores = data[pair]
-        expected = 100 * stats.spearmanr((left * right).sum(1), scores).statistic
+        expected = 100 * spearmanr((left * right).sum(1), scores)
         assert result.metrics[f"sts2017/{name}/spearman"] == pytest.approx(expected)
         assert result.sizes[name] == {"pairs": 30}
     assert result.metrics["sts2017/monolingual/spearman"] == result.metrics["sts2017/en-en/spearman"]
@@ -46,7 +49,7 @@ def test_sts_equals_scipy(sts):
 def test_both_heads_are_reported(sts):
     result = run("sts2017", sts[0], TwoHeads(), languages=("en-en",))
     left, right, scores = sts[1]["en-en"]
-    expected = 100 * stats.spearmanr((left * right).sum(1), scores).statistic  # reversing both keeps the products
+    expected = 100 * spearmanr((left * right).sum(1), scores)  # reversing both keeps the products
     assert result.metrics["sts2017/en-en/spearman_text_text_head"] == pytest.approx(expected)
 
 
@@ -78,14 +81,6 @@ def test_tatoeba_both_directions_and_groups(tmp_path):
     assert result.metrics["tatoeba/14/accuracy"] == pytest.approx(100 / 3)
     assert result.metrics["tatoeba/all/accuracy"] == pytest.approx((100 / 3 + 50) / 2)
     assert "Group 36 has 1 of its 36 members." in result.notes
-
-
-def test_tatoeba_files_must_be_aligned(tmp_path):
-    write_tatoeba(tmp_path, "deu", ["1 0"], ["1 0", "0 1"])
-    with pytest.raises(UserError, match="has 1 lines and its English side 2"):
-        run("tatoeba", tmp_path)
-    with pytest.raises(UserError, match="No fra in .*languages: deu"):
-        run("tatoeba", tmp_path, languages=("fra",))
 
 
 def test_group_sizes():

@@ -87,11 +87,6 @@ def test_bad_files_of_names_are_named(imagenet, name, text, message):
         run("imagenet", imagenet)
 
 
-def test_unknown_language_is_named(imagenet):
-    with pytest.raises(UserError, match="No class names in sw; there are en"):
-        run("imagenet", imagenet, languages=("sw",))
-
-
 def test_cifar100_in_its_binary_version(tmp_path):
     rows = np.zeros((3, 2 + 3072), np.uint8)
     rows[:, 1] = [0, 1, 2]  # the fine labels

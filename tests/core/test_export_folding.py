@@ -31,10 +31,10 @@ def norms(model):
 
 
 CASES = [
-    dict(),
+    pytest.param(dict(), marks=pytest.mark.slow),
     dict(padding="even", normalization="none", depth=0.25),
-    dict(name="resnet"),
-    dict(name="resnet", projection=24, head_size=16),
+    pytest.param(dict(name="resnet"), marks=pytest.mark.slow),
+    pytest.param(dict(name="resnet", projection=24, head_size=16), marks=pytest.mark.slow),
     dict(name="resnet", branch_size=24, projection=16),
 ]
 
@@ -53,6 +53,7 @@ def test_numbers_stay_and_batch_norm_goes(fields):
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 def test_a_tower_can_be_folded_twice_and_trained_afterwards():
     model, images = tower(name="resnet", depth=0.5), tf.random.stateless_uniform([3, 33, 33, 3], [1, 2])
     first = fold_batch_norm(model)

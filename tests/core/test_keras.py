@@ -62,10 +62,9 @@ def test_kerass_optimiser_takes_plain_gradients(eager):
     assert largest(before, [v.numpy() for v in model.trainable_variables]) <= 1e-5
 
 
-@pytest.mark.parametrize("optimizer, micro_batches", [("new", 1), *(
-    pytest.param(optimizer, chunks, marks=pytest.mark.slow)
-    for optimizer in ("adam", "sgd", "new", "old", None) for chunks in (1, 2) if (optimizer, chunks) != ("new", 1)
-)])  # fmt: skip
+@pytest.mark.slow  # one optimiser, in a graph: `test_towers_of_ones_own_train`
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "new", "old", None])
 def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     kinds = {"new": lambda: keras.optimizers.AdamW(1e-2), "old": lambda: keras.optimizers.legacy.Adam(1e-2)}
     model, config = built(train__micro_batches=micro_batches, train__steps=40, optimizer__warmup_steps=0)
@@ -75,6 +74,7 @@ def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     assert losses[2] < losses[0] and int(model.steps_taken) == 24
 
 
+@pytest.mark.slow  # test_guard.py holds it of the project's own loop
 def test_a_step_without_a_finite_loss_leaves_no_nan(eager):
     model, config = built("align")
     batch = data_of(model, config)
@@ -115,6 +115,7 @@ def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_pa
     assert loaded.evaluate(both, return_dict=True, verbose=0) == pytest.approx(found, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_keras_batches_of_arrays_are_weighted_by_their_size():
     model, config = built()
     arrays = tf.nest.map_structure(lambda value: value.numpy(), data_of(model, config, 10))

@@ -39,9 +39,8 @@ def optimized():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
-@pytest.mark.parametrize(
-    "names", [["workdir", "workdir/export"], pytest.param(["workdir/export/hub"], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # with the optimiser of graphs: this line's exports are in test_export.py
+@pytest.mark.parametrize("names", [["workdir", "workdir/export"], ["workdir/export/hub"]])
 def test_it_embeds_alike(made, names, optimized):
     folder, expected = made
     for embedded in other_lines.embed(*(str(folder / name) for name in names)):

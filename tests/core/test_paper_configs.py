@@ -85,9 +85,8 @@ def test_every_config_has_the_fields_of_the_base(name):
     assert config.model in method_names() and config.to_json()
 
 
-@pytest.mark.parametrize("name", [
-    "mural_base", *(pytest.param(name, marks=pytest.mark.slow) for name in ("align_base", "align_base:languages=en"))
-])  # fmt: skip
+@pytest.mark.slow  # towers of published sizes: test_efficientnet.py, test_resnet.py, test_bert.py
+@pytest.mark.parametrize("name", ["mural_base", "align_base", "align_base:languages=en"])
 def test_base_models(name):
     parts = count(name)
     # Paper: 30M. Ours 27.29M: Keras' B5 has 28.34M trainable parameters without classifier, of which the 1x1 top

@@ -5,9 +5,9 @@ import pytest
 
 CASES = [
     # method, settings, the parts that could be trained and that no loss reaches
-    ("mural", {}, set()),
-    ("mural", {"shared_head": True}, set()),
-    ("globetrotter", {}, {"log_temperature"}),
+    pytest.param("mural", {}, set(), marks=pytest.mark.slow),
+    pytest.param("mural", {"shared_head": True}, set(), marks=pytest.mark.slow),
+    pytest.param("globetrotter", {}, {"log_temperature"}, marks=pytest.mark.slow),
     ("mule", {"method__language_weight": 0.0}, {"language_classifier"}),
 ]
 

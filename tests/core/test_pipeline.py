@@ -181,9 +181,8 @@ def prepend(path, content):
     path.write_bytes(content + path.read_bytes())
 
 
-@pytest.mark.parametrize("broken", [
-    "image", pytest.param("half of the images", marks=pytest.mark.slow), pytest.param("caption", marks=pytest.mark.slow)
-])  # fmt: skip
+@pytest.mark.slow  # what ends a run: `test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound`
+@pytest.mark.parametrize("broken", ["image", "half of the images", "caption"])
 def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     images = toy_data.image_text_records(64)
     for place, image in enumerate(images):  # all of them: no batch would ever come
@@ -262,6 +261,7 @@ def test_the_bound_is_a_share_of_an_epoch():
         assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
 
 
+@pytest.mark.slow  # test_tfrecord.py: the graph reads behind damage as Python does
 def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
     """As one pass over the files has it, which reads and parses as training does."""
     toy_data.write_toy_data(tmp_path)
@@ -400,7 +400,8 @@ def test_every_pair_of_languages_has_the_same_chance(across):
 
 
 def test_pairs_across_languages_are_drawn_anew_and_repeat(across):
-    first, second, again = (drawn(across, epochs(number)) for number in (0, 1, 0))
+    pairs = drawn(across, epochs(0, 1, 0))
+    first, second, again = (pairs[begin : begin + 480] for begin in (0, 480, 960))
     assert first == again
     assert len({*second} - {*first}) > 250  # of 480
 
@@ -422,17 +423,6 @@ def test_batches_of_pairs_across_languages_repeat_and_mix(across):
     assert min(groups) > 20  # an image's pairs do not stay together
     languages = [np.concatenate([batch[f"text_{side}_language_id"] for batch in whole]) for side in "ab"]
     assert not np.any(languages[0] == languages[1]) and {*languages[0], *languages[1]} == {0, 1, 2, 3}
-
-
-def test_images_in_one_language_have_no_pair_across(tmp_path):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, captioned(4, ("en", "en"))))
-    config.data.text_pairs = "co_captions_across_languages"
-    with pytest.raises(UserError, match="in different languages"):
-        batches(config, 1, streams=("text_text",))
-    toy_data.write_toy_data(tmp_path, captioned(4, ("en",)))
-    config.data.text_pairs = "co_captions"
-    with pytest.raises(UserError, match="images with several captions"):
-        batches(config, 1, streams=("text_text",))
 
 
 @pytest.mark.parametrize("method", [
@@ -534,10 +524,3 @@ def test_items_are_copied_as_often_as_their_language_says():
     assert not of[:, 1].any() and np.all(of[:, 2] == 1)  # what could not be read is counted once
     assert begin[0] == of.sum() and set(placed["in_epoch"].numpy()) == {3 * of.sum()}  # of 3,000 bytes of 9,000
     assert np.flatnonzero(placed["begin"].numpy() != b"").tolist() == [*range(0, of.sum(), 20)]
-
-
-def test_missing_data_is_reported(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        batches(toy_data.toy_config(tmp_path / "nowhere"), 1)
-    with pytest.raises(UserError, match="No image_text records of split 'train'"):
-        batches(toy_data.toy_config(tmp_path), 1)

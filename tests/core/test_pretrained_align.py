@@ -73,6 +73,7 @@ def test_numbers_of_hugging_face(imported):
     assert pieces == foreign.PIECES and config.vocabulary.size == len(pieces)
 
 
+@pytest.mark.slow  # test_pretrained_sentences.py loads a folder as it is
 def test_folder_is_loaded_as_it_is(folder):
     embedder = mural_tf.load(folder)
     texts = ["A Red balloon on the photo.", "Cát", ""]  # lower-cased and stripped of accents, as its tokenizer says
@@ -167,10 +168,3 @@ def test_damaged_numbers_are_refused(imported, tmp_path):
 
     with pytest.raises(UserError, match="text_projection.bias holds NaN"):
         load_into(imported, foreign.write_align(tmp_path, change=spoil))
-
-
-def test_too_many_positions_are_refused(folder):
-    config = small_config()
-    config.text_tower.max_length = 97
-    with pytest.raises(UserError, match="max_length=97, and the weights have 96 positions"):
-        configure("align", folder, config)

@@ -298,6 +298,7 @@ def test_a_text_tower_without_a_space_gets_a_fresh_head(folders, tmp_path, capsy
     np.testing.assert_allclose(vectors, whole, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
     place = workdir_of(str(folders["siglip"]), tmp_path / "new")
     assert place == str(tmp_path / "new_source") and load_config(tmp_path / "new_source/config.json").model == "siglip"
@@ -325,6 +326,7 @@ def test_a_bridge_between_two_folders(folders, tmp_path, pictures):
     assert load_config(tmp_path / "new/config.json").method.student == str(tmp_path / "new_student")
 
 
+@pytest.mark.slow  # its weights: `test_big_vision_s_file_gives_the_same_model`
 def test_an_npz_is_imported_by_its_command_and_one_process_at_a_time(folders, tmp_path):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"])
     config = with_vocabulary("siglip", None, folders["siglip2"] / "tokenizer.model")

@@ -1,4 +1,7 @@
-"""Golden vectors: a file as `golden.py` writes it, compared stage by stage; PyTorch's own is in the parity test."""
+"""Golden vectors: a file as `golden.py` writes it, compared stage by stage; PyTorch's own is in the parity test.
+
+What compares is slow: the file is a proof for maintainers, and test_pretrained_align.py has the numbers of its model.
+"""
 
 import io
 import pathlib
@@ -77,6 +80,7 @@ def spoiled(values, name, change):
     return {**values, name: array}
 
 
+@pytest.mark.slow
 def test_equal_vectors_pass(values, imported):
     ids, pixels, images, texts, together = compared(values, imported)
     assert ids == "ids: equal for 4 sentences, 1 of them but for the tokens that docs/checkpoints.md names"
@@ -95,6 +99,7 @@ def test_sigma_as_there():
     assert [pieces[i] for i in _rows(_as_hugging_face(cased, texts))[0]] == ["[CLS]", "[UNK]", *final, "[SEP]"]
 
 
+@pytest.mark.slow
 def test_each_stage_is_named(values, imported):
     def message(name, change):
         with pytest.raises(UserError, match="^Not the golden vectors, so nothing was written. ") as error:
@@ -128,6 +133,7 @@ def test_each_stage_is_named(values, imported):
     assert message("text_vectors", nudge) == "text tower: numbers at most 2.0e-02 apart."
 
 
+@pytest.mark.slow
 def test_rounding_of_pixels_is_allowed(values, imported):
     def round_otherwise(pixels):
         pixels[:, ::4, ::2, 0] += 3
@@ -150,6 +156,7 @@ def without_images(values):
     return {name: array for name, array in values.items() if name not in ("pixels", "image_vectors")}
 
 
+@pytest.mark.slow
 def test_texts_alone(values, imported):
     of_texts = without_images(values)
     assert len(compared(of_texts, imported, "sentences")) == 3
@@ -158,6 +165,7 @@ def test_texts_alone(values, imported):
     assert len(compared({**of_texts, "text_vectors": states}, imported, "bert")) == 3
 
 
+@pytest.mark.slow
 def test_files_of_other_checkpoints(values, imported):
     for other, facts in [
         (without_images(values), "texts alone, and the weights an image tower"),
@@ -170,6 +178,7 @@ def test_files_of_other_checkpoints(values, imported):
             compared(other, imported)
 
 
+@pytest.mark.slow
 def test_files_that_are_damaged_or_foreign(values, tmp_path):
     np.savez(tmp_path / "foreign.npz", numbers=np.arange(3))
     whole = io.BytesIO()

@@ -44,6 +44,7 @@ def mural(align, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow  # test_pretrained_sentences.py imports a folder and loads both
 def test_workdir_has_the_settings_of_the_files(mural):
     config = load_config(mural / "config.json")
     assert (config.model, config.embedding_size) == ("mural", 160)
@@ -55,6 +56,7 @@ def test_workdir_has_the_settings_of_the_files(mural):
     assert abs(config.loss.temperature - 0.037) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_workdir_encodes_as_the_files_do(align, mural, eager):
     one, two = mural_tf.load(align), mural_tf.load(mural)
     assert two.step == 0 and one.embedding_size == two.embedding_size == 160
@@ -181,8 +183,3 @@ def test_what_would_be_taken_in_silence_is_refused(sentences, mural, tmp_path):
         with pytest.raises(UserError, match=said):
             import_into_workdir(source, sentences, tmp_path / "w", **options)
     assert not (tmp_path / "w").exists()
-
-
-def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
-    with pytest.raises(UserError, match="cannot be used alone; import it into a workdir"):
-        mural_tf.load(foreign.write_bert(tmp_path))

@@ -1,9 +1,10 @@
 """Prompts stand before texts: the default one in the graph, for every consumer, others by their names."""
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_data import toy_config, toy_tokenizer
+from toy_data import toy_tokenizer
 from toy_export import toy_model
 
 import mural_tf
@@ -23,7 +24,7 @@ TEXTS = ["w1 w2", "", "v7 ŋ"]
 def models(tmp_path_factory):
     """One model without prompts, with a default and named ones, and that as an export and its Hub modules."""
     folder = tmp_path_factory.mktemp("prompts")
-    config = toy_config(folder)
+    config = contract.toy_config()
     model, tokenizer = toy_model(config), toy_tokenizer()
     bare = Embedder.from_model(model, tokenizer, config)
     config = config.copy_and_resolve_references()
@@ -43,7 +44,7 @@ def exported(models):
     ("", "memory"), ("text_text", "memory"),
     pytest.param("", "export", marks=pytest.mark.slow), pytest.param("text_text", "export", marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_a_prompt_stands_before_every_text(models, head, form, request):
+def test_a_prompt_stands_before_every_text(models, head, form, request, eager):
     bare, prompted, _ = models
     if form == "export":
         prompted = mural_tf.load(request.getfixturevalue("exported"))
@@ -81,7 +82,7 @@ def test_hub_modules_have_the_default_prompt_alone(models, exported):
     np.testing.assert_array_equal(packed["input_word_ids"], module(tf.constant(TEXTS))["input_word_ids"])
 
 
-def test_search_asks_with_the_prompt_of_questions(models):
+def test_search_asks_with_the_prompt_of_questions(models, eager):
     bare, prompted, _ = models
     found = encode_queries(prompted, [Query("w1 w2")])
     assert np.abs(found - bare.encode_text([QUERY + "w1 w2"])).max() < 1e-6

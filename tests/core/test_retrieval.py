@@ -180,20 +180,6 @@ def test_mistakes_are_named(data_dir, arguments, message):
     assert embedder.images_encoded <= 1  # a mistake in the command costs no time
 
 
-def test_records_of_another_kind_are_named(tmp_path):
-    pairs = [records.TextPair("a", "en", "b", "de")]
-    records.write_records(tmp_path, records.TEXT_PAIRS, "test", pairs)
-    (tmp_path / records.TEXT_PAIRS).rename(tmp_path / records.IMAGE_TEXT)
-    with pytest.raises(UserError, match="hold no images .feature 'image'."):
-        measure_retrieval(FakeEmbedder(), tmp_path, "test")
-
-
-def test_split_of_unreadable_images_is_named(tmp_path):
-    write(tmp_path, [("a", "bad", [("en", E0)]), ("b", "bad", [("en", E1)])])
-    with pytest.raises(UserError, match="None of the 2 images"):
-        measure_retrieval(FakeEmbedder(), tmp_path, "test")
-
-
 def lenient():
     """The protocol that accepts one image of five that does not decode."""
     protocol = default_protocol()
@@ -235,10 +221,3 @@ def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, ca
     assert not any(export.iterdir()) and "--output" in capsys.readouterr().out
     report.evaluate_and_report(str(export), str(data_dir), "test", output=str(tmp_path / "numbers"), protocol=lenient())
     assert (tmp_path / "numbers" / "metrics.jsonl").exists() and not any(export.iterdir())
-
-
-def test_output_that_is_a_file_is_named_before_evaluating(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load", lambda path, checkpoint: pytest.fail("loaded the model first"))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be made"):
-        report.evaluate_and_report("model", str(data_dir), "test", output=str(tmp_path / "file"))

@@ -44,7 +44,8 @@ def run(command, *arguments, check=True):
 
 
 def options(workdir, data):
-    return [*SMOKE, *TINY, f"--config.data.directory={data}", f"--workdir={workdir}"]
+    """Without the export, which takes longer than all the rest: test_export.py exports a model."""
+    return [*SMOKE, *TINY, "--config.train.export=False", f"--config.data.directory={data}", f"--workdir={workdir}"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +69,14 @@ def trained(tmp_path_factory, data):
     """A finished run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("run") / "workdir"
     return workdir, run("pretrain", *options(workdir, data)).stdout
+
+
+@pytest.fixture(scope="module")
+def exported(trained):
+    """The finished run with the export that the command makes of it."""
+    workdir, _ = trained
+    run("export", f"--model={workdir}")
+    return workdir
 
 
 def weights(workdir):
@@ -95,8 +104,6 @@ def test_the_whole_path(trained, data):
     workdir, printed = trained
     for name in ("config.json", "vocabulary.txt", "metrics.jsonl", "tensorboard", "report.html", "summary.json"):
         assert (workdir / name).exists(), name
-    for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
-        assert (workdir / "export" / name).exists(), name
     assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
     last = rows(workdir)[-1]
     assert last["step"] == 2 and 0 <= last["retrieval/en/mean_recall"] <= 100
@@ -122,10 +129,13 @@ def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, ca
     assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
 
 
-def test_workdir_and_export_embed_alike(trained):
+@pytest.mark.slow  # test_export.py holds it of a model in memory
+def test_workdir_and_export_embed_alike(exported):
     import mural_tf
 
-    workdir, _ = trained
+    workdir = exported
+    for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
+        assert (workdir / "export" / name).exists(), name
     texts, images = ["a red circle", "", "دایره"], [np.full((40, 30, 3), 200, np.uint8)]
     one, other = mural_tf.load(workdir), mural_tf.load(workdir / "export")
     assert np.max(np.abs(one.encode_text(texts) - other.encode_text(texts))) < 1e-5
@@ -134,8 +144,8 @@ def test_workdir_and_export_embed_alike(trained):
 
 @pytest.mark.slow  # test_tuning.py tunes without the command
 @pytest.mark.parametrize("source", ["", "export"])
-def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
-    workdir, _ = trained
+def test_finetuning_starts_from_the_trained_weights(exported, data, tmp_path, source):
+    workdir = exported
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
             "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
             "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",

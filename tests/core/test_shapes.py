@@ -167,13 +167,3 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
     (killed / "train-00000-of-00009.tfrecord").write_bytes(b"half a record")
     made = build_shapes(tmp_path / "shapes", images=20)
     assert digests(made) == digests(build_shapes(tmp_path / "undisturbed", images=20)) and not killed.exists()
-
-
-def test_wrong_arguments_are_one_message(tmp_path):
-    with pytest.raises(UserError, match="set --config.data.directory"):
-        build_shapes("")
-    with pytest.raises(UserError, match="images=0 must be at least 1"):
-        build_shapes(tmp_path / "shapes", images=0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Cannot write|is not a data set"):
-        build_shapes(tmp_path / "file" / "shapes")

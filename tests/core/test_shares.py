@@ -198,12 +198,6 @@ def test_windows_mix_the_files_of_a_group(tmp_path):
     assert all(np.bincount(window, minlength=4).tolist() == [5] * 4 for window in files)
 
 
-def test_fewer_files_than_pipelines_are_one_line(tmp_path):
-    write_pairs(tmp_path, sizes=(5, 5))
-    with pytest.raises(UserError, match="3 input pipelines share 2 files of .*text_pairs.*read=all.*convert records:F"):
-        usable(tmp_path, share=Share(0, 3))
-
-
 @pytest.fixture
 def shared(tmp_path):
     """A configuration whose images and pairs two pipelines share."""

@@ -185,8 +185,3 @@ def test_the_smallest_files_of_both_forms_are_read(tmp_path):
         path = tmp_path / f"{number_of}.pth"
         path.write_bytes(content)
         np.testing.assert_array_equal(open_torch(path).read("x"), np.zeros([2, 2]))
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        open_torch(tmp_path / "x.pth")

@@ -15,12 +15,14 @@ import toy_data
 from mural_tf.backend import keras
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import start_of
+from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import callbacks
+from mural_tf.training import fit as fit_module
 from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import (
     AtChance,
@@ -310,12 +312,46 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
-@pytest.mark.parametrize("method", ["OneStream", pytest.param("TwoStreams", marks=pytest.mark.slow)])
-def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+@pytest.fixture
+def known_pipelines(monkeypatch):
+    """Runs that begin at the same places have one pipeline: making one takes longer than reading it."""
+    made = {}
+
+    def once(config, tokenizer, places, *others):
+        key = str(tf.nest.map_structure(np.ndarray.tolist, places))
+        if key not in made:
+            made[key] = training_batches(config, tokenizer, places, *others)
+        return made[key]
+
+    monkeypatch.setattr(fit_module, "training_batches", once)
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(run, known_pipelines, tmp_path):
     """Also: data neither repeated nor skipped, and rows that cover every step once.
 
-    test_shares.py saves the places of two streams, test_pipeline.py goes on from them.
+    test_shares.py goes on in and after an epoch, and saves the places of two streams.
     """
+    run.config.train.update(dict(steps=4, log_every=2, checkpoint_every=2))
+    whole = run("whole")
+    assert len(whole.ids) == 4 and whole.finished
+
+    def kill(place):  # in the middle of an interval of 2
+        if place == 3:
+            raise Killed
+
+    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
+        run("killed", at_step=kill)
+    rest = run("killed")
+    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
+    rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
+    assert [row["step"] for row in rows] == [2, 4] and found == rows
+    assert_same_weights(whole, rest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["OneStream", "TwoStreams"])
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+    """The same, stopped by a signal before."""
     run.config.model = f"test_training_log:{method}"
     whole = run("whole")
     assert len(whole.ids) == 9 and whole.finished

@@ -94,7 +94,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["parent", "worker", "Ctrl-C"])
+@pytest.mark.parametrize("how", [
+    "worker", pytest.param("parent", marks=pytest.mark.slow), pytest.param("Ctrl-C", marks=pytest.mark.slow)
+])  # fmt: skip
 def test_no_process_is_left(tmp_path, how):
     (tmp_path / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(

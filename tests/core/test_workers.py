@@ -67,9 +67,8 @@ def two_processes(data, workdir, method):
         finish(process)
 
 
-@pytest.mark.parametrize("run_two,method", [
-    (two_forks, "align"), pytest.param(two_processes, "mural", marks=pytest.mark.slow)
-])  # fmt: skip
+@pytest.mark.slow  # replicas in one process: test_contract.py
+@pytest.mark.parametrize("run_two,method", [(two_forks, "align"), (two_processes, "mural")])
 def test_two_workers_train_as_one_process(tmp_path, eager, run_two, method):
     toy_data.write_toy_features(tmp_path / "data", size=16, count=40)
 

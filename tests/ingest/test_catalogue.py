@@ -14,7 +14,7 @@ import toy_data
 from absl import flags
 from object_store import object_store, stored, upload
 from search_data import ColorEmbedder
-from test_tables import columns, found, pictures, rows, text
+from table_data import columns, found, parquet, pictures, rows, text
 
 from mural_tf import loading
 from mural_tf.config_file import load_config, save_config
@@ -257,13 +257,8 @@ def test_the_index_follows_its_table(tmp_path, searching, capsys):
     assert load_index(tmp_path / "out/index").fields_wanted == ("brand",) and not (tmp_path / "out/data").exists()
     assert "10 as before" in searching(table, capsys)
     search_commands.remove(str(tmp_path / "out/index"), ["S7", "S8"])
-    wide(
-        tmp_path,
-        *range(1, 5),
-        *range(6, 8),
-        *range(9, 12),
-        more=[row(5, title_en="a cap", brand="bolt"), row(8, brand="b")],
-    )
+    changed = [row(5, title_en="a cap", brand="bolt"), row(8, brand="b")]
+    wide(tmp_path, 1, 2, 3, 4, 6, 7, 9, 10, 11, more=changed)
     printed = searching(table, capsys)
     assert "3 new, 1 changed, 1 taken out" in printed and "1 that were deleted by hand stay out" in printed
     items = indexed(tmp_path)
@@ -305,28 +300,17 @@ def test_one_product_is_one_hit_and_products_with_one_picture_are_several(tmp_pa
     assert items["coat#2"].captions == items["coat"].captions == (("en", "a coat"),) and items["gift"].path == ""
     assert (items["bag"].captions, items["cap"].captions) == ((("en", "a bag"),), (("en", "a cap"),))
     hits = search(load_index(tmp_path / "out/index"), ColorEmbedder(), [Query("a gift card")], top=9)[0].hits
-    assert hits[0].name == "gift" and sorted(hit.name.split("#")[0] for hit in hits) == [
-        "bag",
-        "cap",
-        "coat",
-        "gift",
-        "hat",
-    ]
+    products = [hit.name.split("#")[0] for hit in hits]
+    assert products[0] == "gift" and sorted(products) == ["bag", "cap", "coat", "gift", "hat"]
 
 
 def test_pictures_within_the_table_are_kept_beside_the_index(tmp_path, searching, capsys):
-    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[catalogue]'")
-    import pyarrow.parquet
-
-    images = [convert_data.image_bytes(i) for i in range(3)]
-    pyarrow.parquet.write_table(arrow.table({"image": images, "text": ["a", "b", "c"]}), tmp_path / "t.parquet")
+    table = parquet(image=lambda images: images, text=["a", "b", "c", "d"])(tmp_path)
     for _ in range(2):
-        searching(tmp_path / "t.parquet", capsys, language="en")
+        searching(table, capsys, language="en")
     index = load_index(tmp_path / "out/index")
-    assert (
-        sorted(index.read_image(i) for i in range(3)) == sorted(images)
-        and len(list((tmp_path / "out/pictures").iterdir())) == 3
-    )
+    kept = sorted(path.read_bytes() for path in (tmp_path / "out/pictures").iterdir())
+    assert sorted(index.read_image(i) for i in range(4)) == kept
 
 
 def test_examples_are_of_different_pictures(tmp_path):

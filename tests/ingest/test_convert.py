@@ -114,14 +114,17 @@ BEAM_TWICE = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner
 EVERYTHING = {"shuffle": True, "drop_duplicates": "both", "filters": Filters(max_images_per_text=2)}
 
 
-@pytest.mark.parametrize("settings", [{}, EVERYTHING])
-def test_nothing_but_the_input_decides_the_bytes(tmp_path, settings):
+@pytest.mark.parametrize("settings, beam", [
+    ({}, ""), pytest.param(EVERYTHING, "", marks=pytest.mark.slow),
+    pytest.param(EVERYTHING, BEAM_TWICE, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_nothing_but_the_input_decides_the_bytes(tmp_path, settings, beam):
     """Neither the order of sources and of elements, nor the number of workers, nor work that Beam does twice."""
     sources = write_sources(tmp_path, pairs=200)
     expected = contents(run(sources, tmp_path / "a", **settings))
     assert contents(run(sources[::-1], tmp_path / "b", workers=2, **settings)) == expected
-    if settings:
-        assert contents(run(sources, tmp_path / "c", beam=BEAM_TWICE, **settings)) == expected
+    if beam:
+        assert contents(run(sources, tmp_path / "c", beam=beam, **settings)) == expected
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

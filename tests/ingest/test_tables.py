@@ -1,6 +1,5 @@
 """Tables as shops and people have them: what is said of each before anything is done, and what is read of it."""
 
-import csv
 import gzip
 import io
 import json
@@ -10,123 +9,31 @@ import sys
 import tarfile
 import types
 import unicodedata
-import zipfile
 
 import convert_data
 import pytest
+from table_data import (
+    HATS,
+    NAMES,
+    WIDE,
+    chart,
+    columns,
+    elsewhere,
+    folder_of,
+    found,
+    lines,
+    merged,
+    parquet,
+    pictures,
+    rows,
+    text,
+    workbook,
+)
 
 from benchmarks import damage
 from mural_tf.errors import UserError
 from mural_tf.ingest.tables import own_tables, table_columns
 from mural_tf.ingest.tables.products import RowTally, TableRequest, plain_text, read, understand
-
-HATS = [f"red hat {i}" for i in range(4)]
-NAMES = [f"p{i}.jpg" for i in range(4)]
-WIDE = [["sku", "photo", "title_de", "title_en", "brand"], *([f"S{i}", f"p{i}.jpg", f"Hut {i}", f"hat {i}", "acme"]
-        for i in range(4))]  # fmt: skip
-
-
-def pictures(folder, names=NAMES):
-    for number, name in enumerate(names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(convert_data.image_bytes(number, 12, 10))
-
-
-def rows(*lines, names=NAMES, delimiter=",", encoding="utf-8"):
-    """Returns what writes a table of these rows, and pictures of these names."""
-    file = io.StringIO()
-    csv.writer(file, delimiter=delimiter).writerows(lines)
-    return text(file.getvalue(), names=names, encoding=encoding)
-
-
-def columns(head, *values, **more):
-    return rows(head, *map(list, zip(*values)), **more)
-
-
-def text(content, name="t.csv", names=NAMES, encoding="utf-8"):
-    def write(folder):
-        pictures(folder, names)
-        (folder / name).write_bytes(content.encode(encoding))
-        return folder / name
-
-    return write
-
-
-def lines(*objects, name="t.jsonl", end="\n"):
-    return text("".join(json.dumps(one) + end for one in objects), name)
-
-
-def workbook(*sheets, change=lambda book: None, dimension=None):
-    """Returns what writes a workbook; `dimension` takes the place of what the library says of the sheet's size."""
-
-    def write(folder):
-        openpyxl = pytest.importorskip("openpyxl", reason="needs openpyxl: pip install -e '.[catalogue]'")
-        pictures(folder)
-        book = openpyxl.Workbook()
-        for line in sheets:
-            book.active.append(line)
-        change(book)
-        book.save(folder / "t.xlsx")
-        if dimension:
-            with zipfile.ZipFile(folder / "t.xlsx") as archive:
-                parts = {name: archive.read(name) for name in archive.namelist()}
-            with zipfile.ZipFile(folder / "t.xlsx", "w") as archive:
-                for name, part in parts.items():
-                    said = b'<dimension ref="%s"' % dimension
-                    archive.writestr(name, re.sub(rb'<dimension ref="[^"]*"', said, part))
-        return folder / "t.xlsx"
-
-    return write
-
-
-def merged(book):
-    for cell in ("A2:A3", "C2:C3"):
-        book.active.merge_cells(cell)
-
-
-def chart(book):
-    from openpyxl.chart import BarChart
-
-    book.create_chartsheet().add_chart(BarChart())
-    book.active = 1
-
-
-def parquet(**values):
-    def write(folder):
-        arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[catalogue]'")
-        import pyarrow.parquet
-
-        images = [convert_data.image_bytes(i, 12, 10, "PNG") for i in range(4)]
-        made = {name: value(images) if callable(value) else value for name, value in values.items()}
-        pyarrow.parquet.write_table(arrow.table(made), folder / "t.parquet", row_group_size=1)
-        return folder / "t.parquet"
-
-    return write
-
-
-def folder_of(*names, **texts):
-    """Returns what fills a folder with pictures and files of text, {name with _ for a point: content}."""
-
-    def write(folder):
-        (folder / "in").mkdir()
-        pictures(folder / "in", names)
-        for name, content in texts.items():
-            (folder / "in" / name.replace("_", ".")).write_bytes(content.encode("utf-8-sig"))
-        return folder / "in"
-
-    return write
-
-
-def elsewhere(at, value):
-    """Returns what writes a table in one folder and its pictures into another."""
-
-    def write(folder):
-        pictures(folder / "photos")
-        (folder / at).mkdir(exist_ok=True)
-        named = [value.format(folder=folder, name=name) for name in NAMES]
-        return columns(["image", "caption"], named, HATS, names=())(folder / at)
-
-    return write
 
 
 def odd_pictures(folder):
@@ -273,7 +180,11 @@ TABLES = {
         1, ""),
     "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
         "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
+    "prices that differ": (columns(["price", "image", "title"], "1.50 2.50 3.50 4.50".split(), NAMES, HATS),
+        "id: no column", "p0.jpg p1.jpg p2.jpg p3.jpg", 4, ""),
     # pictures
+    "two of one name, in folders": (columns(["image", "title"], ["x.jpg", "p3.jpg"], HATS, names=["a/x.jpg", "b/x.jpg",
+        "p3.jpg"]), "1 of the first 2", "p3.jpg", 1, "1 x picture that is not there"),
     "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS),
         "pictures: image_1, image_2, f", "a a#2 b b#2", 2, ""),
     "bars": (columns(["sku", "Images", "Name"], "ab", ["p0.jpg|p1.jpg", "p2.jpg | p3.jpg"], HATS), "id: sku",
@@ -298,6 +209,10 @@ TABLES = {
     "elsewhere": (elsewhere("tables", "{folder}/photos/{name}"),
         "0 of the first 4 are there, with --images={folder}/photos 4 are", "", 0,
         "4 x file name that leads out of its folder"),
+    "above": (elsewhere("tables", "../photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x file name that leads out of its folder"),
+    "above, in signs": (elsewhere("tables", "%2e%2e/photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x picture that is not there"),
     "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0,
         "4 x picture that is not there"),
     "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2,
@@ -306,6 +221,8 @@ TABLES = {
     # products
     "WooCommerce": (rows(WOO_HEAD, *WOO), "variations: rows whose Parent is another product", "10 10#2 15", 2,
         "2 x row that is not for sale (Publié: 0); --where=all takes these, too"),
+    "a number of two products": (rows(WOO_HEAD, WOO[0], ["20", "simple", "W0", "Manteau", "1", "", CDN("p3.jpg"), ""],
+        ["11", "variation", "", "Chapeau - M", "1", "", CDN("p2.jpg"), "W0"]), "id: ID", "10 10#2 20 10#3", 2, ""),
     "Shopify": (rows(*SHOPIFY), "left out of the first 5 rows: 1 x row that is not for sale (Status: draft)",
         "hat hat#2", 1, "2 x row that is not for sale"),
     "Google": (rows(*GOOGLE), "pictures: image_link, additional_image_link", "g g#2 g#3 3", 2, ""),
@@ -333,15 +250,6 @@ def _cut_off(path):
     packed = gzip.compress(path.read_bytes().ljust(9000, b"\n"), 0)
     (path.parent / "t.csv.gz").write_bytes(packed[:120])
     return path.parent / "t.csv.gz"
-
-
-def found(understood, folder):
-    """Returns the entries and what is said of other rows."""
-    tally = RowTally()
-    entries = read(understood, tally, folder / "kept")
-    assert tally.read == tally.written + tally.skipped.total + tally.left_out.total
-    assert all(entry.file is None or entry.file.is_file() for entry in entries)
-    return entries, "; ".join([*tally.skipped.lines(), *tally.left_out.lines()])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -424,6 +332,9 @@ def test_what_entries_hold(tmp_path):
         "Status": "active",
         "Handle": "hat",
     }
+    several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
+    of_one = found(understand(TableRequest(str(several(tmp_path)))), tmp_path)[0]
+    assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
     wide, _ = found(understand(TableRequest(str(WIDE_TABLE(tmp_path)))), tmp_path)
     assert list(wide[2].captions) == [("de", "Hut 2"), ("en", "hat 2")] and wide[2].file == tmp_path / "p2.jpg"
     assert wide[2].texts() == {"sku": "S2", "brand": "acme"}
@@ -436,18 +347,6 @@ def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(own_tables, "LARGEST", 1000)
     with pytest.raises(UserError, match="too large to be held in memory"):
         list(own_tables.open_table(str(made)).rows(None))
-
-
-def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
-    pictures(tmp_path / "secret", ["x.jpg"])
-    make = columns(
-        ["image", "caption"], ["p0.jpg", "../secret/x.jpg", f"{tmp_path}/secret/x.jpg", "%2e%2e/secret/x.jpg"], HATS
-    )
-    (tmp_path / "in").mkdir()
-    entries, skipped = found(
-        understand(TableRequest(str(make(tmp_path / "in")), max_skipped_fraction=1.0, language="en")), tmp_path
-    )
-    assert [entry.name for entry in entries] == ["p0.jpg"] and "2 x file name that leads out of its folder" in skipped
 
 
 def test_names_of_files_are_captions_where_they_are_words(tmp_path):

@@ -29,7 +29,7 @@ def cached_config(folder, method="mural", cached=True, **fields):
     config.augmentation.shift = 0.0
     for tower in (config.image_tower, config.text_tower):
         tower.update(dict(frozen=True, cached=cached, adapter_size=24, **fields))
-    config.image_tower.projection = 80
+    config.image_tower.update(dict(toy_data.ONE_LAYER, projection=80))
     return complete(config)
 
 
@@ -137,9 +137,8 @@ def test_a_list_of_class_names_that_is_none(content, tmp_path):
 # States.
 
 
-@pytest.mark.parametrize("method", [
-    "align", pytest.param("mural", marks=pytest.mark.slow), pytest.param("siglip", marks=pytest.mark.slow)
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["align", "mural", "siglip"])
 def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     toy_data.write_toy_data(tmp_path)
     tokenizer, results = toy_data.toy_tokenizer(), {}
@@ -195,6 +194,7 @@ def test_pictures_that_do_not_decode_are_skipped_and_counted(tmp_path):
     assert len(seen) == 38 and counts > 0 and not seen & set(model.unusable_images.tolist())
 
 
+@pytest.mark.slow
 def test_too_many_pictures_that_do_not_decode(tmp_path):
     images = toy_data.image_text_records(40)
     for image in images[:10]:

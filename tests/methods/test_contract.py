@@ -32,9 +32,9 @@ def quickly(*methods):
     ])  # fmt: skip
 
 
-# Which have between them all that a method can have, and all that a model of several parts can.
+# Which have between them all that a method can have, and the one of most parts.
 methods_with_parts_of_their_own = quickly("mural", "globetrotter", "siglip", "mule")
-methods_of_many_parts = quickly("globetrotter", "mule")
+methods_of_many_parts = quickly("globetrotter")
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,15 @@ def test_parts_of_a_batch_add_up(made, method):
     assert contract.largest_difference(one, two) < 5e-5 * contract.scale(one)
 
 
+def has_two_devices() -> bool:
+    return len(tf.config.list_logical_devices("CPU")) > 1
+
+
 def gradients_on_two_devices() -> dict:
     """What `_gradients` gives of a batch that is divided over two replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    if not tf.config.get_logical_device_configuration(cpu):  # in a process of its own
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     sums = tf.distribute.ReductionToOneDevice()  # the default one traces a function for each sum
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=sums)
     return _gradients(strategy)
@@ -135,7 +140,9 @@ def _gradients(strategy) -> dict:
 
 def test_replicas_have_the_gradients_of_one_device():
     """With examples that share ids across replicas, and BatchNorm over all of them."""
-    two, expected = forked.call(gradients_on_two_devices), _gradients(tf.distribute.get_strategy())
+    # The workers of a session have two devices; a process without them starts another one.
+    two = gradients_on_two_devices() if has_two_devices() else forked.call(gradients_on_two_devices)
+    expected = _gradients(tf.distribute.get_strategy())
     assert set(expected) == set(two) and len(expected) > 5
     for name, value in expected.items():
         assert np.max(np.abs(value - two[name])) < 1e-4 * max(1.0, np.max(np.abs(value))), name
@@ -184,13 +191,13 @@ def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path)
 
 @most_methods_slowly
 def test_resuming_is_not_having_stopped(method, tmp_path):
-    model, again, batch = stopped_and_resumed(method, 2, tmp_path)
+    model, again, batch = stopped_and_resumed(method, 1, tmp_path)
     for one in (model, again):
         logs = one.train_step(batch)
         assert np.isfinite(logs["loss"]) and int(one.step.guard.total) == 0
     for one, other in zip(model.trainable_variables, again.trainable_variables):
         np.testing.assert_array_equal(one, other, one.name)
-    assert int(again.steps_taken) == 3
+    assert int(again.steps_taken) == 2
 
 
 @methods_of_many_parts
@@ -266,8 +273,3 @@ def test_own_fields_mount_below_one_key():
     config.method = ConfigDict({"image_text_margin": "wide"})  # as a damaged file has it
     with pytest.raises(UserError, match="method.image_text_margin is 'wide', expected a number"):
         complete(config)
-
-
-def test_a_method_without_any_loss_is_reported():
-    with pytest.raises(UserError, match="Align without any loss"):
-        contract.build(contract.toy_config("align", loss__image_text_weight=0.0))

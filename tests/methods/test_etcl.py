@@ -105,7 +105,7 @@ def config(tmp_path):
     return toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data", count=16), "etcl")
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_text_term_compares_by_its_own_head_or_the_shared_one(shared):
     config = contract.toy_config("etcl", shared_head=shared)
     model = contract.build(config)
@@ -118,6 +118,7 @@ def test_the_text_term_compares_by_its_own_head_or_the_shared_one(shared):
     assert all(reached[v.ref()] is None for v in model.image_encoder.trainable_variables)
 
 
+@pytest.mark.slow
 def test_without_the_text_term():
     config = contract.toy_config("etcl", loss__text_text_weight=0.0)
     model = contract.build(config)

@@ -82,6 +82,7 @@ def test_each_loss_trains_its_own_parts(shared):
     }
 
 
+@pytest.mark.slow
 def test_one_head():
     config = contract.toy_config("globetrotter", shared_head=True, text_tower__pooling="first")
     model = contract.build(config)

@@ -190,10 +190,3 @@ def test_cloze_derived_by_hand_and_by_loop():
     np.testing.assert_allclose(cloze_loss(sums), np.sum(losses) / np.sum(weights), rtol=1e-5)
     parts = [cloze_loss(Rows.of(sums, rows)) for rows in ((0, 1), (1, 3))]
     np.testing.assert_allclose(sum(parts), cloze_loss(sums), rtol=1e-5)
-
-
-def test_unknown_names_are_reported():
-    with pytest.raises(ValueError, match="expected one of code, paper"):
-        transitive_weights(tf.eye(2), tf.eye(2), "book")
-    with pytest.raises(ValueError, match="expected one of both, first"):
-        nt_xent(Pairs(tf.eye(2), tf.eye(2)), 1.0, anchors="second")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.errors import UserError
 from mural_tf.text.language_words import MAX_BYTES, WordTokenizer, build_words
 from mural_tf.text.tokens import tag_language
 
@@ -70,17 +69,3 @@ def test_file_and_packing_agree(tokenizer, tmp_path):
         np.testing.assert_array_equal(value, other(texts)[name])
         packed = tokenizer.pack(tokenizer.tokenize(texts).merge_dims(1, 2), 4)
         np.testing.assert_array_equal(value, packed[name])
-
-
-def test_mistakes_are_reported():
-    with pytest.raises(UserError, match="No training texts in fr"):
-        build_words(TEXTS, ("en", "fr"), 100, True, False)
-    with pytest.raises(UserError, match="size=4 has no room"):
-        build_words(TEXTS, LANGUAGES, 4, True, False)
-    words = build_words(TEXTS, LANGUAGES, 100, True, False)
-    with pytest.raises(UserError, match="languages de, en"):
-        WordTokenizer(words, ("de", "en"))
-    with pytest.raises(UserError, match="out of order"):
-        WordTokenizer([*words, "en\tlate"], LANGUAGES)
-    with pytest.raises(UserError, match="max_length, longest"):
-        WordTokenizer(words, LANGUAGES)(tf.constant(["a"]), pad="none")

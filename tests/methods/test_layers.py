@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep, parse_group
-from mural_tf.errors import UserError
+from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep
 
 SEED = tf.constant([1, 2], tf.int32)
 
@@ -90,13 +89,3 @@ def test_a_pass_takes_the_moments_and_leaves_the_averages():
     assert np.array_equal(layer.moving_mean, [0.0] * 3)
     layer.update_moving(mean, variance)
     assert np.max(np.abs(layer.moving_mean - 0.01 * mean)) < 1e-6
-
-
-def test_wrong_groups_are_reported():
-    with pytest.raises(UserError, match="local, global or a number"):
-        parse_group("half")
-    with pytest.raises(UserError, match="3 does not divide the 8 examples"):
-        BatchNormalization(3)._normalize(tf.zeros([8, 2, 2, 1]))
-    with pytest.raises(UserError, match="12 is not a multiple of the 8 examples"):
-        layer = BatchNormalization(12)
-        layer._normalize(tf.zeros([8, 2, 2, 1]))

@@ -6,7 +6,6 @@ import tensorflow as tf
 from test_by_length import tokens, tower
 
 from mural_tf.encoders.packing import Packing, packed_first_and_mean
-from mural_tf.errors import UserError
 
 LENGTHS = [3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3]  # 77 tokens: one filler
 
@@ -82,11 +81,6 @@ def test_the_first_token_and_the_mean_of_the_others_leave_fillers_out(lengths):
     np.testing.assert_allclose(packed_first_and_mean(tf.constant(x), packed)[0], expected, atol=1e-6)
 
 
-def test_packed_states_of_texts_beyond_max_length_are_an_error():
-    with pytest.raises(UserError, match="21 tokens .*max_length=20"):
-        tower().packed_states({name: tf.constant(ids) for name, ids in tokens([3], 21).items()}, 2, True)
-
-
 def test_dropout_acts_on_packed_texts_in_training_only():
     encoder, batch = tower(dropout=0.5), {name: tf.constant(ids) for name, ids in tokens(LENGTHS, 20).items()}
     one, two = (encoder.packed_states(batch, 3, training=True) for _ in range(2))
@@ -94,6 +88,7 @@ def test_dropout_acts_on_packed_texts_in_training_only():
     assert np.max(np.abs(encoder.packed_states(batch, 3, training=False) - encoder(batch, training=False))) < 1e-5
 
 
+@pytest.mark.slow
 def test_bfloat16_is_kept_and_states_are_float32():
     batch = {name: tf.constant(ids) for name, ids in tokens(LENGTHS, 20).items()}
     exact, mixed = tower(), tower(precision="mixed_bfloat16")

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.encoders import kernels
-from mural_tf.errors import UserError
 
 
 @pytest.mark.parametrize("tower,on_tpu,on_fast_processor,expected", [
@@ -37,8 +36,3 @@ def test_auto_follows_the_machine(monkeypatch):
         assert kernels.dtype_policy("auto", "text").compute_dtype == expected
         assert kernels.dtype_policy("auto", "image").compute_dtype == tf.float32
         assert kernels.dtype_policy("auto", "text").variable_dtype == tf.float32
-
-
-def test_other_names_are_mistakes():
-    with pytest.raises(UserError, match="'half': expected one of auto, float32, mixed_bfloat16, bfloat16"):
-        kernels.dtype_policy("half", "text")

@@ -48,6 +48,7 @@ def test_a_head_on_top():
     assert trainable(frozen) == 65 * 64 + 2 * 64 + 65 * 16
 
 
+@pytest.mark.slow  # the draws: test_efficientnet.py
 def test_width_depth_and_stochastic_depth():
     small = tower(width=0.25, depth=0.5)
     assert small.embedding_size == 128 and small(tf.zeros([1, 48, 48, 3])).shape == (1, 128)

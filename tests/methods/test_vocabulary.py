@@ -137,19 +137,7 @@ def test_loading_reports_what_is_wrong(tmp_path):
             load_vocabulary(path)
 
 
-def test_saving_into_a_missing_folder_is_one_message(tmp_path):
-    with pytest.raises(UserError, match="Cannot write the vocabulary"):
-        save_vocabulary(["a"], tmp_path / "missing" / "vocabulary.txt")
-
-
-def test_building_reports_what_is_wrong(monkeypatch):
-    with pytest.raises(UserError, match="Unknown vocabulary builder 'magic': expected one of tokenizers, byte_pair"):
-        build_vocabulary(["a"], 100, "magic")
-    with pytest.raises(UserError, match="ask for 8"):
-        build_vocabulary(["a"], 7)
-    with pytest.raises(UserError, match="no words"):
-        build_vocabulary(["", " \u3000"], 100)
-
+def test_a_learner_that_is_not_installed_names_its_command(monkeypatch):
     real_import = builtins.__import__
 
     def without_tokenizers(name, *arguments, **options):

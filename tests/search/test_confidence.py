@@ -7,14 +7,14 @@ import zlib
 
 import numpy as np
 import pytest
-from search_data import png
+from search_data import png, ranked, unit
 
 from mural_tf.errors import UserError
 from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
-from mural_tf.search.queries import Query, Result, describe_sure, search, to_json
-from mural_tf.search.ranking import DEFAULT_WEIGHTS, Captions, Ranked
+from mural_tf.search.queries import Query, search, to_json
+from mural_tf.search.ranking import DEFAULT_WEIGHTS, Captions
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}
@@ -50,10 +50,6 @@ class World:
     def index(self, numbers):
         items = [Item(f"{n}", captions=tuple((a, self.caption(a, n)) for a in SYLLABLES)) for n in numbers]
         return Index(items, self.pictures[numbers], take_fingerprint(self), IMAGES)
-
-
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def bare(model, numbers):
@@ -107,14 +103,6 @@ def test_answers_do_not_depend_on_their_company():
     np.testing.assert_allclose(together, apart, atol=1e-5)
 
 
-@pytest.mark.parametrize("sure, nothing, said", [
-    (0.63, False, "Probably right (63%)"), (0.97, False, "Almost certainly right (97%)"), (0.49, False, ""),
-    (None, False, ""), (0.02, True, ""),
-])  # fmt: skip
-def test_it_is_said_in_plain_words(sure, nothing, said):
-    assert describe_sure(Result(Query("x"), (), sure, nothing)) == said
-
-
 def test_images_and_filtered_answers_are_not_judged(tmp_path):
     model, index = world()
     (tmp_path / "a.png").write_bytes(png((250, 0, 0)))
@@ -132,12 +120,6 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
 
 
 # --- what is learnt
-
-
-def ranked(rows, whole=(), **lists):
-    """`Ranked` of {row: value} by way, best first."""
-    placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
-    return Ranked(np.array(rows), placed, frozenset(whole))
 
 
 def test_what_is_measured():
@@ -184,6 +166,10 @@ def test_pictures_weigh_more_where_a_model_knows_them():
         index = Index(items, model.pictures[:count], take_fingerprint(model))
         weights[language, count] = asked_captions.weigh_pictures(index, model)
     assert weights["aa", 60]["pictures"] > 2 * weights["bb", 60]["pictures"] > 0
+    known = [Item(f"{n}", captions=(("aa", model.caption("aa", n)),)) for n in range(120)]
+    vectors = np.where(np.arange(120)[:, None] < 60, model.pictures[:120], np.float32(0))
+    half_bare = asked_captions.weigh_pictures(Index(known, vectors, take_fingerprint(model)), model)
+    assert half_bare["pictures"] > 0.7 * weights["aa", 60]["pictures"]  # items without a picture do not ask for one
     assert weights["aa", 49] == DEFAULT_WEIGHTS and weights["aa", 60]["texts"] == DEFAULT_WEIGHTS["texts"]
 
 

@@ -1,4 +1,4 @@
-"""Exact search, sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
+"""Sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
 
 import dataclasses
 import json
@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
-from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.fingerprint import TEXTS as PROBES
-from mural_tf.fingerprint import Fingerprint, take_fingerprint
-from mural_tf.metrics import top_k
+from mural_tf.fingerprint import take_fingerprint
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, index_in_memory, load_index
@@ -61,64 +58,6 @@ def built(folder, output, embedder=None, **options):
 
 def names(index, query, top=99):
     return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], top)[0].hits]
-
-
-# --- exact search
-
-
-@pytest.mark.parametrize("count, k, order", [
-    (1, 1, "ties"), (50, 7, "ties"), (9000, 10, "rising"), (9000, 10, "ties"), (9000, 5000, "random"), (30, 99, "ties")
-])  # fmt: skip
-def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
-    random = np.random.default_rng(0)
-    # Small integers: every product is exact, so that ties are ties.
-    rows = random.integers(-2 if order == "ties" else -30, 3 if order == "ties" else 31, (count, 3)).astype(np.float32)
-    queries = random.integers(-2, 3, (5, 3)).astype(np.float32)
-    if order == "rising":
-        rows = rows[np.argsort(rows @ queries[0], kind="stable")]
-    monkeypatch.setattr(top_k, "QUERIES", 2)
-    scores, found = top_k.top_k(queries, rows, k)
-    assert scores.shape == found.shape == (5, min(k, count)) and found.dtype == np.int64
-    expected = np.argsort(-(queries @ rows.T), axis=1, kind="stable")[:, :k]
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(scores, np.take_along_axis(queries @ rows.T, expected, 1))
-
-
-def test_top_k_leaves_out_masked_rows(monkeypatch):
-    monkeypatch.setattr(top_k, "QUERIES", 5)
-    monkeypatch.setattr(top_k, "BLOCK", 8)
-    random = np.random.default_rng(0)
-    queries, rows = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
-    scores = (queries @ rows.T).astype(float)
-    scores[np.arange(23), np.arange(23)] = -np.inf
-    own = lambda begin, end: np.arange(begin, end)[:, None] == np.arange(37)  # noqa: E731
-    for k in (1, 6, 36):
-        expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(top_k.top_k(queries, rows, k, own)[1], expected)
-
-
-def test_half_precision_rows_are_multiplied_in_single(tmp_path):
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous
-    converted = top_k.as_float32(every)
-    assert converted.dtype == np.float32
-    np.testing.assert_array_equal(converted.view(np.int32), every.astype(np.float32).view(np.int32))  # -0 too
-    rows = np.random.default_rng(0).standard_normal((5000, 40)).astype(np.float16)
-    np.save(tmp_path / "rows.npy", rows)
-    queries = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
-    scores, found = top_k.top_k(queries, np.load(tmp_path / "rows.npy", mmap_mode="r"), 4)
-    full = queries @ rows.astype(np.float32).T
-    np.testing.assert_array_equal(found, np.argsort(-full, axis=1)[:, :4])
-    assert np.abs(scores - -np.sort(-full, axis=1)[:, :4]).max() < 1e-4
-
-
-@pytest.mark.parametrize("queries, k, message", [
-    (np.ones((2, 4)), 1, "Expected queries"), (np.ones(3), 1, "Expected queries"), (np.ones((2, 3)), 0, "at least 1"),
-    (np.full((1, 3), np.nan), 1, "NaN"),
-])  # fmt: skip
-def test_unusable_vectors_are_named(queries, k, message):
-    with pytest.raises(ValueError, match=message):
-        top_k.top_k(queries, np.ones((5, 3), np.float32), k)
 
 
 # --- sources
@@ -265,21 +204,6 @@ def test_a_folder_that_may_not_be_written_is_read(shared, tmp_path, monkeypatch)
     assert not index.is_current()
 
 
-def test_an_interrupted_index_goes_on(shared, tmp_path, monkeypatch):
-    folder, _, whole, place = shared
-    monkeypatch.setattr(changes, "BLOCK", {"images": 1, "texts": 1})
-    monkeypatch.setattr(changes, "TOGETHER", 1)
-    with pytest.raises(KeyboardInterrupt):
-        built(folder, tmp_path / "parts", ColorEmbedder(fail_after=2))
-    assert list(load_index(tmp_path / "parts").items) == ["a/orange.PNG", "blue.png"]
-    with pytest.raises(UserError, match="The index .* was made by the model"):
-        built(folder, tmp_path / "parts", ColorEmbedder(seed=1))
-    going_on = ColorEmbedder()
-    index = built(folder, tmp_path / "parts", going_on)
-    assert going_on.encoded == 2 and list(index.items) == list(whole.items) and index.skipped == whole.skipped == 2
-    np.testing.assert_array_equal(index.embeddings, whole.embeddings)
-
-
 def test_a_complete_index_stays_as_it_is(shared, tmp_path):
     folder, _, index, place = shared
     again, before = ColorEmbedder(), (place / "index.sqlite").read_bytes()
@@ -323,40 +247,6 @@ def test_items_survive_the_database():
     opened = Index([item, Item("b")], np.eye(2, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert opened.describe(0) == item and list(opened.describe(0).fields) == ["z", "a"]
     assert list(opened.items) == [item.name, "b"] and list(opened.table) == [item, Item("b")]
-
-
-# --- the model's fingerprint
-
-
-def test_fingerprints_tell_models_apart_not_their_rounding():
-    one = take_fingerprint(ColorEmbedder())
-    close = Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
-    one.check(close, "It")
-    assert one.distance(one) < 1e-6
-    # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
-    a, b = (Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
-    assert abs(a.distance(b) - 0.2) < 1e-6
-    for other in (take_fingerprint(ColorEmbedder(seed=1)), a):
-        with pytest.raises(UserError, match="It was made by the model colors at step 7"):
-            one.check(other, "It")
-
-
-@pytest.mark.parametrize("tower", ["features", "none"])
-def test_models_without_pictures_have_a_fingerprint(tower):
-    class Model:
-        config = base_config()
-
-        def encode_text(self, texts):
-            return np.eye(len(texts), 8, dtype=np.float32)
-
-        def encode_image(self, images):
-            assert tower == "features"
-            return np.stack([np.frombuffer(image, "<f4") for image in images])
-
-    Model.config.image_tower.update(dict(name=tower, feature_size=8))
-    probes = take_fingerprint(Model()).probes
-    assert probes.shape == (len(PROBES) + (2 if tower == "features" else 0), 8)
-    assert take_fingerprint(Model()).distance(take_fingerprint(Model())) < 1e-6
 
 
 # --- queries and commands

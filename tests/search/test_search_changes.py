@@ -14,12 +14,13 @@ from search_data import COLORS, ColorEmbedder, png, write_folder
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, commands, database, index
+from mural_tf.search import changes, collect, commands, confidence, database, index
 from mural_tf.search.collect import FIELDS
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
+from mural_tf.search.ranking import DEFAULT_WEIGHTS, rank_all
 
 TABLE = [
     "path\tcaption\tlanguage\tbrand\tprice",
@@ -88,12 +89,9 @@ def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
     assert len(groups) > 1 and [item.fields.get("brand") for item in found] == ["acme", "acme", "zeta", None]
 
 
-def test_a_table_without_names_is_read_as_ever(table):
+def test_tables_without_names_of_columns_and_of_texts(table, tmp_path):
     table.write_text("red.png\tcaption\ten\tacme\nblue.png\n", encoding="utf-8")
     assert [item.fields for item, _ in collect.find(IMAGES, [str(table)])] == [{}, {}]
-
-
-def test_tables_of_texts_have_fields(tmp_path):
     (tmp_path / "texts.tsv").write_text("language\ttext\tbrand\nde\trot\tacme\nen\tred\n", encoding="utf-8")
     found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv")])]
     assert found == [Item("rot", language="de", fields={"brand": "acme"}), Item("red", language="en")]
@@ -187,6 +185,16 @@ def test_facets_count_values_and_know_the_ends_of_numbers():
     below = index.facets(parse_filters(["price<3"]))
     assert below["half"] == {"values": {"0": 2, "1": 1}} and below["price"] == ends  # by the filters of the others
     assert index.facets(parse_filters(["price<0"]))["price"] == ends
+
+
+def test_exact_search_among_rows_is_a_full_sort_of_them(monkeypatch):
+    monkeypatch.setattr(index, "_BLOCK", 3)
+    rows, asked = np.random.default_rng(0).standard_normal((2, 20, 4)).astype(np.float32)
+    among = np.array([0, 2, 3, 5, 8, 11, 12, 17, 19])
+    scores, closest = index.exact(asked, rows, 5, among)
+    expected = np.argsort(-(asked @ rows[among].T), axis=1)[:, :5]
+    np.testing.assert_array_equal(closest, among[expected])
+    assert np.abs(scores - np.take_along_axis(asked @ rows[among].T, expected, 1)).max() < 1e-5
 
 
 def test_filters_that_are_none_are_named():
@@ -324,7 +332,10 @@ def test_an_image_that_is_gone_or_damaged_keeps_its_item(table, made):
     (table.parent / "blue.png").unlink()
     (table.parent / "red.png").write_bytes(b"broken")
     after = update(table, made, prune=True)
-    assert len(after) == 4 and names(after)[0] == "red.png"
+    assert len(after) == 4 and names(after)[0] == "red.png" and after.skipped == 2
+    for name in ("red.png", "blue.png"):
+        (table.parent / name).write_bytes(png(COLORS[name]))
+    assert update(table, made).skipped == 0  # though no item is another one
 
 
 def end_after(steps, work):
@@ -431,6 +442,8 @@ def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
     assert sorted(rows[0].tolist()) == [0, 1, 2] and scores.shape == (3, 3)
     assert index.search(np.eye(3, dtype=np.float32), 9, among=np.array([3, 4]))[1].shape == (3, 0)
     assert index.table.by_words("red card", 1)[0].tolist() == [3]
+    (ranked,) = rank_all(index, ["red card"], np.eye(1, 3, dtype=np.float32), np.eye(1, 3, dtype=np.float32))
+    assert {3, 4} <= set(ranked.rows.tolist()) and not {3, 4} & ranked.lists["pictures"].keys()
     pictured = [(Item("gift 0", path="x", captions=(("en", "a red card"),), digest="1"), png((250, 0, 0))), bare[1]]
     index = sync(tmp_path / "index", ColorEmbedder(), pictured)
     assert [index.items[row] for row in index.bare] == ["gift 1"] and index.counts.changed == 1
@@ -439,16 +452,20 @@ def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
 # --- removed items
 
 
-def test_removed_items_are_not_found(made):
-    assert changes.remove(made, ["red.png"]) == (1, 4)
+def test_removed_items_are_not_found(made, capsys):
+    commands.remove(str(made), ["red.png"], dry_run=True)
+    assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
+    commands.remove(str(made), ["red.png"])
+    assert capsys.readouterr().out.splitlines()[0] == f"1 of 4 images are removed from {made}."
     opened = load_index(made)
     assert names(opened) == ["a/orange.PNG", "violet.png", "blue.png"] and opened.count == 3
     assert names(opened, "red", Filter("brand", "acme")) == ["blue.png"]
-    assert changes.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
+    commands.remove(str(made), [], parse_filters(["brand=zeta"]))
     assert names(load_index(made)) == ["violet.png", "blue.png"]
-    for wanted, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2")):
+    for asked, words in ((["blue.png", "red.png"], "no 'red.png'"), (["blue.png", "violet.png"], "Nothing of the 2"),
+                         ([], "Nothing to remove"), ((["a"], [Filter("a", "b")]), "not both")):  # fmt: skip
         with pytest.raises(UserError, match=words):
-            changes.remove(made, wanted)
+            commands.remove(str(made), *(asked if isinstance(asked, tuple) else [asked]))
     assert load_index(made).count == 2
 
 
@@ -459,6 +476,20 @@ def test_what_was_removed_stays_out_until_it_changes(table, made):
     table.write_text("\n".join(TABLE).replace("a red shoe", "a red boot"), encoding="utf-8")
     (table.parent / "blue.png").write_bytes(png((0, 0, 251)))
     assert sorted(update(table, made).items) == sorted(COLORS)
+    table.write_text("\n".join(TABLE), encoding="utf-8")
+    again = vectors_of(update(table, made))  # what came back follows its row, also to the text of the removed one
+    assert sorted(again) == sorted(COLORS) and again["red.png"][0].caption() == ("en", "a red shoe")
+
+
+def test_what_was_learnt_is_forgotten_when_a_tenth_of_the_index_is_other(tmp_path):
+    """Changes and removals add up."""
+    place, learnt = tmp_path / "index", confidence.NoiseLevel(40, {"texts": 0.25})
+    sync(place, ColorEmbedder(), items_of(40))
+    changes.keep(place, DEFAULT_WEIGHTS, confidence.to_bytes(learnt))
+    for count, begin in ((2, 40), (1, 42)):
+        assert sync(place, ColorEmbedder(), items_of(count, begin)).confidence == learnt
+    changes.remove(place, ["p0", "p1"])
+    assert load_index(place).confidence is None
 
 
 def test_a_product_goes_with_all_of_its_pictures(tmp_path):
@@ -492,15 +523,3 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep(made, {"pictures": 1.0, "texts": 0.5, "words": 0.25}, None)
     assert load_index(made).weights["texts"] == 0.5
-
-
-def test_the_command_delete(made, table, monkeypatch, capsys):
-    commands.remove(str(made), ["blue.png"], dry_run=True)
-    assert capsys.readouterr().out == f"1 of 4 images would be removed from {made}.\n" and load_index(made).count == 4
-    commands.remove(str(made), ["blue.png"])
-    commands.remove(str(made), [], parse_filters(["brand=zeta"]))
-    assert capsys.readouterr().out.splitlines()[1] == f"1 of 3 images are removed from {made}."
-    assert names(load_index(made)) == ["red.png", "violet.png"]
-    for arguments, message in ((([],), "Nothing to remove"), ((["a"], [Filter("a", "b")]), "not both")):
-        with pytest.raises(UserError, match=message):
-            commands.remove(str(made), *arguments)

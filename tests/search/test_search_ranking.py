@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-from search_data import ColorEmbedder, png
+from search_data import ColorEmbedder, png, ranked, unit
 
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import Fingerprint
-from mural_tf.search import asked_captions, commands, ranking, words
+from mural_tf.search import asked_captions, commands, item_table, queries, ranking, words
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take_fingerprint
 from mural_tf.search.items import FILTER, Item, amount, parse_filters
@@ -136,6 +136,12 @@ def test_words_are_found_as_people_type_them(asked, said):
     assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
+def test_a_question_asks_each_trigram_once_and_frequent_ones_too(monkeypatch):
+    assert words.grams("aaaa") == [" aa", "aaa", "aa "]
+    monkeypatch.setattr(item_table, "MOST_POSTINGS", 0)
+    assert sorted(table_of(ITEMS).by_words("frog", 9)[0].tolist()) == [1, 2]
+
+
 def test_vowel_signs_of_indic_scripts_tell_words_apart():
     assert words.spread("की") != words.spread("का") != words.spread("क")
 
@@ -174,16 +180,19 @@ def test_a_language_can_be_hidden():
 def test_words_with_a_minus_are_left_out(index):
     assert words.split("a shoe -red T-shirt -5 - x") == ("a shoe T-shirt -5 - x", ["red"])
     assert {hit.row for hit in found(index, "frog -blue")} == {0, 2, 3}
+    assert {hit.row for hit in found(index, "frog -blue -red")} == {2, 3}
     with pytest.raises(UserError, match="'-red' says only what shall not be found"):
         found(index, "-red")
 
 
-def test_pages_are_parts_of_one_list_and_sorting_is_by_amounts(index):
+def test_pages_are_parts_of_one_list_and_sorting_is_by_amounts(index, monkeypatch):
     every = found(index, "frog")
     pages = [search(index, TwoHeads(), [Query("frog")], 2, offset=offset)[0].hits for offset in (0, 2)]
     assert (*pages[0], *pages[1]) == every
     assert [hit.row for hit in found(index, "frog", sort="price")][:2] == [2, 1]
     assert [hit.row for hit in found(index, "frog", sort="-price")][:2] == [1, 2]
+    monkeypatch.setattr(queries, "SORTED", 1)  # what fits badly is not sorted to the front
+    assert [hit.row for hit in found(index, "frog", sort="-price")] == [2]
     with pytest.raises(UserError, match="sort=-colour: no item has numbers or dates in a field 'colour'"):
         found(index, "frog", sort="-colour")
 
@@ -198,11 +207,6 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
-def ranked(whole=(), **lists):
-    placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
-    return ranking.Ranked(np.zeros(0, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
-
-
 def test_scores_are_weighted_values():
     """Cosines count from the least of their list, in units of 0.1; words by their share's square."""
     weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
@@ -214,6 +218,20 @@ def test_scores_are_weighted_values():
     assert found.ranks_of(4, [weights, *alone]).tolist() == [1, 2, 1, np.inf]
     assert found.ranks_of(3, [weights, *alone]).tolist() == [4, 4, 4, 2]  # of equal ones the first row
     assert found.ranks_of(9, [weights]).tolist() == [np.inf]
+
+
+def test_what_found_an_item_is_said_also_beyond_the_tenth_place():
+    many = {row: 1 - row / 100 for row in range(20)}
+    results = ranked(pictures=many, texts={row: many[row] for row in (30, *range(5, 18)) if row in many})
+    assert results.found_by(3) == {"pictures": 4} and results.found_by(19) == {"pictures": 20}
+    assert results.found_by(8) == {"pictures": 9, "texts": 4} and results.found_by(17) == {"texts": 13}
+
+
+def test_units_are_measured_again_when_captions_come(index):
+    made = Index(ITEMS, index.embeddings, index.model)
+    of_vectors = ranking.units_of(made)
+    made.captions = index.captions
+    assert ranking.units_of(made)["texts"] == index.captions.unit != of_vectors["texts"]
 
 
 def test_what_one_way_finds_has_a_value_in_all(index):
@@ -230,12 +248,6 @@ def test_what_one_way_finds_has_a_value_in_all(index):
         assert [rank for rank, _ in short.lists[way].values()] == list(range(1, len(known) + 1))
 
 
-def test_ranks_begin_at_one(index):
-    result = search(index, TwoHeads(), [Query("red")], 4)[0]
-    firsts = [hit.found_by.get("pictures") for hit in result.hits if hit.row == 3]
-    assert firsts == [1] and all(0 not in hit.found_by.values() for hit in result.hits)
-
-
 def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
     """ "sun" is found in *sungura*, a rabbit: two of its three trigrams."""
     items = [
@@ -250,14 +262,10 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
 
 
 def test_names_of_files_are_words_where_nothing_describes_pictures():
-    items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("a/flower3.png")]
+    items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("17", "/photos/flower3.png")]
     made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
     assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
     assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
-
-
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def test_vectors_of_texts_are_not_outvoted_by_their_letters():
@@ -376,7 +384,7 @@ def test_an_index_keeps_weights(made):
 def test_words_alone_need_neither_model_nor_tensorflow(made):
     _, tmp_path, _ = made
     program = (
-        "import sys\nfrom mural_tf.search import commands\nfrom mural_tf.search.queries import Query\n"
+        "import sys\nfrom mural_tf.search import commands, embed\nfrom mural_tf.search.queries import Query\n"
         f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"
         "assert found[0].hits[0].name.endswith('purple') and 'tensorflow' not in sys.modules"
     )
@@ -385,8 +393,8 @@ def test_words_alone_need_neither_model_nor_tensorflow(made):
 
 
 def test_many_questions_with_answers_are_counted_by_language(index, capsys):
-    queries = [Query("frog", "en", right=("p/3.png",))] * 4 + [Query("AB-12/3", "de", right=("no",))] * 3
-    commands.show(index, search(index, TwoHeads(), queries, 3))
+    asked = [Query("frog", "en", right=("p/3.png",))] * 4 + [Query("AB-12/3", "de", right=("no",))] * 3
+    commands.show(index, search(index, TwoHeads(), asked, 3))
     assert capsys.readouterr().out.splitlines() == [
         "de           right first 0, among the 3 shown 0 of 3 queries",
         "en           right first 4, among the 3 shown 4 of 4 queries",

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from running_app import running
-from search_data import ColorEmbedder, png
-from test_search_fields import shop
+from search_data import ColorEmbedder, png, shop
 
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import Item

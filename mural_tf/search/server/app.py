@@ -220,8 +220,9 @@ class Server:
         """POST …:predict"""
         model = self._model(request)  # before the body is read
         body = await read_body(request, self._limits)
-        parse = self._in_thread if len(body) > SMALL_BODY else _at_once
-        key, inputs, is_rows, on_error = await parse(self._parse, body, model)
+        is_small = len(body) <= SMALL_BODY
+        parsed = self._parse(body, model) if is_small else await self._in_thread(self._parse, body, model)
+        key, inputs, is_rows, on_error = parsed
         outputs = await self.run(model.name, key, inputs, on_error)
         text = await self._in_thread(answer_json, outputs, is_rows)
         return web.Response(text=text, content_type="application/json")
@@ -304,10 +305,8 @@ class Server:
             return error.status, str(error)
         if isinstance(error, asyncio.TimeoutError):
             return 503, f"No answer within {self._limits.timeout:g} seconds, so the request was dropped."
-        if isinstance(error, web.RequestPayloadError):
+        if isinstance(error, (web.RequestPayloadError, ConnectionError)):  # the client may have gone away
             return 400, f"The body cannot be read: {error}."
-        if isinstance(error, ConnectionError):  # while the body was read; nobody reads this
-            return 400, "The client went away."
         log.error("%s %s failed", request.method, request.path, exc_info=error)
         return 500, "The server failed on this request; its log says why."
 
@@ -327,7 +326,3 @@ def _error_response(request: web.Request, status: int, message: str) -> web.Resp
         page = pages.render("error.html", status=status, message=message, start=start)
         return web.Response(text=page, status=status, headers=headers, content_type="text/html")
     return web.json_response({"error": message}, status=status, headers=headers)
-
-
-async def _at_once(function: Callable, *arguments):
-    return function(*arguments)

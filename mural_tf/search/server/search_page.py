@@ -34,7 +34,7 @@ from aiohttp import web
 from mural_tf import pages
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, release_pages
 from mural_tf.search import fields
 from mural_tf.search.index import Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
@@ -146,7 +146,10 @@ def answer(
         others = {kept: index.rows([other for other in filters if other != kept]) for kept in filters}
         described["relax"] = {str(kept): len(index) if rows is None else len(rows) for kept, rows in others.items()}
     described |= {"facets": index.facets(tuple(filters))} if facets else {}
-    return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
+    rows = sorted({hit.row for hit in hits})
+    items = dict(zip(rows, index.table.at(rows)))
+    release_pages(index.embeddings)
+    return {**described, "hits": [_hit(index.kind, items[hit.row], hit, language or "en") for hit in hits]}
 
 
 def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int, sort: str) -> Result:
@@ -166,10 +169,9 @@ def _item(index: Index, row: int) -> Item:
         raise ValueError(str(error)) from None
 
 
-def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
-    item = index.describe(hit.row)
-    language, caption = (item.language, item.name) if index.kind == TEXTS else item.caption(language)
-    name = os.path.basename(item.name) if index.kind == IMAGES else ""
+def _hit(kind: str, item: Item, hit: Hit, language: str) -> dict[str, object]:
+    language, caption = (item.language, item.name) if kind == TEXTS else item.caption(language)
+    name = os.path.basename(item.name) if kind == IMAGES else ""
     shown = {"rank": hit.rank, "score": round(hit.score, 4), "row": hit.row, "name": name, "caption": caption}
     shown |= {"language": language, "has_image": item.has_image, "fields": item.fields}
     return {**shown, "found_by": hit.found_by, "alike": hit.alike}
@@ -214,8 +216,10 @@ class ServedIndex:
     """
 
     def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
-        index.check_model(embedder)
         self.embedder, self.title = embedder, title or TITLE
+        # A small picture encoder is loaded when the first picture comes.
+        self._by_pictures = getattr(embedder, "original", None) is None
+        index.check_model(embedder, self._by_pictures)
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
         self._use(index)
 
@@ -224,15 +228,20 @@ class ServedIndex:
         captions = index.table.captions(8) if index.kind == IMAGES else {}
         self.examples, self.languages = examples_of(captions), captions.keys()
         index.facets()  # counted once, before the first question
+        self.check_pictures = functools.cache(functools.partial(index.check_model, self.embedder))
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
         """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        if self.index.codes is None:
+            from mural_tf.search.codes import quicken  # one question does not need it
+
+            quicken(self.index)
         if self._folder is None or self.index.is_current():
             return
         try:
             index = load_index(self._folder)
-            index.check_model(self.embedder)
+            index.check_model(self.embedder, self._by_pictures)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)
         else:
@@ -410,6 +419,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
     """
     served = ServedIndex(index, embedder, title, folder)
     asking = concurrent.futures.ThreadPoolExecutor(1, "questions")
+    asking.submit(served.refresh)  # the first question finds it done, or waits for it
     reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
     async def in_thread(threads, function, *arguments):
@@ -445,6 +455,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
         return web.Response(text=await in_thread(asking, ask), content_type="application/json")
 
     def encode(picture: bytes) -> np.ndarray:
+        served.check_pictures()
         try:
             prepare_images([picture])
             return embedder.encode_image([picture])[0]

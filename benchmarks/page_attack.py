@@ -1,0 +1,99 @@
+"""Requests of a search page, every second one malformed: no answer of 500, and memory that does not grow.
+
+    python -m benchmarks.page_attack --index=my_index [--count=10000] [--seed=0]
+
+Starts `serve --index=…`, asks, and prints how many answers had which status (0: none came, because the server waits
+for the rest of a request that was cut off) and the server's memory after each tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import random
+import socket
+import sys
+from collections.abc import Callable
+from urllib.parse import quote
+
+from benchmarks.rest_attack import encoded, resident, served
+
+ODD = ["", " ", "\0", "\ud800", "é" * 900, "x" * 3000, "-", "-red", '"><b>', "1_0", "٣", "1e309", "nan", "-1", "9" * 30,
+       "|", "Brand=Acme", "price<1" + " " * 400, "=", "<", "Stock>=x", "..", "%", "AAAA", "name" * 100]  # fmt: skip
+NAMES = ["sentence", "filter", "like", "picture", "k", "offset", "sort", "rank", "item", "closest", "language",
+         "facets", "from.Stock", "to.", "x", ""]  # fmt: skip
+HEADERS = "Host: localhost\r\nConnection: close\r\n"
+BODIES = [b"", b"{", b"[]", b"\xff" * 99, encoded("RGB", (8, 6), "PNG")[:40], b'{"instances": ["a"]}',
+          b"--b\r\n\r\n--b--"]  # fmt: skip
+PATHS = ["/search", "/search/answer", "/search/picture/7", "/", "/v1/models/x", "/x/y", "/%ff"]
+PREDICT = "/v1/models/x:predict"
+
+
+def good_request(draw: random.Random, items: int) -> bytes:
+    """Returns a request that an index of so many items answers with 200."""
+    questions = ["sentence=red", "sentence=أحمر&offset=20", f"like={draw.randrange(items)}", "sentence=-5 shoes", ""]
+    address = f"{draw.choice(['/search', '/search/answer'])}?{quote(draw.choice(questions), safe='=&-')}"
+    picture = f"/search/picture/{draw.randrange(items)}?side={draw.choice([240, 1600])}"
+    return f"GET {draw.choice([address, address, picture, '/healthz'])} HTTP/1.1\r\n{HEADERS}\r\n".encode()
+
+
+def bad_request(draw: random.Random) -> bytes:
+    """Returns odd parameters, paths and bodies, and bytes that are no HTTP."""
+    pairs = [(draw.choice(NAMES), draw.choice(ODD)) for _ in range(draw.randrange(5))]
+    query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in pairs)
+    body, method = draw.choice(BODIES), draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
+    path = PREDICT if method == "POST" and draw.random() < 0.5 else f"{draw.choice(PATHS)}?{query}"
+    kind = draw.choice(["application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"])
+    head = f"{method} {path} HTTP/1.1\r\n{HEADERS}Accept: {draw.choice(['text/html', '*/*'])}\r\n"
+    raw = f"{head}Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    if draw.random() < 0.2:
+        place = draw.randrange(len(raw))
+        raw = raw[:place] + bytes(draw.randrange(256) for _ in range(3)) + raw[place + 3 :]
+    return raw if draw.random() < 0.9 else raw[: draw.randrange(1, len(raw))]
+
+
+def status_of(port: int, raw: bytes, patience: float) -> int:
+    """Returns the status of the answer, 0 if none comes in so many seconds."""
+    with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
+        answer = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            connection.sendall(raw)
+            while piece := connection.recv(65536):
+                answer += piece
+    return int(answer[9:12]) if answer else 0
+
+
+def attack(port: int, items: int, count: int, memory: Callable[[], float], seed: int = 0) -> tuple[dict, list, list]:
+    """Returns {status: answers}, the requests that were answered wrongly, and the memory after each tenth, in MB."""
+    draw, counts, wrong, sizes = random.Random(seed), collections.Counter(), [], []
+    for number in range(count):
+        is_good = number % 2
+        raw = good_request(draw, items) if is_good else bad_request(draw)
+        status = status_of(port, raw, 30.0 if is_good else 0.3)
+        counts[status] += 1
+        if status >= 500 or (is_good and status != 200):
+            wrong.append((status, raw))
+        if (number + 1) % max(1, count // 10) == 0:
+            sizes.append(round(memory() / 1e6))
+    return dict(counts), wrong, sizes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", required=True)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    from mural_tf.search.index import load_index
+
+    items = len(load_index(arguments.index))
+    with served(f"--index={arguments.index}") as (port, process):
+        counts, wrong, sizes = attack(port, items, arguments.count, lambda: resident(process.pid), arguments.seed)
+    print(f"{counts}; {len(wrong)} wrong answers; memory in MB after each tenth: {sizes}")
+    print(*wrong[:10], sep="\n")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

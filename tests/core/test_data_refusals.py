@@ -1,0 +1,74 @@
+"""What input pipelines and data sets refuse, in one line each: the call, the words that must occur."""
+
+import pytest
+import tensorflow as tf
+import toy_data
+from fake_embedder import FakeEmbedder
+from test_globetrotter_data import SEED, gradient_images, settings
+from test_pipeline import batches, captioned
+from test_shares import Share, usable, write_pairs
+
+from mural_tf.data import records
+from mural_tf.data.datasets.shapes import build_shapes
+from mural_tf.data.streams.captions import mask_tokens
+from mural_tf.data.streams.views import augment_views
+from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import measure_retrieval
+
+
+def co_captions(languages, stream):
+    def call(folder):
+        config = toy_data.toy_config(toy_data.write_toy_data(folder, captioned(4, languages)))
+        config.data.text_pairs = stream
+        batches(config, 1, streams=("text_text",))
+
+    return call
+
+
+def views(**changes):
+    return lambda _: augment_views(gradient_images(1, 32), 32, settings(**changes), SEED)
+
+
+def no_mask(_):
+    tokenizer = toy_data.toy_tokenizer()
+    tokenizer._vocabulary = tuple(piece for piece in tokenizer._vocabulary if piece != "[MASK]")
+    mask_tokens(tokenizer(tf.constant(["thing"])), tokenizer, 0.15, SEED)
+
+
+def below_a_file(folder):
+    (folder / "file").write_text("")
+    build_shapes(folder / "file/shapes")
+
+
+def records_of_another_kind(folder):
+    records.write_records(folder, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
+    (folder / records.TEXT_PAIRS).rename(folder / records.IMAGE_TEXT)
+    measure_retrieval(FakeEmbedder(), folder, "test")
+
+
+REFUSALS = {
+    "no folder": (lambda folder: batches(toy_data.toy_config(folder / "nowhere"), 1), ["does not exist"]),
+    "no records": (
+        lambda folder: batches(toy_data.toy_config(folder), 1), ["No image_text records of split 'train'"]),
+    "captions in one language": (
+        co_captions(("en", "en"), "co_captions_across_languages"), ["in different languages"]),
+    "one caption a picture": (co_captions(("en",), "co_captions"), ["images with several captions"]),
+    "fewer files than pipelines": (
+        lambda folder: usable(write_pairs(folder / "d", sizes=(5, 5)), share=Share(0, 3)),
+        ["3 input pipelines share 2 files of", "text_pairs", "read=all", "convert records:F"]),
+    "crops beyond the picture": (views(crop_area=(0.5, 1.5)), ["augmentation.crop_area"]),
+    "a blur below 0": (views(blur=-1.0), ["augmentation.blur"]),
+    "a vocabulary without [MASK]": (no_mask, ["lacks [MASK]"]),
+    "shapes for no folder": (lambda _: build_shapes(""), ["set --config.data.directory"]),
+    "no shapes": (lambda folder: build_shapes(folder / "shapes", images=0), ["images=0 must be at least 1"]),
+    "shapes below a file": (below_a_file, ["file"]),
+    "records of another kind": (records_of_another_kind, ["hold no images (feature 'image')"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name, tmp_path):
+    call, expected = REFUSALS[name]
+    with pytest.raises(UserError) as error:
+        call(tmp_path)
+    assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)

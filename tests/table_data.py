@@ -1,0 +1,129 @@
+"""Writers of tables and folders as shops and people have them, by the libraries that write them; and a reader."""
+
+import csv
+import io
+import json
+import re
+import zipfile
+
+import convert_data
+import pytest
+
+from mural_tf.ingest.tables.products import RowTally, read
+
+HATS = [f"red hat {i}" for i in range(4)]
+NAMES = [f"p{i}.jpg" for i in range(4)]
+WIDE = [["sku", "photo", "title_de", "title_en", "brand"], *([f"S{i}", f"p{i}.jpg", f"Hut {i}", f"hat {i}", "acme"]
+        for i in range(4))]  # fmt: skip
+
+
+def pictures(folder, names=NAMES):
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(convert_data.image_bytes(number, 12, 10))
+
+
+def rows(*lines, names=NAMES, delimiter=",", encoding="utf-8"):
+    """Returns what writes a table of these rows, and pictures of these names."""
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerows(lines)
+    return text(file.getvalue(), names=names, encoding=encoding)
+
+
+def columns(head, *values, **more):
+    return rows(head, *map(list, zip(*values)), **more)
+
+
+def text(content, name="t.csv", names=NAMES, encoding="utf-8"):
+    def write(folder):
+        pictures(folder, names)
+        (folder / name).write_bytes(content.encode(encoding))
+        return folder / name
+
+    return write
+
+
+def lines(*objects, name="t.jsonl", end="\n"):
+    return text("".join(json.dumps(one) + end for one in objects), name)
+
+
+def workbook(*sheets, change=lambda book: None, dimension=None):
+    """Returns what writes a workbook; `dimension` takes the place of what the library says of the sheet's size."""
+
+    def write(folder):
+        openpyxl = pytest.importorskip("openpyxl", reason="needs openpyxl: pip install -e '.[catalogue]'")
+        pictures(folder)
+        book = openpyxl.Workbook()
+        for line in sheets:
+            book.active.append(line)
+        change(book)
+        book.save(folder / "t.xlsx")
+        if dimension:
+            with zipfile.ZipFile(folder / "t.xlsx") as archive:
+                parts = {name: archive.read(name) for name in archive.namelist()}
+            with zipfile.ZipFile(folder / "t.xlsx", "w") as archive:
+                for name, part in parts.items():
+                    said = b'<dimension ref="%s"' % dimension
+                    archive.writestr(name, re.sub(rb'<dimension ref="[^"]*"', said, part))
+        return folder / "t.xlsx"
+
+    return write
+
+
+def merged(book):
+    for cell in ("A2:A3", "C2:C3"):
+        book.active.merge_cells(cell)
+
+
+def chart(book):
+    from openpyxl.chart import BarChart
+
+    book.create_chartsheet().add_chart(BarChart())
+    book.active = 1
+
+
+def parquet(**values):
+    def write(folder):
+        arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[catalogue]'")
+        import pyarrow.parquet
+
+        images = [convert_data.image_bytes(i, 12, 10, "PNG") for i in range(4)]
+        made = {name: value(images) if callable(value) else value for name, value in values.items()}
+        pyarrow.parquet.write_table(arrow.table(made), folder / "t.parquet", row_group_size=1)
+        return folder / "t.parquet"
+
+    return write
+
+
+def folder_of(*names, **texts):
+    """Returns what fills a folder with pictures and files of text, {name with _ for a point: content}."""
+
+    def write(folder):
+        (folder / "in").mkdir()
+        pictures(folder / "in", names)
+        for name, content in texts.items():
+            (folder / "in" / name.replace("_", ".")).write_bytes(content.encode("utf-8-sig"))
+        return folder / "in"
+
+    return write
+
+
+def elsewhere(at, value):
+    """Returns what writes a table in one folder and its pictures into another."""
+
+    def write(folder):
+        pictures(folder / "photos")
+        (folder / at).mkdir(exist_ok=True)
+        named = [value.format(folder=folder, name=name) for name in NAMES]
+        return columns(["image", "caption"], named, HATS, names=())(folder / at)
+
+    return write
+
+
+def found(understood, folder):
+    """Returns the entries and what is said of other rows."""
+    tally = RowTally()
+    entries = read(understood, tally, folder / "kept")
+    assert tally.read == tally.written + tally.skipped.total + tally.left_out.total
+    assert all(entry.file is None or entry.file.is_file() for entry in entries)
+    return entries, "; ".join([*tally.skipped.lines(), *tally.left_out.lines()])
