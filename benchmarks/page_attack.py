@@ -48,8 +48,8 @@ def bad_request(draw: random.Random) -> bytes:
     head = f"{method} {path} HTTP/1.1\r\n{HEADERS}Accept: {draw.choice(['text/html', '*/*'])}\r\n"
     raw = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     if draw.random() < 0.2:
-        at = draw.randrange(len(raw))
-        raw = raw[:at] + bytes(draw.randrange(256) for _ in range(3)) + raw[at + 3 :]
+        position = draw.randrange(len(raw))
+        raw = raw[:position] + bytes(draw.randrange(256) for _ in range(3)) + raw[position + 3 :]
     return raw if draw.random() < 0.9 else raw[: draw.randrange(1, len(raw))]
 
 

@@ -356,8 +356,8 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
-    wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
-    wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
+    wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
+    wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
     weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
         raise UserError(

@@ -158,9 +158,9 @@ class ItemTable:
         count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are not numbers"))
-        return (
-            np.arange(1, count + 1) if count == last else self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
-        )
+        if count == last:
+            return np.arange(1, count + 1)
+        return self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
 
     def is_current(self) -> bool:
         """Whether the opened state is still the last published state."""
@@ -257,8 +257,8 @@ class ItemTable:
 
     def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
         """Returns the different values of a field that are numbers or dates on the right side of each bound."""
-        known = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
-        numbers = {text: amount(str(text)) for (text,) in known}
+        values = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
+        numbers = {text: amount(str(text)) for (text,) in values}
         for limit in map(amount, bounds):
             numbers = {text: n for text, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
         return list(numbers)
