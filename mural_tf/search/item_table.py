@@ -249,19 +249,15 @@ class ItemTable:
         for (name, operator), values in wanted.items():
             condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
             if operator != "=":
-                condition, given = AMONG, [json.dumps(self._within(name, operator, values))]
+                texts = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
+                numbers = {text: amount(str(text)) for (text,) in texts}
+                for limit in map(amount, values):
+                    numbers = {t: n for t, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
+                condition, given = AMONG, [json.dumps(list(numbers))]
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
             items = self._column(self._ask(question, [utf8(name), *given]))
             row_sets.append(np.sort(self.rows_of(items)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
-
-    def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
-        """Returns the different values of a field that are numbers or dates on the right side of each bound."""
-        values = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
-        numbers = {text: amount(str(text)) for (text,) in values}
-        for limit in map(amount, bounds):
-            numbers = {text: n for text, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
-        return list(numbers)
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
