@@ -69,10 +69,10 @@ class Encoder:
             return {name: self._interpreter.get_tensor(index) for name, index in self._outputs.items()}
 
     def _unusable(self, error: Exception) -> UserError:
-        first = next(iter(str(error).splitlines()), type(error).__name__).rstrip(". ")
+        first = next(iter(str(error).splitlines()), type(error).__name__)
         return UserError(
-            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first}. It is damaged, cut off or of a newer "
-            "version: copy it again, or pip install -U ai-edge-litert."
+            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first.rstrip('. ')}. "
+            "It is damaged, cut off or of a newer version: copy it again, or pip install -U ai-edge-litert."
         )
 
 
