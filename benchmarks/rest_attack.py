@@ -25,6 +25,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -221,7 +222,7 @@ def served(*flags: str):
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            yield int(process.stdout.readline().rsplit(":", 1)[-1]), process
+            yield int(re.search(r":(\d+)(/search)?$", process.stdout.readline())[1]), process
             process.terminate()
             code = process.wait(60)
         finally:

@@ -23,7 +23,7 @@ from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
 from mural_tf.ingest.tables import training_data
-from mural_tf.ingest.tables.products import RowTally, TableRequest, read, understand
+from mural_tf.ingest.tables.products import Entry, RowTally, TableRequest, read, understand
 from mural_tf.ingest.tables.training_data import make_data_set
 from mural_tf.search import commands as search_commands
 from mural_tf.search.index import load_index
@@ -103,6 +103,15 @@ def test_pictures_of_one_product_and_products_with_one_picture_share_a_split(tmp
             split_of.setdefault(name.split("#")[0], set()).add(split)
     assert all(len(splits) == 1 for splits in split_of.values()) and len(split_of) == 20
     assert split_of["S0"] == split_of["S1"] == split_of["S2"] and ids(made, training_data.WITHOUT_CAPTIONS) == {"S99"}
+
+
+def test_the_order_of_rows_does_not_decide_who_is_held_out():
+    entry = lambda n: Entry(f"S{n}", f"S{n}", None)  # noqa: E731
+    shown = [
+        training_data.Picture(ROOT, b"", [entry(n), entry(n + 1)] if n % 2 == 0 else [entry(n)]) for n in range(24)
+    ]
+    order = lambda some: [{one.name for one in group.pictures} for group in training_data.find_groups(some)]  # noqa: E731
+    assert order(shown) == order(shown[::-1]) and len(order(shown)) == 12
 
 
 @pytest.mark.parametrize(
