@@ -44,12 +44,12 @@ def bad_request(draw: random.Random) -> bytes:
     query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in pairs)
     body, method = draw.choice(BODIES), draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
     path = PREDICT if method == "POST" and draw.random() < 0.5 else f"{draw.choice(PATHS)}?{query}"
-    kind = draw.choice(["application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"])
+    content_type = draw.choice(["application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"])
     head = f"{method} {path} HTTP/1.1\r\n{HEADERS}Accept: {draw.choice(['text/html', '*/*'])}\r\n"
-    raw = f"{head}Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    raw = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     if draw.random() < 0.2:
-        place = draw.randrange(len(raw))
-        raw = raw[:place] + bytes(draw.randrange(256) for _ in range(3)) + raw[place + 3 :]
+        position = draw.randrange(len(raw))
+        raw = raw[:position] + bytes(draw.randrange(256) for _ in range(3)) + raw[position + 3 :]
     return raw if draw.random() < 0.9 else raw[: draw.randrange(1, len(raw))]
 
 

@@ -71,8 +71,8 @@ class Encoder:
     def _unusable(self, error: Exception) -> UserError:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         return UserError(
-            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first.rstrip('. ')}. It is damaged, cut off "
-            "or of a newer version: copy it again, or pip install -U ai-edge-litert."
+            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first.rstrip('. ')}. "
+            "It is damaged, cut off or of a newer version: copy it again, or pip install -U ai-edge-litert."
         )
 
 

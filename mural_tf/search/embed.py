@@ -289,8 +289,8 @@ def describe(output: pathlib.Path) -> str:
         f"{about['made_by']['path']} [{about['made_by']['identity']}]"
     ]
     for word in ("skipped", "left_out"):
-        for kind, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
-            lines.append(f"{word.replace('_', ' ')} {entry['count']} x {kind}, first at {entry['first']}")
+        for problem, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
+            lines.append(f"{word.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
     return "\n".join(lines)
 
 

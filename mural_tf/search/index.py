@@ -143,7 +143,7 @@ class Index:
         return sync(folder, model, entries, prune, **asked, **about)
 
     def _without_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Returns those of some rows without a place whose vectors are zeros; others were given as vectors."""
+        """Returns the rows without a place whose vectors are zeros; other rows were given as vectors."""
         has_vector = np.any(self.embeddings[rows], axis=1)
         release_pages(self.embeddings)
         return rows[~has_vector]
@@ -360,8 +360,8 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
-    wrong = [name for name, kind in NEEDED.items() if not isinstance(meta.get(name), kind)]
-    wrong += [name for name, kind in FURTHER.items() if not isinstance(meta.get(name, kind()), kind)]
+    wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
+    wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
     weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
         raise UserError(

@@ -63,7 +63,7 @@ IDIOMS = {
     "so that, so that": (r"\bso that\b[^.;]*\bso that\b", 0),
 }
 # Names of variables that say nothing of their contents, and how often they may still be given.
-NAMES = {"found": 2, "one": 2, "kind": 39, "place": 9, "places": 15, "known": 1, "of_": 3}
+NAMES = {"found": 2, "one": 2, "kind": 28, "place": 8, "places": 15, "known": 1, "of_": 3}
 CALL = re.compile(r"(?:python3? -m mural_tf|\brun_(\w+)\.py)(?: +(.*))?$")
 
 

@@ -3,7 +3,7 @@
 CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
 columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet, and lists
 of objects, become columns of their own, "captions.de". Files of text are held in memory, the others are streamed.
-What cannot be read goes to `on_problem(kind, place)`: see text_files.py.
+What cannot be read goes to `on_problem(file_type, place)`: see text_files.py.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OwnTable:
     """
 
     files: Sequence[pathlib.Path]
-    kind: str
+    file_type: str
     folder: pathlib.Path
     form: Form = Form()
     names: bool = False
@@ -86,11 +86,11 @@ class OwnTable:
     def describe(self) -> str:
         """Returns in words what was found, for the user to check."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        name = self.folder if self.kind in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
-        if self.kind == CSV:
+        name = self.folder if self.file_type in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
+        if self.file_type == CSV:
             between = {"\t": "tabs"}.get(self.form.delimiter, repr(self.form.delimiter))
             return f"{name}: {self.form.encoding}, columns separated by {between}"
-        return f"{name}: {self.kind}"
+        return f"{name}: {self.file_type}"
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
         """Yields the rows, in the order of the files."""
@@ -101,10 +101,10 @@ class OwnTable:
             EXCEL: _read_excel,
             DOWNLOADS: _read_downloads,
         }
-        if self.kind == PICTURES:
+        if self.file_type == PICTURES:
             rows = _read_pictures(self.folder, self.files, on_problem, self.names)
         else:
-            rows = itertools.chain.from_iterable(readers[self.kind](path, on_problem) for path in self.files)
+            rows = itertools.chain.from_iterable(readers[self.file_type](path, on_problem) for path in self.files)
         for row in rows:
             problem = _problem_with(row)
             if problem:
@@ -129,7 +129,7 @@ def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     table = _open_folder(as_path(name)) if as_path(name).is_dir() else _open_files(name, encoding)
-    if names and table.kind != PICTURES:
+    if names and table.file_type != PICTURES:
         raise UserError(f"--captions=names is for a folder of pictures; {name} has columns: --columns=caption=NAME.")
     return dataclasses.replace(table, names=names)
 
@@ -138,26 +138,26 @@ def _open_files(name: str, encoding: str) -> OwnTable:
     files = [as_path(name)] if as_path(name).is_file() else sorted(find(name))
     if not files:
         raise UserError(f"There is no file {name}.")
-    kinds = {_kind_of(path) for path in files}
-    if len(kinds) > 1:
-        raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
-    kind, path = kinds.pop(), files[0]
-    if kind in (PARQUET, EXCEL):
-        return OwnTable(files, kind, path.parent)
+    file_types = {_file_type_of(path) for path in files}
+    if len(file_types) > 1:
+        raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(file_types))}): give one kind.")
+    file_type, path = file_types.pop(), files[0]
+    if file_type in (PARQUET, EXCEL):
+        return OwnTable(files, file_type, path.parent)
     data = _content(path, lambda *problem: None)
     form = Form(encoding or _find_encoding(data, path))
-    return OwnTable(files, kind, path.parent, _find_form(data, path, form) if kind == CSV else form)
+    return OwnTable(files, file_type, path.parent, _find_form(data, path, form) if file_type == CSV else form)
 
 
-def _kind_of(path: pathlib.Path) -> str:
+def _file_type_of(path: pathlib.Path) -> str:
     plain = path.with_suffix("") if path.suffix in _PACKED else path
-    kind = _FORMS.get(plain.suffix.lower())
-    if kind is None or path.is_dir():
+    file_type = _FORMS.get(plain.suffix.lower())
+    if file_type is None or path.is_dir():
         raise UserError(
             f"{path} is not a table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
             "Other spreadsheets: save as .xlsx or as CSV (UTF-8)."
         )
-    return kind
+    return file_type
 
 
 def _open_folder(folder: pathlib.Path) -> OwnTable:

@@ -106,11 +106,11 @@ class RowContent(NamedTuple):
 
 
 class Unusable(Exception):
-    """A row that cannot be used, because of a `kind` of problem; `value`: what is wrong, "" where it is empty."""
+    """A row that cannot be used, because of a `problem`; `value`: what is wrong, "" where it is empty."""
 
-    def __init__(self, kind: str, value: str = ""):
-        super().__init__(kind)
-        self.kind, self.value = kind, value
+    def __init__(self, problem: str, value: str = ""):
+        super().__init__(problem)
+        self.problem, self.value = problem, value
 
 
 @dataclasses.dataclass
@@ -142,7 +142,7 @@ class Understood:
             f"{name} ({language or said or guessed.get(name) or 'no language'})"
             for name, language in columns.captions.items()
         ]
-        at = f", files of {self.pictures.folder}; {self.there}" if self.table.kind != DOWNLOADS else ""
+        at = f", files of {self.pictures.folder}; {self.there}" if self.table.file_type != DOWNLOADS else ""
         lines = [
             self.table.describe(),
             f"  pictures: {', '.join(columns.images)}{at}",
@@ -157,7 +157,7 @@ class Understood:
         return "\n".join(lines)
 
     def _without_captions(self) -> str:
-        if self.table.kind != PICTURES:
+        if self.table.file_type != PICTURES:
             return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
         hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
         near = next((path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES), None)
@@ -266,7 +266,7 @@ def understand(request: TableRequest) -> Understood:
         said = f": {problems[0][0]}, at {problems[0][1]}" if problems else ", below its names of columns if it has any"
         raise UserError(f"{request.table} holds no rows that can be read{said}.")
     names = dict.fromkeys(name for row in rows for name in row.values)
-    if table.kind == PICTURES and not choices:
+    if table.file_type == PICTURES and not choices:
         named = {name: language_of_caption(name) for name in names if name != "image"}
         columns = Columns(("image",), named, language_of_others=language_of_caption)
     else:
@@ -299,7 +299,7 @@ def _there(pictures: Pictures, values: Sequence[Value]) -> str:
 def _notes(understood: Understood, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
     columns = understood.columns
-    notes = [f"left out: {len(paths)} x {kind}" for kind, paths in understood.table.others.items()]
+    notes = [f"left out: {len(paths)} x {reason}" for reason, paths in understood.table.others.items()]
     for name in understood.fields:
         values = [row.values[name] for row in rows[:LOOKED_FOR] if name in row.values]
         if values and 2 * sum(map(names_picture, values)) > len(values):
@@ -336,10 +336,10 @@ class RowTally(Tally):
     THINGS: ClassVar[str] = "rows"
     FLAG: ClassVar[str] = ""
 
-    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
+    def leave_out(self, problem: str, location: str, count: int = 1) -> None:
         """Counts an unwanted row, and keeps its place as a skipped row's."""
-        super().leave_out(kind, place, count)
-        self.places.append((kind, " ".join(place.split())))
+        super().leave_out(problem, location, count)
+        self.places.append((problem, " ".join(location.split())))
 
 
 VARIATIONS = "variations"  # the field with the ids of a product's variations
@@ -437,9 +437,9 @@ def _contents(
     understood: Understood, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
     """Yields what each wanted row says, and {file: name to show} of its pictures."""
-    for kind, paths in understood.table.others.items():
+    for reason, paths in understood.table.others.items():
         for path in paths:
-            tally.leave_out(kind, str(path))
+            tally.leave_out(reason, str(path))
     files: dict[str, tuple[pathlib.Path | None, str]] = {}
     unwanted: dict[str, str] = {}
     for row in understood.table.rows(tally.skip):
@@ -448,7 +448,7 @@ def _contents(
         try:
             content = understood.content_of(row)
         except Unusable as error:
-            tally.skip(error.kind, f"{row.place} ({error.value})" if error.value else row.place)
+            tally.skip(error.problem, f"{row.place} ({error.value})" if error.value else row.place)
             continue
         # A variation, or a further row of a product, goes with the product.
         reason = understood.reason_against(row.values) or next(filter(None, map(unwanted.get, _owners(content))), "")
@@ -467,7 +467,8 @@ def _contents(
             value = next((value for value in content.pictures if isinstance(value, str)), "")
             tally.skip(problems[0], f"{row.place} ({value})" if value else row.place)
         else:
-            tally.places += [(f"picture of a row that is used with others: {kind}", row.place) for kind in problems]
+            used = "picture of a row that is used with others"
+            tally.places += [(f"{used}: {problem}", row.place) for problem in problems]
             yield content._replace(pictures=()), by_name
 
 

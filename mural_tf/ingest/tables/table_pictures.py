@@ -53,7 +53,7 @@ class Pictures:
         if not folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
         # A download's own pictures come with its rows.
-        return cls(folder, table.kind != DOWNLOADS and bool(is_download(folder)))
+        return cls(folder, table.file_type != DOWNLOADS and bool(is_download(folder)))
 
     def is_there(self, value: Value) -> bool:
         """Whether a value leads to a picture."""

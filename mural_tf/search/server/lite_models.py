@@ -72,9 +72,9 @@ def _images(model: LiteModel) -> Callable[[Arrays], Arrays]:
 def _definition(given: str, output: str, size: int) -> dict:
     """A signature as TensorFlow Serving describes it at /metadata."""
 
-    def described(kind: str, shape: Sequence[int]) -> dict:
+    def described(dtype: str, shape: Sequence[int]) -> dict:
         sizes = [{"size": str(side), "name": ""} for side in shape]
-        return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": ""}
+        return {"dtype": dtype, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": ""}
 
     inputs, outputs = {given: described("DT_STRING", [-1])}, {output: described("DT_FLOAT", [-1, size])}
     return {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict", "defaults": {}}
