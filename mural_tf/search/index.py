@@ -19,6 +19,7 @@ The matrices are caches of the database: they are made again when the database i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
@@ -474,13 +475,17 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 def sync(
     folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
 ) -> Index:
-    """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
+    """Makes the index `folder`, or brings it to what `items` hold, and opens it.
+
+    `about`: the fields of `changes.Contents` and what `changes.sync` takes besides.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
     from mural_tf.search import changes  # only now: a search does not need it
 
-    counts = changes.sync(folder, embedder, items, prune, **about)
+    names = [field.name for field in dataclasses.fields(changes.Contents)]
+    contents = changes.Contents(**{name: about.pop(name) for name in names if name in about})
+    counts = changes.sync(folder, embedder, items, prune, contents=contents, **about)
     index = load_index(folder)
     index.counts = counts
     if embedder is not None:
