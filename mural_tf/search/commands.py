@@ -109,7 +109,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     if embedder is not None:
         made_by.check(take_fingerprint(embedder), f"The folder {embeddings}")
     made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
-    if not model and made.captions is None and len(made.table.caption_ids()):
+    if not model and made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
     return made, embedder or LazyModel(made)
 

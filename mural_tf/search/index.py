@@ -365,8 +365,8 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
-    if "head" in meta and len(table.caption_ids()):
-        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids(), np.dtype(np.float16), 0, True)
+    if "head" in meta and len(table.caption_ids):
+        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
         index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
     if isinstance(meta.get("confidence"), bytes) and meta.get("changed", 0) <= confidence.CHANGED * len(table):
         index.confidence = confidence.from_bytes(meta["confidence"], index.count)

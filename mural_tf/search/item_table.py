@@ -151,7 +151,7 @@ class ItemTable:
             raise problem(self._path, error) from None
         self.ids = self._numbers("items")
         self.postings = None  # a `Postings`, where many questions are asked
-        self._texts = self._numbers("texts")
+        self.caption_ids = self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""
@@ -318,7 +318,6 @@ class ItemTable:
         """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
 
         Args:
-          text: any.
           count: of rows, at most.
           allowed: bool [N], the rows that may be found; None for all.
           hidden: languages whose captions are not searched; names and fields then are not, either.
@@ -330,21 +329,19 @@ class ItemTable:
         asked = words.grams(text)
         if not asked:
             return np.zeros(0, np.int64), np.zeros(0)
-        total = len(self._texts) + len(self)
+        total = len(self.caption_ids) + len(self)
         held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
         count_of = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
         counts = np.clip([count_of.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
-        if self.postings is not None and not hidden:
-            rows, scores = self.postings.best(asked, count, allowed)
-            shares = np.minimum(1.0, scores / ideal)
-            return rows[shares >= shares[:1] / 4], shares[shares >= shares[:1] / 4]
         share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
         values = " OR ".join(map(words.quoted, asked)), *hidden
-        for item, score in self.each(f"{question} ORDER BY rank", values):
+        quick = self.postings is not None and not hidden
+        pairs = self.postings.best(asked, count, allowed) if quick else self.each(f"{question} ORDER BY rank", values)
+        for item, score in pairs:
             row = int(np.searchsorted(self.ids, item or 0))
             is_there = row < len(self) and self.ids[row] == item
             if is_there and row not in share_of and (allowed is None or allowed[row]):
@@ -382,10 +379,6 @@ class ItemTable:
         """Yields id and vector of the items, or of the captions, in the order of these ids."""
         column, table = ("text", "caption_vectors") if of_captions else ("item", "vectors")
         return self.each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
-
-    def caption_ids(self) -> np.ndarray:
-        """Returns the ids of the captions, int64 [T] rising."""
-        return self._texts
 
 
 class Names(Sequence[str]):

@@ -9,7 +9,7 @@ A server keeps them, see `codes.py`; reading them takes a tenth of a second per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Postings:
     """
 
     def __init__(self, ask: Callable[..., Iterator[tuple]], ids: np.ndarray):
-        self._ask = ask
+        self._ask, self._ids = ask, ids
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab(main, words, instance)"))
         sizes = ask("SELECT id, sz FROM words_docsize")
@@ -43,8 +43,8 @@ class Postings:
             is_known = (own < count) & np.isin(items, ids)
             self._rows[own[is_known]] = np.searchsorted(ids, items[is_known])
 
-    def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows with the best texts for trigrams, int64 [K], best first, and BM25 of these, float64 [K].
+    def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
+        """Returns ids of the `count` items with the best texts for trigrams, and the texts' BM25, best first.
 
         For the arguments see `ItemTable.by_words`.
         """
@@ -65,7 +65,7 @@ class Postings:
         texts, rows = texts[scores[texts] >= least], rows[scores[texts] >= least]
         order = np.lexsort((texts, -scores[texts]))
         firsts = np.sort(np.unique(rows[order], return_index=True)[1])[:count]
-        return rows[order][firsts].astype(np.int64), scores[texts[order][firsts]]
+        return zip(self._ids[rows[order][firsts]].tolist(), scores[texts[order][firsts]].tolist())
 
     def _list(self, gram: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the texts that hold a trigram, int32 [T] rising, and how often they do, uint16 [T]."""

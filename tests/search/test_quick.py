@@ -57,7 +57,7 @@ def index():
         for n in range(900)
     ]
     made = Index(items, unit(900, 32), Fingerprint(np.eye(len(TEXTS) + 2, 32, dtype=np.float32)))
-    made.captions = ranking.Captions(unit(len(made.table.caption_ids()), 32).astype(np.float16), made.table, "")
+    made.captions = ranking.Captions(unit(len(made.table.caption_ids), 32).astype(np.float16), made.table, "")
     return made
 
 

@@ -217,8 +217,7 @@ class ServedIndex:
 
     def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
         self.embedder, self.title = embedder, title or TITLE
-        # A small picture encoder is loaded when the first picture comes.
-        self._by_pictures = getattr(embedder, "original", None) is None
+        self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
         index.check_model(embedder, self._by_pictures)
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
         self._use(index)
