@@ -275,8 +275,7 @@ class Index:
             self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
-            said = f"The index compares captions by the head {head}, which this export lacks"
-            raise UserError(f"{said}: export it again.")
+            raise UserError(f"The index compares captions by the head {head}, which this export lacks: export again.")
 
 
 DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
@@ -360,8 +359,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
     weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
-        damaged = ", ".join(wrong) or "its dtype or weights"
-        raise UserError(f"{what} is damaged (what it says of {damaged}): make it again.")
+        raise UserError(f"{what} is damaged (its {', '.join(wrong) or 'dtype or weights'}): make it again.")
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])

@@ -255,8 +255,7 @@ class ItemTable:
                     numbers = {t: n for t, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
                 condition, given = AMONG, [json.dumps(list(numbers))]
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
-            items = self._column(self._ask(question, [utf8(name), *given]))
-            row_sets.append(np.sort(self.rows_of(items)))
+            row_sets.append(np.sort(self.rows_of(self._column(self._ask(question, [utf8(name), *given])))))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -350,10 +350,9 @@ def describe_hit(index, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and, if known, path, language, captions, fields."""
     item = index.describe(hit.row)
     details = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
-    details["fields"] = item.fields
     if item.offset >= 0:
         details["offset"] = item.offset
-    details |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
+    details |= {"fields": item.fields, "found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
     shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
     return {**shown, "right": True} if hit.right else shown
 
