@@ -86,7 +86,6 @@ def test_inference_equals_keras(pair, pixels):
     assert np.max(np.abs(expected)) > 0.1
 
 
-@pytest.mark.slow  # gradients of its layers: `test_depthwise_layer_equals_keras`
 def test_training_step_equals_keras(pair):
     ours, theirs, (_, depth) = pair
     images = random_images(8, 64)

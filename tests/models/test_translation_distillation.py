@@ -248,8 +248,7 @@ def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
     assert set(without.parts) == {"text_b", "text_target"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pivot", ["mean", "en+de"])  # which are all captions'
+@pytest.mark.parametrize("pivot", ["mean", pytest.param("en+de", marks=pytest.mark.slow)])  # which are all captions'
 def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
     model, batch = completed(tmp_path, method__pivot=pivot, method__captions_weight=0.0)
