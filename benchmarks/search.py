@@ -68,7 +68,8 @@ class Steps(list):
         seconds, used = time.perf_counter() - begun, time.process_time() - used
         # Not `ru_maxrss`, which a process takes over from its parent.
         peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
-        self.append((what, f"{seconds:.3g}", f"{used:.3g}", f"{int(peak[1]) / 2**20:.2f} GiB"))
+        shown = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in (seconds, used)]
+        self.append((what, *shown, f"{int(peak[1]) / 2**20:.2f} GiB"))
         print(*self[-1], sep="\t", flush=True)
 
 

@@ -22,11 +22,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # The files that take longest, longest first. The workers take file after file; a long one among the last would leave
 # the other core without work.
-FIRST = ("test_scripts", "test_training_log", "test_tuning", "test_translation_distillation",
-         "test_pretrained_families", "test_export", "test_contract", "test_keras", "test_pretrained_forms",
-         "test_pipeline", "test_hugging_face", "test_mule", "test_lite", "test_hub_modules", "test_embn",
-         "test_efficientnet", "test_shares", "test_bert", "test_cached_states", "test_models", "test_convert",
-         "test_serve")  # fmt: skip
+FIRST = ("test_contract", "test_scripts", "test_pipeline", "test_training_log", "test_tuning",
+         "test_pretrained_families", "test_convert", "test_lite", "test_embedder", "test_keras", "test_shares",
+         "test_export", "test_bert", "test_translation_distillation", "test_efficientnet", "test_mule",
+         "test_hub_modules", "test_models", "test_serve")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

@@ -1,4 +1,4 @@
-"""A user's program, checked strictly by tests/core/test_types.py and never run: names of README and the notebook."""
+"""A user's program, checked strictly by tests/project/test_types.py and never run: names of README and the notebook."""
 
 from __future__ import annotations
 

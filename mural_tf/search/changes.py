@@ -397,19 +397,32 @@ def check_asked(folder: str | os.PathLike, stored: dict, asked: dict) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What an index is of.
+
+    Args:
+      kind, dtype, sources, split: see `Index.build`.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
+    """
+
+    kind: str = IMAGES
+    dtype: str = "float32"
+    sources: Sequence[str] = ()
+    split: str = ""
+    product: str = ""
+    fields: Sequence[str] | None = None
+
+
 def sync(
     folder: str | os.PathLike,
     embedder,
     items: Iterable[Found],
     prune: bool = False,
     *,
+    contents: Contents = Contents(),  # noqa: B008 (frozen)
     model: Fingerprint | None = None,
-    kind: str = IMAGES,
-    dtype: str = "float32",
-    sources: Sequence[str] = (),
-    split: str = "",
-    product: str = "",
-    fields: Sequence[str] | None = None,
     batch_size: int = 64,
     progress: bool = False,
 ) -> Counts:
@@ -422,9 +435,6 @@ def sync(
       embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
       items: (item, encoded image), see `bring`; an item without a picture comes with None.
       prune: take out what is not among the items.
-      kind, dtype, sources, split: what the index is of.
-      product: the field whose value the pictures of one product share.
-      fields: names of the fields to show; None: as before.
 
     Raises:
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
@@ -432,11 +442,13 @@ def sync(
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
-        about = {"kind": kind, "dtype": dtype, "split": split}
+        kind, dtype, fields = contents.kind, contents.dtype, contents.fields
+        about = {"kind": kind, "dtype": dtype, "split": contents.split}
         stored = meta_of(opened)
         check_asked(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
-        about |= {"sources": list(sources), "product": product} | ({} if fields is None else {"fields": list(fields)})
+        about |= {"sources": list(contents.sources), "product": contents.product}
+        about |= {} if fields is None else {"fields": list(fields)}
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:

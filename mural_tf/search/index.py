@@ -19,6 +19,7 @@ The matrices are caches of the database: they are made again when the database i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
@@ -81,8 +82,10 @@ class Index:
         self.fields_wanted = None if fields is None else tuple(fields)
         self.weights = meta.get("mix") or ranking.DEFAULT_WEIGHTS
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        blocks = [bare[begin : begin + _BLOCK] for begin in range(0, len(bare), _BLOCK)]
-        self.bare = np.concatenate([bare[:0], *(self._without_vectors(rows) for rows in blocks)])
+        self.bare = bare[:0]
+        for rows in np.array_split(bare, len(bare) // _BLOCK + 1):  # others were given without a place
+            self.bare = np.append(self.bare, rows[~np.any(embeddings[rows], axis=1)])
+            release_pages(embeddings)
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
@@ -141,12 +144,6 @@ class Index:
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
         return sync(folder, model, entries, prune, **asked, **about)
-
-    def _without_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the rows without a place whose vectors are zeros; other rows were given as vectors."""
-        has_vector = np.any(self.embeddings[rows], axis=1)
-        release_pages(self.embeddings)
-        return rows[~has_vector]
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -278,9 +275,7 @@ class Index:
             self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
-            raise UserError(
-                f"The index compares captions by the head {head}, which this export lacks: export it again."
-            )
+            raise UserError(f"The index compares captions by the head {head}, which this export lacks: export again.")
 
 
 DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
@@ -364,9 +359,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
     weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
-        raise UserError(
-            f"{what} is damaged (what it says of {', '.join(wrong) or 'its dtype or weights'}): make it again."
-        )
+        raise UserError(f"{what} is damaged (its {', '.join(wrong) or 'dtype or weights'}): make it again.")
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])
@@ -480,13 +473,17 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 def sync(
     folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
 ) -> Index:
-    """Makes the index `folder`, or brings it to what `items` hold, and opens it; takes what `changes.sync` does.
+    """Makes the index `folder`, or brings it to what `items` hold, and opens it.
+
+    `about`: the fields of `changes.Contents` and what `changes.sync` takes besides.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
     from mural_tf.search import changes  # only now: a search does not need it
 
-    counts = changes.sync(folder, embedder, items, prune, **about)
+    names = [field.name for field in dataclasses.fields(changes.Contents)]
+    contents = changes.Contents(**{name: about.pop(name) for name in names if name in about})
+    counts = changes.sync(folder, embedder, items, prune, contents=contents, **about)
     index = load_index(folder)
     index.counts = counts
     if embedder is not None:

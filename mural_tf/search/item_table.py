@@ -158,9 +158,9 @@ class ItemTable:
         count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are not numbers"))
-        return (
-            np.arange(1, count + 1) if count == last else self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
-        )
+        if count == last:
+            return np.arange(1, count + 1)
+        return self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
 
     def is_current(self) -> bool:
         """Whether the opened state is still the last published state."""
@@ -247,22 +247,16 @@ class ItemTable:
             wanted[name, operator].append(value)
         row_sets = []
         for (name, operator), values in wanted.items():
-            if operator == "=":
-                condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
-            else:
-                condition, given = AMONG, [json.dumps(self._within(name, operator, values))]
+            condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
+            if operator != "=":
+                texts = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
+                numbers = {text: amount(str(text)) for (text,) in texts}
+                for limit in map(amount, values):
+                    numbers = {t: n for t, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
+                condition, given = AMONG, [json.dumps(list(numbers))]
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
-            items = self._column(self._ask(question, [utf8(name), *given]))
-            row_sets.append(np.sort(self.rows_of(items)))
+            row_sets.append(np.sort(self.rows_of(self._column(self._ask(question, [utf8(name), *given])))))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
-
-    def _within(self, name: str, operator: str, bounds: Sequence[str]) -> list[str]:
-        """Returns the different values of a field that are numbers or dates on the right side of each bound."""
-        question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}"
-        numbers = {text: amount(str(text)) for (text,) in self._ask(question, [utf8(name)])}
-        limits = [amount(bound) for bound in bounds]
-        is_right = lambda number: all(COMPARE[operator](number, limit) for limit in limits)  # noqa: E731
-        return [text for text, number in numbers.items() if number is not None and is_right(number)]
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""

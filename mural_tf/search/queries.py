@@ -12,7 +12,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -178,7 +178,7 @@ def search(
             if way in (TEXTS, ALL) and index.captions is not None:
                 sentences = [words.split(query.text)[0] for query in asked]
                 captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
-            ranked = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
+            ranked = find(index, vectors, asked, Page(top, offset, sort), filters, captions=captions, rank=way)
             for number, result in zip(numbers, ranked):
                 results[number] = result
     return results
@@ -187,24 +187,30 @@ def search(
 SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
+class Page(NamedTuple):
+    """The hits to return: `top` after the best `offset`; `sort`: see `search`."""
+
+    top: int = 10
+    offset: int = 0
+    sort: str = ""
+
+
 def find(
     index,
     vectors: np.ndarray | None,
     queries: Sequence[Query],
-    top: int = 10,
+    page: Page,
     filters: Sequence[Filter] = (),
     *,
     captions: np.ndarray | None = None,
     rank: str = PICTURES,
-    offset: int = 0,
-    sort: str = "",
     fold: bool = True,
 ) -> list[Result]:
     """Returns what `search` does for the vectors [Q, D] of queries, which are all sentences or all images.
 
     `captions`: the vectors of sentences as `Captions.encode` gives them. `fold`: whether of like pictures one is shown.
     """
-    texts = ["" if query.image else query.text for query in queries]
+    (top, offset, sort), texts = page, ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
     # It was learnt from answers from the whole index.
     judged = index.confidence is not None and not filters and not sort and rank == ALL
@@ -229,12 +235,12 @@ def find(
     return results
 
 
-def browse(index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
+def browse(index, page: Page, filters: Sequence[Filter] = ()) -> list[Hit]:
     """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
-    rows = index.rows(filters)
+    (top, offset, sort), rows = page, index.rows(filters)
     groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
-    page = (_sorted(index, groups, sort) if sort else groups)[offset : offset + top]
-    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in enumerate(page, start=offset + 1)]
+    shown = (_sorted(index, groups, sort) if sort else groups)[offset : offset + top]
+    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in enumerate(shown, start=offset + 1)]
 
 
 def _folded(index, rows: np.ndarray) -> list[list[int]]:
@@ -344,10 +350,9 @@ def describe_hit(index, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and, if known, path, language, captions, fields."""
     item = index.describe(hit.row)
     details = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
-    details["fields"] = item.fields
     if item.offset >= 0:
         details["offset"] = item.offset
-    details |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
+    details |= {"fields": item.fields, "found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
     shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
     return {**shown, "right": True} if hit.right else shown
 

@@ -70,7 +70,7 @@ WOO = [
     ["10", "variable", "W0", "Chapeau", "1", r"<p>Rouge</p>\n[gallery ids=3]",
         f"{CDN('p0.jpg')}, {CDN('p1-scaled.jpg')}", ""],
     ["11", "variation", "W0-M", "Chapeau - M", "1", "", "", "W0"],
-    ["12", "variation", "W0-L", "Chapeau - L", "1", "", CDN("p0.jpg"), "id:10"],
+    ["12", "variation", "W0-L", "Chapeau - L", "1", "", CDN("p0-300x200.jpg"), "id:10"],
     ["13", "simple", "W1", "Manteau", "0", "", CDN("p2.jpg"), ""],
     ["14", "variation", "W1-M", "Manteau - M", "1", "", CDN("p2.jpg"), "W1"],
     ["15", "simple", "W2", "Bon d'achat", "1", "", "", ""],

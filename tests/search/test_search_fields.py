@@ -58,6 +58,7 @@ def test_who_makes_the_index_may_name_them():
     (["Safe to wash.", "Made of wood!", "Which one?"] * 5, False, False),
     (["No. 5", "etc.", "10 St."] * 5, True, True),
     ([f"https://a.example/{n % 3}" for n in range(21)], False, False),
+    ([f"{n}.5" for n in range(8)], True, False), ([f"{n}.5" for n in range(9)], True, True),  # a range has nine
     ([str(n % 12) for n in range(36)], True, True),  # few numbers of several items each
 ])  # fmt: skip
 def test_each_rule(values, on_card, is_filter):

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from page_reader import Page
 from PIL import Image
-from search_data import COLORS, ColorEmbedder, png, write_folder
+from search_data import ColorEmbedder, png, write_folder
 
-from mural_tf.data.pictures import thumbnail
 from mural_tf.search import collect
 from mural_tf.search.index import Index, index_in_memory, take_fingerprint
 from mural_tf.search.items import IMAGES, TEXTS, Item
-from mural_tf.search.queries import SIDE, Query, page_html, search
+from mural_tf.search.queries import Query, page_html, search
 
 SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",
              "\udcff", "<script>alert(1)</script>\"'&", "</title><img src=x>"]  # fmt: skip
@@ -78,19 +77,6 @@ def test_gallery_of_texts(tmp_path):
     index = index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
     page = gallery_of(index, Query("red"))
     assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")
-
-
-def test_thumbnails_are_small_upright_and_on_white():
-    image = Image.new("RGBA", (1000, 500), (255, 0, 0, 0))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", exif=exif)
-    shown = Image.open(io.BytesIO(thumbnail(buffer.getvalue(), SIDE)))
-    assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
-    for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
-        with pytest.raises(ValueError, match="empty|not an image|does not decode"):
-            thumbnail(data, SIDE)
 
 
 def test_gallery_shows_the_image_that_was_asked_for(index):

@@ -232,6 +232,17 @@ def test_units_are_measured_again_when_captions_come(index):
     of_vectors = ranking.units_of(made)
     made.captions = index.captions
     assert ranking.units_of(made)["texts"] == index.captions.unit != of_vectors["texts"]
+    # Of three vectors that differ in everything, and as if ten more were known to differ by the usual unit.
+    assert abs(ranking._unit(np.eye(3)) - ranking.USUAL * np.sqrt(10 / 13)) < 1e-6
+
+
+def test_a_language_of_few_captions_has_half_a_mean_of_its_own():
+    items = [Item(str(n), captions=(("de" if n < 20 else "en", "x"),)) for n in range(60)]
+    vectors = np.float16([[1, 0]] * 20 + [[0, 1]] * 40)
+    means, groups = ranking.Captions(vectors, table_of(items), "").means
+    overall = np.array([1 / 3, 2 / 3])
+    np.testing.assert_allclose(means[groups[0]], ([1, 0] - overall) * 20 / 40, atol=1e-3)
+    np.testing.assert_allclose(means[groups[59]], ([0, 1] - overall) * 40 / 60, atol=1e-3)
 
 
 def test_what_one_way_finds_has_a_value_in_all(index):

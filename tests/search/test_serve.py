@@ -4,23 +4,21 @@ import base64
 import functools
 import gzip
 import http.client
-import io
 import json
 import os
 import pathlib
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import types
-import zlib
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from aiohttp import web
+from odd_pictures import bitmap, gif_of_size, png_of_size, saved
 from PIL import Image
 from running_app import ask as ask_server
 from running_app import running
@@ -106,12 +104,6 @@ def b64(data):
     return {"b64": base64.b64encode(data).decode()}
 
 
-def saved(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def test_texts_in_rows_and_columns(ask, direct):
     expected = direct("text_encoder", text=np.array([text.encode() for text in TEXTS], object))
     for path, body, key in (
@@ -168,24 +160,6 @@ def test_images_that_cannot_be_read_are_named_or_zeros_where_asked_for(ask, dire
     assert status == 400 and "\"on_error\" must be 'raise' or 'zeros', got a list" in answer["error"]
 
 
-def png_of_size(width, height, color=2):
-    """A PNG's header, and too little after it."""
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
-
-
-def gif_of_size(side):
-    """A GIF whose header says 40 x 30 and whose frame says more."""
-    data = bytearray(saved(Image.new("P", (40, 30)), "GIF"))
-    at = data.index(b",\0\0\0\0")  # where its description begins
-    data[at + 5 : at + 9] = 2 * side.to_bytes(2, "little")
-    return bytes(data)
-
-
 @pytest.mark.parametrize("images, words", [
     ([png_of_size(8, 8), png_of_size(8191, 8191)], "Row 1 (the first is 0) brings it to 67.1 million pixels of one"),
     ([png_of_size(4500, 4500, 6)], "Row 0 (the first is 0) brings it to 81.0 million pixels of one image"),
@@ -197,15 +171,6 @@ def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, imag
     for extra in ({}, {"on_error": "zeros"}):
         status, answer = ask(IMAGE + ":predict", {"instances": [b64(image) for image in images], **extra})
         assert status == 400 and words in answer["error"], answer
-
-
-def bitmap(image, bits):
-    """A BMP of 8 bits, with a palette, or of 32, whose fourth byte is 0, as screenshots have it."""
-    if bits == 8:
-        return saved(image.convert("P"), "BMP")
-    rows = np.dstack([np.asarray(image)[::-1, :, ::-1], np.zeros(image.size[::-1], np.uint8)])  # BGR and 0, from below
-    sizes = struct.pack("<iiiHHIIiiII", 40, *image.size, 1, 32, 0, rows.size, 2835, 2835, 0, 0)
-    return b"BM" + struct.pack("<IHHI", 54 + rows.size, 0, 0, 54) + sizes + rows.tobytes()
 
 
 def test_other_formats_are_encoded_again(ask, direct):

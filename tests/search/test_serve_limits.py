@@ -1,7 +1,6 @@
 """What the server bears, over a model that waits for a gate: bytes, time, many clients, clients that leave."""
 
 import gc
-import io
 import json
 import logging
 import os
@@ -9,6 +8,7 @@ import socket
 
 import numpy as np
 import pytest
+from odd_pictures import saved
 from PIL import Image
 from running_app import Multiplier, ask, running, until
 from search_data import ColorEmbedder, png, shop
@@ -116,9 +116,7 @@ def test_what_a_picture_costs_and_what_cannot_be_read():
     palette = Image.new("P", (1000, 1000))
     palette.info["transparency"] = 0
     files = [png((1, 2, 3), (1500, 2000)), png((1, 2, 3, 4), (10, 10)), b"no"]
-    for image in (Image.new("RGBA", (1000, 1000)), palette):
-        image.save(buffer := io.BytesIO(), "PNG")
-        files.append(buffer.getvalue())
+    files += [saved(image, "PNG") for image in (Image.new("RGBA", (1000, 1000)), palette)]
     ready, costs = prepare_images(files, "zeros")
     assert ready[2] == b"" and all(ready[place] == files[place] for place in (0, 3, 4))
     assert costs.tolist() == [4, 1, 1, 5, 5]

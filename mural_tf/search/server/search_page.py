@@ -43,6 +43,7 @@ from mural_tf.search.queries import (
     LONGEST_SENTENCE,
     SIDE,
     Hit,
+    Page,
     Query,
     Result,
     browse,
@@ -75,27 +76,12 @@ def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
     return [min(own, key=lambda text: abs(len(text) - 16)) for own in plain if own][:EXAMPLES]
 
 
-def answer(
-    index: Index,
-    embedder,
-    sentence: str = "",
-    k: int = DEFAULT_RESULTS,
-    filters: Sequence[Filter] = (),
-    like: int | None = None,
-    picture: np.ndarray | None = None,
-    language: str = "",
-    rank: str = "",
-    offset: int = 0,
-    sort: str = "",
-    facets: bool = False,
-) -> dict[str, object]:
-    """Returns the `k` items closest to a sentence in any language, or to a row, or to a picture, as JSON values.
-
-    Asked nothing, it returns all that passes the filters, in the order of the index.
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is asked of an index: a sentence, a row that results shall be like, a picture, or nothing.
 
     Args:
-      index, embedder: the model made the index.
-      sentence: at most 2,000 characters.
+      sentence: at most 2,000 characters, in any language.
       k: 1 to 1,000. offset: of the first one; at most 1,000 are ranked.
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
@@ -103,6 +89,43 @@ def answer(
       language: of the captions to show, where there are several; otherwise English, or the first.
       rank, sort: see `queries.search`.
       facets: whether to tell what the fields are of the items that pass.
+    """
+
+    sentence: str = ""
+    k: int = DEFAULT_RESULTS
+    filters: Sequence[Filter] = ()
+    like: int | None = None
+    picture: np.ndarray | None = None
+    language: str = ""
+    rank: str = ""
+    offset: int = 0
+    sort: str = ""
+    facets: bool = False
+
+    def check(self) -> None:
+        """Raises `ValueError` for an empty sentence, or a value outside of these bounds."""
+        sentence, k, offset = self.sentence, self.k, self.offset
+        if len(sentence) > LONGEST_SENTENCE:
+            raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
+        if not 1 <= k <= MOST_RESULTS:
+            raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
+        ways = bool(sentence) + (self.picture is not None) + (self.like is not None)
+        if offset < 0 or (ways and offset > MOST_RESULTS - k):
+            raise ValueError(
+                f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked."
+            )
+        if self.rank and not sentence:
+            raise ValueError("rank is for sentences: give one, in any language.")
+        if ways > 1:
+            raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
+        if sentence and not sentence.strip():
+            raise ValueError("The sentence is empty: give one in any language.")
+
+
+def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
+    """Returns the `k` items closest to a question, as JSON values; `embedder` is the model that made the index.
+
+    Asked nothing, it returns all that passes the filters, in the order of the index.
 
     Returns:
       {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", "row", "name", "caption",
@@ -112,32 +135,23 @@ def answer(
       "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
 
     Raises:
-      ValueError: an empty sentence, or a value outside of these bounds.
+      ValueError: as `Question.check`, or a row that is not there.
     """
-    if len(sentence) > LONGEST_SENTENCE:
-        raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
-    if not 1 <= k <= MOST_RESULTS:
-        raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
-    asks = bool(sentence) or picture is not None or like is not None
-    if offset < 0 or (asks and offset > MOST_RESULTS - k):
-        raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked.")
-    if rank and not sentence:
-        raise ValueError("rank is for sentences: give one, in any language.")
-    if bool(sentence) + (picture is not None) + (like is not None) > 1:
-        raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
-    if sentence and not sentence.strip():
-        raise ValueError("The sentence is empty: give one in any language.")
-    order = dict(offset=offset, sort=sort)
+    asked.check()
+    sentence, k, filters = asked.sentence, asked.k, asked.filters
+    page = Page(k, asked.offset, asked.sort)
     rows = index.rows(filters)
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     result = None
     if sentence:
-        (result,) = search(index, embedder, [Query(sentence)], k, filters, rank=rank, **order)
-    elif like is not None:
-        result = _like(index, like, k, filters, **order)
-    elif picture is not None:
-        result = find(index, picture[None], [Query(image="picture")], k, filters, **order)[0]
-    hits = browse(index, k, filters, **order) if result is None else result.hits
+        (result,) = search(
+            index, embedder, [Query(sentence)], k, filters, rank=asked.rank, offset=asked.offset, sort=asked.sort
+        )
+    elif asked.like is not None:
+        result = _like(index, asked.like, page, filters)
+    elif asked.picture is not None:
+        result = find(index, asked.picture[None], [Query(image="picture")], page, filters)[0]
+    hits = browse(index, page, filters) if result is None else result.hits
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
     if result is not None:
@@ -145,19 +159,20 @@ def answer(
     if not sizes["matching"]:
         others = {kept: index.rows([other for other in filters if other != kept]) for kept in filters}
         described["relax"] = {str(kept): len(index) if rows is None else len(rows) for kept, rows in others.items()}
-    described |= {"facets": index.facets(tuple(filters))} if facets else {}
+    described |= {"facets": index.facets(tuple(filters))} if asked.facets else {}
     rows = sorted({hit.row for hit in hits})
     items = dict(zip(rows, index.table.at(rows)))
     release_pages(index.embeddings)
-    return {**described, "hits": [_hit(index.kind, items[hit.row], hit, language or "en") for hit in hits]}
+    return {**described, "hits": [_hit(index.kind, items[hit.row], hit, asked.language or "en") for hit in hits]}
 
 
-def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int, sort: str) -> Result:
+def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
     name = _item(index, row).name
     vector = index.embeddings[row][None].astype(np.float32)
-    found = find(index, vector, [Query(image=name)], offset + k + 1, filters, sort=sort, fold=False)[0]
+    ranked = Page(page.offset + page.top + 1, sort=page.sort)
+    found = find(index, vector, [Query(image=name)], ranked, filters, fold=False)[0]
     others = [hit for hit in found.hits if hit.row != row]
-    hits = [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][offset : offset + k]
+    hits = [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page.offset :][: page.top]
     return dataclasses.replace(found, hits=tuple(hits), total=found.total - (len(others) < len(found.hits)))
 
 
@@ -291,7 +306,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "")
         shown = dict(row=row, item=item, captions=captions, name=os.path.basename(item.name))
         return pages.render("item.html", **common, **shown, as_filter=served.fields.filters)
     asked = read_query(query, index.embeddings.shape[1], PAGE_TAKES)
-    answered = answer(index, served.embedder, language=language, **asked)
+    answered = answer(index, served.embedder, Question(language=language, **asked))
     facets = index.facets(tuple(asked["filters"]) if answered["matching"] <= COUNTED else ())
     return pages.render(
         "search.html",
@@ -449,7 +464,7 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
         def ask() -> str:
             served.refresh()
             asked = read_query(request.query, served.index.embeddings.shape[1])
-            return json.dumps(answer(served.index, embedder, **asked, picture=picture))
+            return json.dumps(answer(served.index, embedder, Question(**asked, picture=picture)))
 
         return web.Response(text=await in_thread(asking, ask), content_type="application/json")
 

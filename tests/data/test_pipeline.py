@@ -113,7 +113,7 @@ def test_sizes_are_known_beforehand(dataset):
 def test_resumes_at_the_very_next_record(config, whole, after):
     places = places_of(whole[after - 1]) if after else None
     for one, other in zip(whole[after:], batches(config, 6, places=places, **ONE)):
-        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/core/test_shares.py
+        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/data/test_shares.py
 
 
 def test_pairs_stay_together(whole):

@@ -6,7 +6,7 @@ scripts at the top of the repository do.
 Two tables say how large the project is to its readers and users: the lines that whoever reads a file has to follow, and
 what a user can name. Both may only fall, unless a commit says why:
 
-    python -m pytest tests/core/test_rooms.py -n 0 -s -k "paths or promises"
+    python -m pytest tests/project/test_rooms.py -n 0 -s -k "paths or promises"
 """
 
 import ast

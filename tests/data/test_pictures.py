@@ -207,3 +207,17 @@ def test_a_small_file_takes_little_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_thumbnails_are_small_upright_and_on_white():
+    image = Image.new("RGBA", (1000, 500), (255, 0, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", exif=exif)
+    encoded = buffer.getvalue()
+    shown = Image.open(io.BytesIO(pictures.thumbnail(encoded, 240)))
+    assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
+    for data in (b"", b"no image", encoded[:45]):
+        with pytest.raises(ValueError, match="empty|not an image|does not decode"):
+            pictures.thumbnail(data, 240)

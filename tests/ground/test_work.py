@@ -83,7 +83,7 @@ def test_engines_that_cannot_be_meant():
 
 PROGRAM = """
 import pathlib, sys
-sys.path[:0] = ["tests/core", "."]
+sys.path[:0] = ["tests/ground", "."]
 import test_work
 from mural_tf.work import Engine
 if __name__ == "__main__":
