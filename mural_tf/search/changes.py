@@ -442,21 +442,21 @@ def sync(
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
-        kind, dtype, fields = contents.kind, contents.dtype, contents.fields
-        about = {"kind": kind, "dtype": dtype, "split": contents.split}
+        about = {"kind": contents.kind, "dtype": contents.dtype, "split": contents.split}
         stored = meta_of(opened)
         check_asked(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
         about |= {"sources": list(contents.sources), "product": contents.product}
-        about |= {} if fields is None else {"fields": list(fields)}
+        about |= {} if contents.fields is None else {"fields": list(contents.fields)}
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
-                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size)
+                options = dict(kind=contents.kind, dtype=contents.dtype, prune=prune, batch_size=batch_size)
                 counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
         if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
-            raise UserError(f"None of the {counts.skipped:,} {kind} can be read." if counts.skipped else f"No {kind}.")
+            several = f"None of the {counts.skipped:,} {contents.kind} can be read."
+            raise UserError(several if counts.skipped else f"No {contents.kind}.")
     return counts
 
 

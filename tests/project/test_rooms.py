@@ -126,7 +126,7 @@ PATHS = {
     "export.saved_model": 8800,  # from an image to a SavedModel
     "runs.pretrain": 15200,  # a whole run
     "search.queries": 2710,  # from a question to an answer
-    "search.server.app": 7910,
+    "search.server.app": 7930,
     "ingest.convert": 4200,  # from sources to records
     "commands.catalogue": 4300,  # from an own table to a page; what only training needs is imported there
 }
