@@ -8,12 +8,12 @@ import test_evaluation_sentences as sentences
 import test_evaluation_zero_shot as zero_shot
 import test_retrieval as retrieval
 from fake_embedder import FakeEmbedder, one_hot
+from refusals import assert_refused
 from test_evaluation_captioned import multi30k, xtd  # noqa: F401
 from test_evaluation_cxc import data  # noqa: F401
 from test_evaluation_zero_shot import imagenet  # noqa: F401
 from test_retrieval import data_dir  # noqa: F401
 
-from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import measure_retrieval
@@ -91,7 +91,4 @@ def test_refusals(name, request, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "load", lambda *_: pytest.fail("loaded the model first"))
     fixture, call, expected = REFUSALS[name]
-    folder = request.getfixturevalue(fixture)
-    with pytest.raises(UserError) as error:
-        call(folder)
-    assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)
+    assert_refused(call, expected, request.getfixturevalue(fixture))

@@ -8,11 +8,11 @@ import foreign_weights as foreign
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import assert_refused
 from test_pretrained_align import small_config
 from test_pretrained_forms import POOLING, PROMPTS, change_json, settings_of
 
 import mural_tf
-from mural_tf.errors import UserError
 from mural_tf.pretrained import efficientnet
 from mural_tf.pretrained.importers import configure, starting_config
 from mural_tf.pretrained.torch_file import open_torch
@@ -72,7 +72,4 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name, tmp_path):
-    call, expected = REFUSALS[name]
-    with pytest.raises(UserError) as error:
-        call(tmp_path)
-    assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)
+    assert_refused(*REFUSALS[name], tmp_path)

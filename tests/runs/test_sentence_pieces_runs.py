@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_sentence_pieces import SETTINGS
 from toy_data import toy_config, write_toy_data
 
 from mural_tf import loading
@@ -23,15 +24,6 @@ from mural_tf.text.piece_models import model_of, read_lines
 from mural_tf.training.prepare import prepare_tokenizer
 from mural_tf.training.workdir import open_workdir
 
-SETTINGS = dict(
-    model="unigram",
-    byte_fallback=False,
-    add_dummy_prefix=True,
-    remove_extra_whitespaces=True,
-    escape_whitespaces=True,
-    treat_whitespace_as_suffix=False,
-    charsmap="",
-)
 PIECES = [["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], ["<unk>", 0.0, "unknown"]]
 PIECES += [[piece, -2.0, "normal"] for piece in ("▁thing", "▁ding", "▁", "w", "v", *"0123456789")]
 PIECES += [["<mask>", 0.0, "control"]]

@@ -2,12 +2,12 @@
 
 import pytest
 import tensorflow as tf
+from refusals import assert_refused
 from test_language_words import LANGUAGES, TEXTS
 from test_sentence_pieces import UNIGRAM, config_of, lines_of
 from test_tokenizer import SPECIAL
 
 from mural_tf.config import base_config
-from mural_tf.errors import UserError
 from mural_tf.text import build_tokenizer
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.text.learning import build_vocabulary
@@ -54,7 +54,4 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name, tmp_path):
-    call, expected = REFUSALS[name]
-    with pytest.raises(UserError) as error:
-        call(tmp_path)
-    assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)
+    assert_refused(*REFUSALS[name], tmp_path)
