@@ -88,12 +88,17 @@ def test_the_noise_has_its_deviation():
 def test_the_mean_of_the_likeliest_names_by_hand():
     # Twelve classes of probability 1/16, the last two of 3/16: the ten likeliest end in a tie, so that all count.
     layer = ClassesAdapter(2, 3, classes=12, width=2)
-    states = np.concatenate([np.ones([1, 4]), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
+    states = np.concatenate([np.full([1, 4], 2**0.5), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
     states[0, -2:] = 3 / 16
     layer(states)
-    layer.name_classes(np.stack([np.arange(12), np.ones(12)], axis=1))
-    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1.
-    np.testing.assert_allclose(layer(states)[0, 3:], [6.75, 1.0], rtol=1e-6)
+    layer.names.assign(np.stack([np.arange(12), np.zeros(12), np.ones(12), np.arange(12), np.ones(12)], axis=1))
+    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1. The mean square of the state
+    # is 2, so a quarter of the first part is the trained head's and, but in training, three quarters the names'.
+    vector, in_training = layer(states)[0].numpy(), layer(states, training=True)[0].numpy()
+    np.testing.assert_allclose(vector[3:], [6.75, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(vector[:3] - in_training[:3], [5.0625, 0.0, 0.75], atol=1e-5)
+    np.testing.assert_array_equal(vector[3:], in_training[3:])
+    assert abs(np.linalg.norm(in_training[:3]) - 0.25) < 1e-5
 
 
 def test_only_ten_classes_count():
@@ -101,11 +106,21 @@ def test_only_ten_classes_count():
     probabilities = generator.dirichlet(np.ones(30), size=4).astype(np.float32)
     states = np.concatenate([generator.normal(size=(4, 6)), probabilities], axis=1).astype(np.float32)
     layer(states)
-    names = generator.normal(size=(30, 5)).astype(np.float32)
-    layer.name_classes(names)
+    names = generator.normal(size=(30, 8)).astype(np.float32)
+    layer.names.assign(names)
     for row, vector in zip(probabilities, layer(states).numpy()):
         likeliest = np.argsort(-row)[:10]
-        assert difference(vector[3:], row[likeliest] @ names[likeliest]) < 1e-6
+        assert difference(vector[3:], (row[likeliest] @ names[likeliest])[3:]) < 1e-6
+
+
+def test_names_lie_where_the_text_head_puts_them_now():
+    layer, head, states = ClassesAdapter(2, 3, classes=4, width=2), TextAdapter(2, 3), tf.random.normal([4, 2], seed=1)
+    layer(tf.zeros([1, 9]))
+    layer.name_states.assign(states)
+    for _ in range(2):
+        layer.place_names(head)
+        np.testing.assert_array_equal(layer.names, head(states))
+        head.skip.kernel.assign_add(tf.ones_like(head.skip.kernel))
 
 
 def test_the_trained_part_is_short_far_from_the_training_pictures():
