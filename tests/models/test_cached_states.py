@@ -1,5 +1,8 @@
 """States of frozen towers, made once beside the data and taken by every method; and the adapters above them."""
 
+import json
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,8 +23,10 @@ from mural_tf.loading import load
 from mural_tf.models import build_model, complete
 from mural_tf.models.cached_states import standardize_adapters, state_tables
 from mural_tf.models.step import compute_gradients
+from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
+from mural_tf.training.trained_model import load_trained
 
 
 def cached_config(folder, method="mural", cached=True, **fields):
@@ -283,3 +288,27 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     assert 0 < difference(other.encode_text(texts), exported_head.encode_text(texts)) < 1e-2  # other heads, too
     exported.use_training_states()  # has no such states
     assert difference(before, exported.encode_text(texts)) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_run_with_names_of_classes(tmp_path):
+    """After training the names lie where the trained head puts them: in evaluation, from the workdir, in the export."""
+    data, names = toy_data.write_toy_data(tmp_path / "data"), [f"thing w{i}" for i in range(12)]
+    (tmp_path / "words.txt").write_text("\n".join(toy_data.toy_tokenizer().vocabulary) + "\n")
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    config = cached_config(data)
+    config.vocabulary.file, config.shared_head = str(tmp_path / "words.txt"), True
+    config.image_tower.update(dict(name="efficientnet_lite", class_names=str(tmp_path / "names.json")))
+    config.image_tower.projection = config.embedding_size = 24 + config.text_tower.hidden_size
+    config.train.update(dict(steps=20, checkpoint_every=20, log_every=20))
+    pretrain(config, tmp_path / "run")
+    model, tokenizer, _, _ = load_trained(tmp_path / "run")
+    head, _ = model.image_head_and_width()
+    vectors = model.embed_texts(tokenizer(tf.constant(names)))
+    assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3  # of the states
+    head.names.assign(tf.zeros_like(head.names))
+    MeasuredModel.at(types.SimpleNamespace(_model=model, _alone=True), 20)
+    assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3
+    pictures = [toy_data.picture(i) for i in range(8)]
+    ours, theirs = load(tmp_path / "run").encode_image(pictures), load(tmp_path / "run/export").encode_image(pictures)
+    assert difference(ours, theirs) < 1e-5
