@@ -6,7 +6,7 @@ languages it finds photographs in all of them. A head on a few thousand pictures
 better, and no others. Here both are parts of one vector, so that cosines add (our choice):
 
     text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
-    picture:  [ a times the trained head, length 1, and 1 - a times h ;  s ],  [h ; s] = sum of p_i name_i
+    picture:  [ a times the trained head, length 1, and 1 - a times h ;  3/2 - a times s ],  [h ; s] = sum of p_i name_i
 
 The sum is over the ten likeliest classes, and short where the classifier is unsure. `name_i` is the vector of the name
 as a text, so that what the text head learned from translations finds photographs, too (h is left out in training).
@@ -117,7 +117,7 @@ class ClassesAdapter(Adapter):
         trained, share = tf.math.l2_normalize(super().call(states, training=training), axis=-1), self.share(states)
         by_head, by_state = tf.split(self.mean_name(probabilities), [self.size, self.width], axis=-1)
         mixed = share * trained if training else share * trained + (1 - share) * by_head
-        return tf.concat([mixed, by_state], axis=-1)
+        return tf.concat([mixed, (1.5 - share) * by_state], axis=-1)
 
     def share(self, states: tf.Tensor) -> tf.Tensor:
         """Maps states, [B, hidden], to a, float32 [B, 1]."""
