@@ -316,6 +316,13 @@ def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monke
         assert asked_captions.choose_weights(few, usual) is None
 
 
+def test_a_mix_that_is_hardly_better_does_not_count():
+    # The last mix is the best. The first is behind by 1 picture of 4: 0.25, and its standard error sqrt(3) / 8 = 0.217;
+    # the second by (1 - 0.5) / 4 = 0.125 with errors of sqrt(0.75) / 4 = 0.217, so it is within it; the third by 1.
+    by_picture = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [0, 1.5, 0, 1], [1, 1, 0, 1]])
+    assert asked_captions._in_order(by_picture.mean(axis=0), by_picture).tolist() == [1, 3, 0, 2]
+
+
 def test_pictures_weigh_what_captions_find_of_them():
     """By the likelihood of a softmax: of 0.5 and 0 at a scale of s it is 1 / (1 + e^(-s/2)), and 3 of 4 are right."""
     values, right = np.array([[0.5, 0.0]] * 4), np.array([0, 0, 0, 1])
