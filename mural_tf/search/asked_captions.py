@@ -150,11 +150,11 @@ def choose_weights(
 ) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns weights by which captions find their picture, and how many each way and all find, held out.
 
-    By half of the pictures' captions the `ranking.MIXES` of the usual weights are put in order: the usual ones and others
-    like them first, among all that are within a standard error of the best, then the others by how good they are. The
-    first mix is taken that is on the other half no worse than each part alone; if no mix is, it is the best part. What
-    counts is the mean over languages of the share of right answers first and among ten. None where there is too little
-    to learn from.
+    By half of the pictures' captions the `ranking.MIXES` of the usual weights are put in order: first all that are
+    within a standard error of the best, the usual one and others like it before the rest, then the others by how good
+    they are. The first mix is taken that is on the other half no worse than each part alone; if no mix is, it is the
+    best part. What counts is the mean over languages of the share of right answers first and among ten. None where
+    there is too little to learn from.
     """
     if len(asked) < LEAST_ASKED or len({caption.language for caption in asked}) < 2:
         return None
