@@ -7,11 +7,13 @@ draws them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-import tqdm as original
+if TYPE_CHECKING:
+    from tqdm import tqdm as tqdm  # who imports it from here gets `_bar`
 
 EVERY = 15.0  # seconds between two lines of a bar that is not at a terminal
 _commands = 0  # that run in this process
@@ -48,10 +50,23 @@ class _Lines:
         self._stream.flush()
 
 
-class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
-    """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
+@functools.cache
+def _bar() -> type:
+    import tqdm as original
 
-    def __init__(self, *arguments: object, **options: object):
-        if _commands and not sys.stderr.isatty():
-            options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
-        super().__init__(*arguments, **options)
+    class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
+        """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
+
+        def __init__(self, *arguments: object, **options: object):
+            if _commands and not sys.stderr.isatty():
+                options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
+            super().__init__(*arguments, **options)
+
+    return tqdm
+
+
+def __getattr__(name: str) -> object:
+    """Imports tqdm only for who shows a bar: a question does not."""
+    if name == "tqdm":
+        return _bar()
+    raise AttributeError(f"module 'mural_tf.progress' has no attribute {name!r}")

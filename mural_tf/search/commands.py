@@ -15,7 +15,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import asked_captions, confidence, ranking
+from mural_tf.search import confidence, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.fields import check_wanted
 from mural_tf.search.index import Index, described, index_in_memory, load_index
@@ -128,7 +128,7 @@ def calibrate_index(
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       pictures: in place of `sources`, where their vectors are known.
     """
-    from mural_tf.search import changes, collect
+    from mural_tf.search import asked_captions, changes, collect
 
     files = _captioned(sources)
     entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
