@@ -26,9 +26,8 @@ from mural_tf.errors import UserError
 if TYPE_CHECKING:
     import PIL.Image
     import tensorflow as tf
+    from tqdm import tqdm
     from typing_extensions import TypeIs
-
-    from mural_tf.progress import tqdm
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 TOKENS = 4096  # of the texts in one call of the model: memory grows with them

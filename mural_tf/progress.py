@@ -7,13 +7,9 @@ draws them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from tqdm import tqdm as tqdm  # who imports it from here gets `_bar`
+from typing import Any, TextIO
 
 EVERY = 15.0  # seconds between two lines of a bar that is not at a terminal
 _commands = 0  # that run in this process
@@ -50,8 +46,10 @@ class _Lines:
         self._stream.flush()
 
 
-@functools.cache
-def _bar() -> type:
+def __getattr__(name: str) -> Any:
+    """Imports tqdm for who shows a bar: a question shows none."""
+    if name != "tqdm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import tqdm as original
 
     class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
@@ -62,11 +60,5 @@ def _bar() -> type:
                 options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
             super().__init__(*arguments, **options)
 
+    globals()[name] = tqdm
     return tqdm
-
-
-def __getattr__(name: str) -> object:
-    """Imports tqdm only for who shows a bar: a question does not."""
-    if name == "tqdm":
-        return _bar()
-    raise AttributeError(f"module 'mural_tf.progress' has no attribute {name!r}")

@@ -10,13 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mural_tf.files import release_pages
-
 BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
 FEW, NUMBERS = 8, 2**17  # of so few queries so many numbers of rows at a time, which stay in the cache as float32
 QUERIES = 256  # scored at a time
-
-SCATTERED = 64  # rows read at a time that may lie far from each other: each maps a hundred kilobytes around it
 
 
 def top_k(
@@ -90,16 +86,6 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # of the copies of the sign only the uppermost stays
     moved = bits.view(np.float32)
     return np.multiply(moved, np.float32(2.0**112), out=moved)
-
-
-def rows_as_float32(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns chosen rows, int64 [K], of a matrix as `as_float32` does; few pages of a mapped file are in memory."""
-    chosen = np.empty((len(rows), *matrix.shape[1:]), np.float32)
-    for begin in range(0, len(rows), SCATTERED):
-        part = slice(begin, begin + SCATTERED)
-        chosen[part] = as_float32(matrix[rows[part]])
-        release_pages(matrix)
-    return chosen
 
 
 def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np.ndarray]:

@@ -249,7 +249,7 @@ class Index:
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
         """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
-        return top_k.rows_as_float32(self.embeddings, rows)
+        return ranking.vectors_at(self.embeddings, rows)
 
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
@@ -457,7 +457,7 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
     """
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
-        lengths = np.linalg.norm(top_k.rows_as_float32(embeddings, chosen), axis=1)
+        lengths = np.linalg.norm(ranking.vectors_at(embeddings, chosen), axis=1)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
         wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
         if wrong.size:
