@@ -19,7 +19,7 @@ from mural_tf.search.collect import FIELDS
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
-from mural_tf.search.ranking import DEFAULT_WEIGHTS, rank_all
+from mural_tf.search.ranking import DEFAULT_WEIGHTS
 
 TABLE = [
     "path\tcaption\tlanguage\tbrand\tprice",
@@ -169,16 +169,6 @@ def test_filters_are_read(text, read):
         assert str(read).replace(" ", "") == text.replace(" ", "")
 
 
-def test_exact_search_among_rows_is_a_full_sort_of_them(monkeypatch):
-    monkeypatch.setattr(index, "_BLOCK", 3)
-    rows, asked = np.random.default_rng(0).standard_normal((2, 20, 4)).astype(np.float32)
-    among = np.array([0, 2, 3, 5, 8, 11, 12, 17, 19])
-    scores, closest = index.exact(asked, rows, 5, among)
-    expected = np.argsort(-(asked @ rows[among].T), axis=1)[:, :5]
-    np.testing.assert_array_equal(closest, among[expected])
-    assert np.abs(scores - np.take_along_axis(asked @ rows[among].T, expected, 1)).max() < 1e-5
-
-
 def test_what_filters_leave_is_ranked(opened):
     assert names(opened, "red", Filter("brand", "acme")) == ["red.png", "blue.png"]
     assert names(opened, "red", *parse_filters(["brand=acme", "brand=zeta"])) == ["red.png", "a/orange.PNG", "blue.png"]
@@ -237,25 +227,6 @@ def test_python_loads_the_model_where_it_was(table, tmp_path, monkeypatch):
 def vectors_of(index):
     """{name: (item, vector)}, whatever the rows are."""
     return {item.name: (item, tuple(index.embeddings[row].tolist())) for row, item in enumerate(index.table)}
-
-
-def test_what_has_changed_is_replaced(table, made):
-    before = vectors_of(load_index(made))
-    folder = table.parent
-    table.write_text("\n".join([TABLE[0], "red.png\ta red boot\ten\tacme\t12", *TABLE[2:]]), encoding="utf-8")
-    (folder / "blue.png").write_bytes(png((250, 250, 0)))  # another picture of the same name
-    embedder = ColorEmbedder()
-    index = update(table, made, embedder)
-    after = vectors_of(index)
-    assert embedder.encoded == 1 and (index.counts.changed, index.counts.kept) == (2, 2)  # a caption needs no encoder
-    assert after["red.png"][0].fields["price"] == "12" and after["red.png"][0].caption() == ("en", "a red boot")
-    assert np.abs(np.array(after["blue.png"][1]) - np.array([250, 250, 0]) / np.hypot(250, 250)).max() < 1e-6
-    for name in ("violet.png", "a/orange.PNG"):
-        assert after[name] == before[name]
-    assert after["red.png"][1] == before["red.png"][1]
-    words = [[index.items[row] for row in index.table.with_words(word)] for word in ("boot", "shoe")]
-    assert words == [["red.png"], []]  # old words are gone
-    assert not index.table._ask("SELECT rowid FROM words WHERE words MATCH ?", ['"shoe"'])  # nor are they kept
 
 
 class Captioned(ColorEmbedder):
@@ -393,24 +364,6 @@ def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch
     assert load_index(made).fields_wanted == ("brand",)  # stays
     with pytest.raises(UserError, match="is not an index"):
         commands.index([], str(table.parent))
-
-
-# --- items without a picture
-
-
-def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
-    bare = [(Item(f"gift {n}", captions=(("en", "a red card"),), digest="1"), None) for n in range(2)]
-    index = sync(tmp_path / "index", ColorEmbedder(), [*items_of(3), *bare])
-    assert index.items[3] == "gift 0" and not index.describe(3).has_image and index.bare.tolist() == [3, 4]
-    scores, rows = index.search(np.eye(3, dtype=np.float32), 9)
-    assert sorted(rows[0].tolist()) == [0, 1, 2] and scores.shape == (3, 3)
-    assert index.search(np.eye(3, dtype=np.float32), 9, among=np.array([3, 4]))[1].shape == (3, 0)
-    assert index.table.by_words("red card", 1)[0].tolist() == [3]
-    (ranked,) = rank_all(index, ["red card"], np.eye(1, 3, dtype=np.float32), np.eye(1, 3, dtype=np.float32))
-    assert {3, 4} <= set(ranked.rows.tolist()) and not {3, 4} & ranked.lists["pictures"].keys()
-    pictured = [(Item("gift 0", path="x", captions=(("en", "a red card"),), digest="1"), png((250, 0, 0))), bare[1]]
-    index = sync(tmp_path / "index", ColorEmbedder(), pictured)
-    assert [index.items[row] for row in index.bare] == ["gift 1"] and index.counts.changed == 1
 
 
 # --- removed items

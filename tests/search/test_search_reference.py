@@ -10,7 +10,7 @@ import pytest
 from search_data import ColorEmbedder, png, unit
 
 from mural_tf.fingerprint import TEXTS, Fingerprint
-from mural_tf.search import changes, codes, database, ranking, words
+from mural_tf.search import changes, codes, database, postings, ranking, words
 from mural_tf.search.index import Index, sync
 from mural_tf.search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_tf.search.items import Item, amount, parse_filters
@@ -233,6 +233,16 @@ def test_words_are_ranked_by_bm25(world, is_quick):
     world.table.postings = None
 
 
+def test_lists_that_stay_in_memory_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(postings, "KEPT", 20)
+    wanted, kept = world.table.by_words("red shoe", 9), postings.Postings(world.table.each, world.table.ids)
+    world.table.postings = kept
+    for _ in range(2):
+        assert world.table.by_words("red shoe", 9)[0].tolist() == wanted[0].tolist()
+    assert len(kept._lists) == 1  # each is longer than all may be
+    world.table.postings = None
+
+
 def test_words_one_after_another_and_whole_texts(world):
     said = [one for document in world.documents[::3] for one in document.texts] + [*THINGS, "shoe hat"]
     for asked in filter(words.spread, said):  # of signs alone nothing is asked
@@ -272,22 +282,22 @@ def units_of(world):
     return of_texts.std(axis=1).mean(), math.sqrt((n * variance + 10 * 0.08**2) / (n + 10))
 
 
-def ranking_of(world, sentence, vector, caption_vector, filters, rank, count):
+def ranking_of(world, sentence, vector, caption_vector, count, filters, rank, hidden):
     """Lists {way: {row: value}}, and rows by their scores."""
     text, lacking = words.split(sentence)
     rows = {row for row, item in enumerate(world.items) if passes(item, filters)}
     rows -= {row for word in lacking for row in world.table.with_words(word).tolist()}
     allowed = np.isin(np.arange(len(world.items)), list(rows))
     cosines = {row: float(world.index.embeddings[row] @ vector) for row in rows if world.items[row].path}
-    every = {"pictures": cosines, "texts": captions_by_row(world, caption_vector, rows),
-             "words": by_words(world, text, count, allowed)}  # fmt: skip
+    every = {"pictures": cosines, "texts": captions_by_row(world, caption_vector, rows, hidden),
+             "words": by_words(world, text, count, allowed, hidden)}  # fmt: skip
     every = {way: values for way, values in every.items() if rank in (way, "all")}
     lists = {way: dict(sorted(of.items(), key=lambda item: -item[1])[:count]) for way, of in every.items()}
     together = set().union(*lists.values())
     for way in ("pictures", "texts") if rank == "all" else ():
         if lists[way]:
             lists[way] |= {row: every[way][row] for row in together - lists[way].keys() if row in every[way]}
-    whole = {row for row in world.table.whole(text).tolist() if row in rows} if "words" in lists else set()
+    whole = {row for row in world.table.whole(text, hidden).tolist() if row in rows} if "words" in lists else set()
     weights = world.index.weights if rank == "all" else {rank: 1.0}
     units, scores = dict(zip(("pictures", "texts"), units_of(world))), dict.fromkeys({*together, *whole}, 0.0)
     for way, of in lists.items():
@@ -301,6 +311,7 @@ def ranking_of(world, sentence, vector, caption_vector, filters, rank, count):
 @pytest.mark.parametrize("rank", ranking.RANKS)
 def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkeypatch):
     monkeypatch.setattr(ranking, "BLOCK", 16)
+    monkeypatch.setattr("mural_tf.search.index._BLOCK", 7)
     index = world.index
     if is_quick:
         codes.quicken(index)
@@ -308,10 +319,10 @@ def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkey
     for n in range(16):
         sentence, filters = some_question(world.draw), some_filters(world.draw) if n % 2 else ()
         vector, caption_vector = unit(world.random.standard_normal((2, SIZE)))
-        count = (5, 200)[n % 3 > 0]
-        given = vector[None], caption_vector[None], count, filters, rank
-        (found,) = rank_all(index, [sentence], *given)
-        lists, order, scores = ranking_of(world, sentence, vector, caption_vector, filters, rank, count)
+        count = (5, 200)[n % 4 > 0]
+        given = count, filters, rank, [(), ("en",), ("de", "")][n % 3]
+        (found,) = rank_all(index, [sentence], vector[None], caption_vector[None], *given)
+        lists, order, scores = ranking_of(world, sentence, vector, caption_vector, *given)
         assert found.lists.keys() == lists.keys()
         if found.lists.get("words", {}).keys() != lists.get("words", {}).keys():
             continue  # of equal shares others are among the first
@@ -426,3 +437,7 @@ def check(index, known):
             np.testing.assert_allclose(next(captions), ColorEmbedder().encode_text([caption])[0], atol=1e-3)
             assert row in index.table.whole(caption) and (not brand or row in index.table.with_words(brand))
     assert next(captions, None) is None
+    for word, wanted in (("thing", lambda row: row[0]), ("acme", lambda row: row[1] == "acme")):  # nor old words
+        assert {index.items[row] for row in index.table.with_words(word)} == {
+            n for n, row in known.items() if wanted(row)
+        }
