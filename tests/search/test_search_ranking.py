@@ -25,7 +25,8 @@ ITEMS = [
     Item("p/4.png", fields={"page": "https://example.org/frog"}),
 ]
 HOSTILE = ['"', "'", '"; DROP TABLE items; --', "a OR", "NEAR(a b)", "frog AND", "*", "^a", "-", "{x}:y", "a\0b",
-           "\ud800", "|", "| a red shoe |", "(", "text:frog", "x" * 5000, "é" * 3000, "aa", "", " ", "🎈", "%", "_"]  # fmt: skip
+           "\ud800", "|", "| a red shoe |", "(", "text:frog", "x" * 5000, "é" * 3000, "aa", "", " ",
+           "🎈", "%", "_"]  # fmt: skip
 
 
 class TwoHeads(ColorEmbedder):
