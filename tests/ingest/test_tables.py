@@ -197,7 +197,7 @@ TABLES = {
     "languages alone": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)",
         "a b c d", 8, ""),
     "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "nl", "acme"] for i in range(4))),
-        "pictures: 3", "x-0a x-1a x-2a x-3a", 4, ""),
+        "language: 4", "x-0a x-1a x-2a x-3a", 4, ""),
     "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
         "captions: caption (english)", "1000 1001 1002 1003", 4, ""),
     "title_id": (columns(["image", "title_id", "name"], NAMES, ["17", "18", "19", "20"], HATS), "captions: name (e",

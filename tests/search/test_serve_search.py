@@ -287,10 +287,8 @@ def test_a_vector_in_an_address_is_nearly_the_vector():
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for vector in vectors:
         code = vector_code(vector)
-        assert (
-            len(code) < 900 and re.fullmatch("[A-Za-z0-9_-]+", code)
+        assert len(code) < 900 and re.fullmatch("[A-Za-z0-9_-]+", code)
         assert 0.999 < vector_of(code, 640) @ vector < 1.001
-        )
 
 
 def test_pictures_that_are_none_or_too_much_are_refused(ask):
