@@ -380,6 +380,7 @@ ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]
     (WIDE_TABLE, {"columns": ("image=photo", "caption.nl=title_de", "caption=title_en+brand", "id=brand")},
         "acme acme#2 acme#3 acme#4",
      "captions: title_de (nl), title_en (en)"),
+    (WIDE_TABLE, {"columns": ("caption=title",)}, "S0 S1 S2 S3", "captions: title_de (de), title_en (en)"),
     (WIDE_TABLE, {"columns": ("image=fotto",)}, "", "no such column; did you mean 'photo'?"),
     (WIDE_TABLE, {"columns": ("picture=photo",)}, "", "is not understood; expected image="),
     (WIDE_TABLE, {"columns": ("photo",)}, "", "is not understood; expected image="),

@@ -125,6 +125,7 @@ def test_a_question_asks_each_trigram_once_and_frequent_ones_too(monkeypatch):
     assert words.grams("aaaa") == [" aa", "aaa", "aa "]
     monkeypatch.setattr(item_table, "MOST_POSTINGS", 0)
     assert sorted(table_of(ITEMS).by_words("frog", 9)[0].tolist()) == [1, 2]
+    assert table_of(ITEMS).by_words("frog shoe roter", 9)[0].tolist() == [0]  # by the four that the fewest have
 
 
 def test_vowel_signs_of_indic_scripts_tell_words_apart():
@@ -264,7 +265,8 @@ def test_pictures_weigh_what_captions_find_of_them():
 
 def test_captions_that_ask_do_not_see_what_holds_the_answer():
     """Of its own language, of one that repeats it, in names and in fields; a caption that is left must be another."""
-    captions = [(("en", f"red {n}"), ("en-GB", f"red {n}"), ("de", f"rot {n}")) for n in range(9)]
+    captions = [(("en", f"red {n}"), ("en-GB", f"{'red' if n < 2 else 'crimson'} {n}"), ("de", f"rot {n}"))
+                for n in range(9)]  # fmt: skip
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
     items.append(Item("alone", captions=(("en", "a green one"),)))
     vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
