@@ -1,5 +1,6 @@
 """Tables as shops and people have them: what is said of each before anything is done, and what is read of it."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -542,6 +543,25 @@ def test_languages_by_their_names(tmp_path, monkeypatch):
         and "unknown language, first at" in skipped
         and "(Elvish)" in skipped
     )
+
+
+def test_a_disk_that_fails_is_no_damage(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(5, "Input/output error")
+
+    understood = understand(TableRequest(str(WIDE_TABLE(tmp_path))))
+    monkeypatch.setattr(
+        own_tables, "open_binary", lambda path: contextlib.nullcontext((types.SimpleNamespace(read=fails), 0))
+    )
+    with pytest.raises(UserError, match="Input/output error"):
+        found(understood, tmp_path)
+
+
+def test_without_a_reader_a_workbook_is_saved_as_csv(tmp_path, monkeypatch):
+    made = workbook(*SHEET)(tmp_path)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(UserError, match=r"t.xlsx needs openpyxl: .*pip install.*; or save it as CSV \(UTF-8\)"):
+        understand(TableRequest(str(made)))
 
 
 def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import sys
 import types
 from urllib.parse import urlencode
 
@@ -381,6 +382,34 @@ def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
     for gone in ("", str(tmp_path / "gone")):
         with pytest.raises(UserError, match="which is not there: give --export"):
             app._export_of(gone)
+
+
+@pytest.mark.parametrize("export, with_index, is_small, made", [
+    ("e", False, False, (["e"], [])), ("e", True, False, (["e"], ["e"])), ("e", True, True, (["small"], ["small"])),
+    ("e", False, True, (["small"], [])), ("", True, False, (["w/export"], ["w/export"])),
+    ("", True, None, ([], ["w"])),
+])  # fmt: skip
+def test_what_is_loaded_to_be_served(index, monkeypatch, tmp_path, export, with_index, is_small, made):
+    """The encoders of an export, small where it has these, and a page beside; of an index its own model's export."""
+    from mural_tf.search.server import lite_models
+
+    models = types.SimpleNamespace(load_models=lambda place, loaded: [place])
+    monkeypatch.setitem(sys.modules, "mural_tf.search.server.models", models)  # which loads TensorFlow
+    monkeypatch.chdir(tmp_path)
+    for folder in ("e/text_encoder", "w/export/text_encoder"):
+        (tmp_path / folder).mkdir(parents=True)
+    if is_small is None:  # a workdir alone
+        (tmp_path / "w/export/text_encoder").rmdir(), (tmp_path / "w/export").rmdir()
+    monkeypatch.setattr(index, "model", dataclasses.replace(index.model, path="w"))
+    monkeypatch.setattr(app, "load_index", lambda folder: index)
+    monkeypatch.setattr(app, "_lite", lambda place: ("small",) if is_small else None)
+    monkeypatch.setattr(app, "newest_models", lambda *_: None)
+    monkeypatch.setattr(lite_models, "served_models", lambda *small: [*small])
+    monkeypatch.setattr(app, "lite_embedder", lambda *small: types.SimpleNamespace(of=small[0]))
+    monkeypatch.setattr(app, "load", lambda place: types.SimpleNamespace(of=place, saved_models=dict))
+    monkeypatch.setattr(app, "search_routes", lambda opened, model, *_: [str(model.of)])
+    got = app.load_served(export, "i" if with_index else "", "")
+    assert tuple([str(one) for one in part] for part in got) == made
 
 
 def test_pages_lead_to_pages(tmp_path):
