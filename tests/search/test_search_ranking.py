@@ -60,20 +60,6 @@ def found(index, sentence, **options):
     return search(index, TwoHeads(), [Query(sentence)], 4, **options)[0].hits
 
 
-@pytest.mark.parametrize("sentence, row", [
-    ("AB-12/3", 0), ("ab 12 3", 0), ("shoe-17.png", None), ("Shoe 17", 0), ("A RED SHOE", 0), ("frog", 2), ("犬", 2),
-    ("青い蛙", 1),
-])  # fmt: skip
-def test_article_numbers_and_whole_titles_come_first(index, sentence, row):
-    first = found(index, sentence)[0]
-    assert row is None or (first.row == row and first.found_by["exact"] == 1)
-
-
-def test_all_items_of_a_brand_come_first_and_addresses_are_no_words(index):
-    assert [hit.row for hit in found(index, "zoe & co")][:2] in ([1, 2], [2, 1])
-    assert 3 not in [hit.row for hit in found(index, "frog", rank="words")]
-
-
 def test_ways_that_are_lacking_are_refused(index):
     plain = Index(ITEMS, index.embeddings, index.model)  # no captions are known: as it was before
     by_pictures = found(plain, "red", rank="pictures")
@@ -194,13 +180,6 @@ def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
     made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
     (one,) = ranking.rank_all(made, ["sun"], vectors[[7]], vectors[[7]])
     assert list(one.lists["words"]) == [0] and one.lists["words"][0][1] > 0.4 and one.rows[0] == 7
-
-
-def test_names_of_files_are_words_where_nothing_describes_pictures():
-    items = [Item("a/YellowFlower.jpg"), Item("a/b.jpg"), Item("17", "/photos/flower3.png")]
-    made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(ColorEmbedder()))
-    assert {hit.row for hit in found(made, "flower")[:2]} == {0, 2}
-    assert all("words" in hit.found_by for hit in found(made, "flower")[:2])
 
 
 def test_vectors_of_texts_are_not_outvoted_by_their_letters():
