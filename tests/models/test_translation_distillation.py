@@ -249,7 +249,7 @@ def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
 
 
 @pytest.mark.parametrize("pivot", ["mean", pytest.param("en+de", marks=pytest.mark.slow)])  # which are all captions'
-def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
+def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot, eager):
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
     model, batch = completed(tmp_path, method__pivot=pivot, method__captions_weight=0.0)
     number = [toy_data.toy_tokenizer().vocabulary[row[3]][2:] for row in batch["text_a"]["input_word_ids"].numpy()]
