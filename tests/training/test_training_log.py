@@ -324,7 +324,8 @@ def batches_without_a_pipeline(config, tokenizer, places, *_):
         after = start_of(0)
         after[2] = (number + 1) * size
         batches.append({
-            **sides, "text_a_id": ids, "text_b_id": -ids, "text_group_id": ids, "text_text_place": tf.constant(after)[None, None],
+            **sides, "text_a_id": ids, "text_b_id": -ids, "text_group_id": ids,
+            "text_text_place": tf.constant(after)[None, None],
             "text_text_tally": tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64),
         })  # fmt: skip
     return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(lambda *values: tf.stack(values), *batches))
