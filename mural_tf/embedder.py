@@ -184,7 +184,8 @@ class Embedder:
         further = {head: with_head(head) for head in heads}
         prompted = prompted if config.vocabulary.prompt else {}
         encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
-        size = int(embed_texts.get_concrete_function().structured_outputs.shape[-1])
+        # Of one text, without a graph: making that takes seconds, which whoever embeds pictures alone need not wait.
+        size = int(model.embed_texts(tokenizer(tf.constant([""]), pad="longest")).shape[-1])
         return cls.from_tensorflow(encoders, size, config, path, step)
 
     @classmethod

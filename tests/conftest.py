@@ -64,13 +64,24 @@ def eager():
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory):
+def shared_folder(tmp_path_factory):
+    """A folder that the workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def toy(shared_folder):
     from toy_export import toy_export  # imports TensorFlow
 
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # which the workers share
-    return toy_export(folder / "toy")
+    return toy_export(shared_folder / "toy")
+
+
+@pytest.fixture(scope="session")
+def lite_toy(shared_folder):
+    from toy_export import lite_toy
+
+    return lite_toy(shared_folder / "lite_toy")
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,14 @@
 """One small export that many tests share, made by whichever process of a session comes first."""
 
+import contextlib
 import fcntl
+import functools
 import json
 import pathlib
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from toy_data import ONE_LAYER, SIDE, image_text_records, picture, toy_config, toy_tokenizer
 
@@ -20,6 +23,15 @@ TEXTS = ["thing w1", "", "ding v7 ding ding ding ding ding ding ding", "ŋ 日�
 METRICS = {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": float("nan")}
 
 
+@contextlib.contextmanager
+def held(folder: pathlib.Path):
+    """Holds a folder that the workers of a session share; the first one fills it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class ToyExport(NamedTuple):
     model: keras.Model
     config: object
@@ -31,15 +43,14 @@ def toy_export(folder: pathlib.Path) -> ToyExport:
 
     Every process builds the model, with the same weights; the first one exports it into the folder, which they share.
     """
-    (folder / "data").mkdir(parents=True, exist_ok=True)
     config = toy_config(folder / "data")
     config.image_tower.update(dict(ONE_LAYER, resize=SIDE + 8, branch_size=32, projection=80))  # a branch has BatchNorm
     config.vocabulary.lower_case = True
     description = {"name": "toys", "license": "CC0-1.0", "languages": {"en": {}, "de": {}}}
     model = toy_model(config)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held(folder):
         if not (folder / "export").exists():  # it appears when it is complete
+            (folder / "data").mkdir()
             (folder / "data/dataset.json").write_text(json.dumps(description))
             export_model(model, toy_tokenizer(lower_case=True), config, folder / "export", (METRICS, {}))
     return ToyExport(model, config, folder / "export")
@@ -76,6 +87,25 @@ def toy_workdir(folder, config, model):
     toy_tokenizer().save(folder / "vocabulary.txt")
     tf.train.Checkpoint(model=tf.train.Checkpoint(**model.weights_by_part())).write(str(folder / "checkpoints/ckpt-1"))
     return config
+
+
+def lite_toy(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a workdir of `small_toy`, its export's lite/, and beside it both encoders as they were converted."""
+    from mural_tf.runs import lite
+
+    def converted(convert, path, *arguments):
+        path.write_bytes(convert(*arguments))
+        return path.read_bytes()
+
+    with held(folder), pytest.MonkeyPatch.context() as patch:
+        if not (folder / "workdir/export/lite").exists():  # it appears when it is complete
+            for name in ("image", "text"):
+                convert = getattr(lite, f"convert_{name}_encoder")
+                kept = functools.partial(converted, convert, folder / f"{name}.tflite")
+                patch.setattr(lite, f"convert_{name}_encoder", kept)
+            toy_workdir(folder / "workdir", *small_toy())
+            lite.export_lite(folder / "workdir", folder / "workdir/export")
+    return folder
 
 
 def pictures():

@@ -224,14 +224,23 @@ def test_align_l2_trains_as_align_does():
     assert (config.train.image_text_batch, config.train.steps, config.loss.label_smoothing) == (16_384, 1_200_000, 0.1)
 
 
+SIZES = ("layers", "hidden_size", "heads", "feed_forward_size", "token_embedding_size", "max_length")
+
+
 def test_labse_is_the_text_side_of_mural_base():
+    config, base = load("labse_text"), load("mural_base")
+    assert [config.text_tower[name] for name in SIZES[:5]] == [12, 768, 12, 3072, 0]  # BERT-base
+    assert all(config.text_tower[name] == base.text_tower[name] for name in SIZES)
+    assert config.vocabulary.size == base.vocabulary.size == 250_000 and config.model == "labse"
+
+
+@pytest.mark.slow
+def test_labse_has_the_published_size():
     config = load("labse_text")
-    sizes = ("layers", "hidden_size", "heads", "feed_forward_size", "token_embedding_size", "max_length")
-    tokens, transformer, hidden = count_text(config.vocabulary.size, **{key: config.text_tower[key] for key in sizes})
+    tokens, transformer, hidden = count_text(config.vocabulary.size, **{key: config.text_tower[key] for key in SIZES})
     assert tokens == 192_000_000 and abs(transformer - 85.1 * MILLION) < 0.05 * MILLION
     # LaBSE's published 471M are 501,153 * 768 pieces and BERT-base with its pooler (0.6M); 470M without it.
     assert abs(501_153 * 768 + transformer + (hidden + 1) * hidden - 471 * MILLION) < 0.8 * MILLION
-    assert config.model == "labse"
 
 
 GLOBETROTTERS = ["emoji:globetrotter", "emoji:globetrotter,alpha=pairs", "emoji:globetrotter,images=none"]

@@ -96,7 +96,7 @@ def run(hub, cache, program, *arguments, **others):
     return done.stdout.splitlines()
 
 
-def test_three_lines(hub, models):
+def test_three_lines(hub, models, eager):
     embedder = mural_tf.load("hf://org/sentences")
     expected = mural_tf.load(models / "sentences").encode_text(TEXTS)
     assert np.abs(embedder.encode_text(TEXTS) - expected).max() <= 1e-6

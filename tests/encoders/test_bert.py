@@ -9,6 +9,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.encoders.transformer import TransformerLayer
 from mural_tf.errors import UserError
 
@@ -16,8 +17,9 @@ VOCABULARY = 50
 
 
 @pytest.fixture
-def no_fusion():
-    """The fused loops are part of what is tested here."""
+def fused():
+    """The fused loops, which every shape compiles anew, are part of what is tested."""
+    set_fusion("auto")  # off in tests; restored after each
 
 
 def tower_config(**fields):
@@ -86,7 +88,7 @@ def numpy_bert(model, tokens, heads):
 
 
 @pytest.mark.parametrize("token_embedding_size, training", [(5, False), (0, True)])
-def test_equals_the_numpy_bert(token_embedding_size, training):
+def test_equals_the_numpy_bert(token_embedding_size, training, fused):
     model = build_text_encoder(tower_config(token_embedding_size=token_embedding_size), VOCABULARY)
     randomise(model)
     tokens = random_tokens()
@@ -96,7 +98,7 @@ def test_equals_the_numpy_bert(token_embedding_size, training):
     assert np.max(np.abs(expected[0] - expected[1])) > 0.1
 
 
-def test_training_and_inference_graphs_have_the_same_gradients():
+def test_training_and_inference_graphs_have_the_same_gradients(fused):
     model = build_text_encoder(tower_config(), VOCABULARY)
     randomise(model)
     tokens = random_tokens()

@@ -17,14 +17,15 @@ from mural_tf.encoders.efficientnet import (
     scaled_width,
     swish,
 )
-from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
+from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, kernel_gradient, set_fusion
 from mural_tf.encoders.layers import Dropout
 from mural_tf.errors import UserError
 
 
 @pytest.fixture
-def no_fusion():
-    """The fused loops are part of what is tested here."""
+def fused():
+    """The fused loops, which every shape compiles anew, are part of what is tested."""
+    set_fusion("auto")  # off in tests; restored after each
 
 
 def tower_config(**fields):
@@ -86,7 +87,9 @@ def test_inference_equals_keras(pair, pixels):
     assert np.max(np.abs(expected)) > 0.1
 
 
-def test_training_step_equals_keras(pair):
+@pytest.mark.parametrize("fusion", ["off", pytest.param("auto", marks=pytest.mark.slow)])  # swish has its own test
+def test_training_step_equals_keras(pair, fusion):
+    set_fusion(fusion)
     ours, theirs, (_, depth) = pair
     images = random_images(8, 64)
     target = np.random.default_rng(1).normal(size=(8, ours.embedding_size)).astype(np.float32)
@@ -238,7 +241,7 @@ def test_pointwise_layer_equals_keras():
     assert np.max(np.abs(ours(x) - theirs(x))) < 1e-6
 
 
-def test_compiled_swish_equals_the_plain_one():
+def test_compiled_swish_equals_the_plain_one(fused):
     x = tf.linspace(-20.0, 20.0, 1001)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -115,7 +115,8 @@ EVERYTHING = {"shuffle": True, "drop_duplicates": "both", "filters": Filters(max
 
 
 @pytest.mark.parametrize("settings, beam", [
-    ({}, ""), (EVERYTHING, ""), pytest.param(EVERYTHING, BEAM_TWICE, marks=pytest.mark.slow),
+    (EVERYTHING, ""), pytest.param({}, "", marks=pytest.mark.slow),
+    pytest.param(EVERYTHING, BEAM_TWICE, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_nothing_but_the_input_decides_the_bytes(tmp_path, settings, beam):
     """Neither the order of sources and of elements, nor the number of workers, nor work that Beam does twice."""

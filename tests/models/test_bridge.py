@@ -325,7 +325,7 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
 ])  # fmt: skip
 def test_known_texts_of_nobody_or_without_faiss_are_refused(method, fields, said, monkeypatch):
     monkeypatch.setattr(neighbours.importlib.util, "find_spec", lambda name: None)
-    config = toy_data.toy_config("unused", method)
+    config = contract.toy_config(method)
     config.method.update({"teacher": "somewhere", **({"student_size": 8} if method == "neighbours" else {}), **fields})
     with pytest.raises(UserError, match=said):
         build_model(complete(config), 30).learn(None, None, None)

@@ -18,11 +18,7 @@ from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.tpu_check import find_problems, trace_step
 
 SEED = (3, 4)  # not a tensor: forks set up their devices after this module is imported
-OTHERS = [method for method in contract.METHODS if method != "mural"]
 every_method = pytest.mark.parametrize("method", contract.METHODS)
-most_methods_slowly = pytest.mark.parametrize(
-    "method", ["mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)]
-)
 
 
 def quickly(*methods):
@@ -35,6 +31,7 @@ def quickly(*methods):
 # Which have between them all that a method can have, and the one of most parts.
 methods_with_parts_of_their_own = quickly("mural", "globetrotter", "siglip", "mule")
 methods_of_many_parts = quickly("globetrotter")
+one_method = quickly("align")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def made():
     return Made()
 
 
-@every_method
+@quickly("mural", "globetrotter", "siglip", "mule", contract.OUTSIDE)
 def test_a_method_is_a_keras_model_around_two_towers(made, method):
     config, model, batch = made[method]
     assert isinstance(model, DualEncoder) and isinstance(model, keras.Model)
@@ -106,19 +103,19 @@ def has_two_devices() -> bool:
     return len(tf.config.list_logical_devices("CPU")) > 1
 
 
-def gradients_on_two_devices() -> dict:
+def gradients_on_two_devices(method) -> dict:
     """What `_gradients` gives of a batch that is divided over two replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if not tf.config.get_logical_device_configuration(cpu):  # in a process of its own
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     sums = tf.distribute.ReductionToOneDevice()  # the default one traces a function for each sum
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=sums)
-    return _gradients(strategy)
+    return _gradients(method, strategy)
 
 
-def _gradients(strategy) -> dict:
-    """MURAL's logs, gradients and BatchNorm's moments; other methods differ in their losses' parts, see above."""
-    config = contract.toy_config(text_tower__dropout=0.0, image_tower__batch_norm_group="global")
+def _gradients(method, strategy) -> dict:
+    """Logs, gradients and BatchNorm's moments; other methods differ in their losses' parts, see above."""
+    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="global")
     with strategy.scope():
         model = contract.build(config)
     batch, replicas = contract.batch_of(model, config), strategy.num_replicas_in_sync
@@ -138,11 +135,12 @@ def _gradients(strategy) -> dict:
     return {name: strategy.experimental_local_results(value)[0].numpy() for name, value in found.items()}
 
 
-def test_replicas_have_the_gradients_of_one_device():
+@pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])
+def test_replicas_have_the_gradients_of_one_device(method):
     """With examples that share ids across replicas, and BatchNorm over all of them."""
     # The workers of a session have two devices; a process without them starts another one.
-    two = gradients_on_two_devices() if has_two_devices() else forked.call(gradients_on_two_devices)
-    expected = _gradients(tf.distribute.get_strategy())
+    two = gradients_on_two_devices(method) if has_two_devices() else forked.call(gradients_on_two_devices, method)
+    expected = _gradients(method, tf.distribute.get_strategy())
     assert set(expected) == set(two) and len(expected) > 5
     for name, value in expected.items():
         assert np.max(np.abs(value - two[name])) < 1e-4 * max(1.0, np.max(np.abs(value))), name
@@ -189,7 +187,7 @@ def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path)
         np.testing.assert_array_equal(value, before, value.name)
 
 
-@most_methods_slowly
+@one_method
 def test_resuming_is_not_having_stopped(method, tmp_path):
     model, again, batch = stopped_and_resumed(method, 1, tmp_path)
     for one in (model, again):
@@ -200,7 +198,8 @@ def test_resuming_is_not_having_stopped(method, tmp_path):
     assert int(again.steps_taken) == 2
 
 
-@methods_of_many_parts
+@pytest.mark.slow  # test_export.py holds it of MURAL
+@every_method
 def test_what_is_exported_computes_what_the_model_does(made, method, eager):
     config, model, batch = made[method]
     tokenizer = contract.tokenizer(config)

@@ -68,7 +68,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(tower, tm
     config.text_tower.update(dict(dropout=0.3, layers=2))
     config.image_tower.update(dict(drop_connect_rate=0.5, depth=0.5))
     if tower == "features":
-        config = contract.toy_config(text_tower__dropout=0.3)
+        config = contract.toy_config("align", text_tower__dropout=0.3)
     keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)

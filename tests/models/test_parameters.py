@@ -34,6 +34,7 @@ def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
     assert model.step.trained_parameters == size(model.trainable_variables) - size(unreached)
 
 
+@pytest.mark.slow  # that what is counted is what the losses reach: above
 def test_averages_and_bookkeeping_are_not_parameters():
     model = stepped("align", {})
     averages = [v for layer in model.normalization_layers() for v in (layer.moving_mean, layer.moving_variance)]

@@ -18,11 +18,12 @@ from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import targets
 from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models import build_model, complete
+from mural_tf.models import build_model, complete, translation_distillation
 from mural_tf.models.translation_distillation import TranslationDistillation
 from mural_tf.runs import finish
 from mural_tf.runs.finetune import _with_source_architecture, finetune
@@ -248,7 +249,29 @@ def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
     assert set(without.parts) == {"text_b", "text_target"}
 
 
-@pytest.mark.parametrize("pivot", ["mean", pytest.param("en+de", marks=pytest.mark.slow)])  # which are all captions'
+def test_targets_of_several_pivots_are_means_of_groups_and_of_captions_their_own(stage, tmp_path, monkeypatch):
+    """Without a pipeline that reads, and with drawn vectors: a group's mean of the sides in a pivot language."""
+    model, _ = stage
+    monkeypatch.setitem(model.options, "pivot", "en+de")
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, pairs=PAIRS), METHOD)
+    columns = [(pair.text_a, pair.text_b, pair.language_b, pair.group_id) for pair in PAIRS]
+    pairs = tuple(np.array([value.encode() for value in column]) for column in zip(*columns))
+    items = {"text_text": pairs, "captions": (np.array([b"w 3", b"never a pair"]),)}
+    monkeypatch.setattr(translation_distillation, "stream_items", lambda _, __, stream, ___: [items[stream]])
+    vectors = {text: unit_rows(number, 1, model.embedding_size)[0] for number, text in enumerate(
+        {*pairs[0].tolist(), *pairs[1].tolist(), b"w 3", b"never a pair"})}  # fmt: skip
+    monkeypatch.setattr(model, "_embedder", lambda _: lambda texts: np.stack([vectors[text] for text in texts]))
+    tables, keys = model.target_tables(config, None, tmp_path)
+    assert keys == {"text_target": "text_group_id", "caption_target": "caption_id"}
+    sums = np.stack([vectors[b"thing w%d" % i] + vectors[b"ding v%d" % i] for i in range(20)])
+    found = tables["text_target"].find(fingerprint(tf.constant([b"g%d" % i for i in range(20)])).numpy())
+    np.testing.assert_allclose(found, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-6)
+    own = tables["caption_target"].find(fingerprint(tf.constant([b"never a pair"])).numpy())
+    np.testing.assert_allclose(own[0], vectors[b"never a pair"], atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pivot", ["mean", "en+de"])  # which are all captions'
 def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
     toy_data.write_toy_data(tmp_path, pairs=PAIRS)
     model, batch = completed(tmp_path, method__pivot=pivot, method__captions_weight=0.0)

@@ -80,6 +80,7 @@ def spoiled(values, name, change):
     return {**values, name: array}
 
 
+@pytest.mark.slow
 def test_equal_vectors_pass(values, imported):
     ids, pixels, images, texts, together = compared(values, imported)
     assert ids == "ids: equal for 4 sentences, 1 of them but for the tokens that docs/checkpoints.md names"

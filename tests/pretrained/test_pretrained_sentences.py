@@ -65,7 +65,9 @@ def text_config():
     return config
 
 
-@pytest.mark.parametrize("kind, pooling, dense, expected", FOLDERS)
+@pytest.mark.parametrize("kind, pooling, dense, expected", [
+    FOLDERS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in FOLDERS[1:3]), FOLDERS[3]
+])  # fmt: skip
 def test_numbers_of_sentence_transformers(tmp_path, kind, pooling, dense, expected):
     folder = foreign.write_sentences(tmp_path, kind, pooling, dense)
     model, config, pieces = import_weights("sentences", folder, text_config())
@@ -82,7 +84,7 @@ def test_packed_texts_have_the_same_mean(tmp_path):
     assert np.abs(packed - model.text_encoder(tokens)).max() < 1e-5
 
 
-def test_folder_is_loaded_as_it_is_and_imported(tmp_path):
+def test_folder_is_loaded_as_it_is_and_imported(tmp_path, eager):
     folder = foreign.write_sentences(tmp_path / "folder")
     found = mural_tf.load(folder).encode_text(TEXTS)
     import_into_workdir("sentences", folder, tmp_path / "workdir")

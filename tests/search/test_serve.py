@@ -16,7 +16,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from aiohttp import web
 from odd_pictures import bitmap, gif_of_size, png_of_size, saved
 from PIL import Image
@@ -350,14 +349,16 @@ def test_rest_client_as_exported(server, direct, tmp_path):
 
 
 SLOW = """
-import sys, time
-from mural_tf.search.server import batches
-together = batches.Batcher._run_together
-def slowly(self, batch):
+import time
+import numpy as np
+from mural_tf.search.server import app, batches, rest_json
+def slowly(inputs):
     print("running", flush=True)
     time.sleep(1)
-    return together(self, batch)
-batches.Batcher._run_together = slowly
+    return {"y": 2 * inputs["x"]}
+signature = batches.Signature(slowly, {"x": rest_json.Spec(np.dtype("float32"), (None,))}, False)
+models = {"doubler": batches.ServedModel("doubler", 1, {rest_json.SIGNATURE: signature}, {})}
+app.load_served = lambda *_: (models, [])  # no SavedModel, so no TensorFlow, which takes seconds
 from mural_tf.commands import run
 run()
 """
@@ -365,10 +366,6 @@ run()
 
 def test_the_program_answers_and_ends_on_sigterm(tmp_path):
     """The request that runs when the signal comes gets its answer."""
-    module = tf.Module()
-    spec = [tf.TensorSpec([None], tf.float32, name="x")]
-    module.call = tf.function(lambda x: {"y": 2.0 * x}, input_signature=spec)
-    tf.saved_model.save(module, str(tmp_path / "doubler/1"), signatures=module.call)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-c", SLOW, "serve", f"--export={tmp_path}", "--port=0"]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

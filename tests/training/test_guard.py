@@ -14,14 +14,15 @@ from mural_tf.errors import UserError
 from mural_tf.training.data_progress import DataProgress
 
 
-@pytest.fixture(scope="module")
-def trained():
+@pytest.fixture(scope="module", params=["eager", pytest.param("graph", marks=pytest.mark.slow)])
+def trained(request):
     """A toy model, its batches, and a function that runs one step on a batch."""
     before = set_fusion("off")
     config = contract.toy_config(optimizer__name="lamb", train__max_skipped_steps=2)
     model = contract.build(config)
+    step = model.train_step if request.param == "eager" else tf.function(model.train_step, autograph=False)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
-    yield model, endless(model, config), tf.function(model.train_step, autograph=False)
+    yield model, endless(model, config), step
     set_fusion(before)
 
 

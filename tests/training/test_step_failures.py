@@ -25,7 +25,7 @@ ALONE = tf.distribute.get_strategy()
 ])  # fmt: skip
 def test_the_streams_of_a_method_are_known_without_its_towers(method):
     config = complete(contract.toy_config(method))
-    assert streams_of(config) == contract.build(config).streams
+    assert streams_of(config) == build_model(config, contract.tokenizer(config).vocabulary_size).streams
 
 
 @pytest.mark.parametrize("method,train,expected", [

@@ -25,11 +25,11 @@ def test_what_a_tpu_refuses_is_found(function, spec, expected):
 
 
 @pytest.mark.parametrize("tower", [
-    "features", pytest.param("resnet", marks=pytest.mark.slow), pytest.param("efficientnet", marks=pytest.mark.slow)
+    "none", *(pytest.param(tower, marks=pytest.mark.slow) for tower in ("features", "resnet", "efficientnet"))
 ])  # fmt: skip
 def test_the_training_step_has_no_problems(tmp_path, tower):
-    """In two passes with dropout, so that loops and random draws are part of it; test_contract.py has text pairs."""
-    config = toy_data.toy_config(tmp_path, "align")
+    """In two passes with dropout, so that loops and random draws are part of it; test_contract.py has all methods."""
+    config = toy_data.toy_config(tmp_path, "labse" if tower == "none" else "align")
     if tower == "efficientnet":
         config.image_tower.update(dict(name=tower, width=0.25, depth=0.25))
     if tower == "features":
@@ -41,7 +41,7 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
     counts = operations(graph_def)
     assert counts["StatelessWhile"] + counts["While"] >= 2
-    assert (counts["FusedBatchNormV3"] > 8) == (tower != "features")
+    assert (counts["FusedBatchNormV3"] > 8) == (tower in ("resnet", "efficientnet"))
     assert find_problems(graph_def) == []
 
 
