@@ -15,6 +15,7 @@ from mural_tf.config import base_config
 from mural_tf.data.images import decode_features, prepare_image
 from mural_tf.data.pictures import BadImage
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import TEXTS, Original, take_fingerprint
 from mural_tf.lite.few_pieces import PLACES, write_places
 from mural_tf.lite.pieces import IN_LINES, MODEL, SHORT, VOCABULARY, pieces_of
 from mural_tf.lite.pixels import prepare
@@ -184,3 +185,17 @@ def test_features_and_what_does_not_decode():
     for broken in (b"", b"no picture", encoded(photograph(60, 80))[:300]):
         with pytest.raises(BadImage):
             prepare(broken, tower)
+
+
+def test_a_question_checks_encoders_by_a_few_texts():
+    """They carry all probes of their model; the texts that are encoded show that the encoders are its."""
+    probes, asked = np.eye(len(TEXTS), dtype=np.float32), []
+
+    def small(vectors):
+        encode = lambda texts: asked.append(texts) or vectors[: len(texts)]  # noqa: E731
+        return types.SimpleNamespace(encode_text=encode, original=Original(probes, 0.1), path="lite", step=3)
+
+    made = take_fingerprint(small(probes), pictures=False)
+    assert asked == [list(TEXTS[:2])] and made.step == 3 and np.array_equal(made.probes, probes)
+    with pytest.raises(UserError, match="lite are not the encoders"):
+        take_fingerprint(small(probes[::-1]), pictures=False)
