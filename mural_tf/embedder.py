@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import copy
 import dataclasses
 import os
@@ -17,16 +18,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
 
 import numpy as np
 import numpy.typing as npt
-import PIL.Image
 from ml_collections import ConfigDict
 
 from mural_tf.config import has_images, prompts_of, takes_features, takes_languages
-from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.progress import tqdm
 
 if TYPE_CHECKING:
+    import PIL.Image
     import tensorflow as tf
+    from tqdm import tqdm
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
@@ -34,7 +34,7 @@ TOKENS = 4096  # of the texts in one call of the model: memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
-Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], "tf.Tensor", PIL.Image.Image]
+Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], "tf.Tensor", "PIL.Image.Image"]
 Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
 Encoder = Callable[[Sequence[Any]], Embeddings]  # prepared images, or texts in UTF-8, [B] -> [B, D]
 
@@ -195,11 +195,13 @@ class Embedder:
         """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
         import tensorflow as tf
 
+        from mural_tf.data.pictures import BadImage
+
         def prepare(data: bytes) -> tf.Tensor:
             try:
                 return encoders.prepare_image(tf.constant(data))
             except tf.errors.OpError:
-                raise pictures.BadImage("it is damaged and does not decode") from None
+                raise BadImage("it is damaged and does not decode") from None
 
         def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
             def encode_list(values: Sequence[Any]) -> Embeddings:
@@ -567,6 +569,10 @@ class Embedder:
 
     def _prepare(self, image: Image, index: int) -> tuple[object, str]:
         """Returns (prepared image, "") or (None, what is wrong with it)."""
+        import PIL.Image  # here, because texts do without
+
+        from mural_tf.data import pictures
+
         name = f"Image {index}"
         try:
             image = _as_array(image)
@@ -654,6 +660,8 @@ def _check_batch_size(batch_size: int) -> None:
 
 def _is_image(value: object) -> TypeIs[Image]:
     """Whether something is a single image, and not several."""
+    import PIL.Image
+
     pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
     grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
     return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
@@ -676,10 +684,21 @@ def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Seq
         begin = end
 
 
-def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:
+class _NoBar(contextlib.nullcontext):
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def update(self, count: int = 1) -> None:
+        pass
+
+
+def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm | _NoBar:
     total = len(items) if isinstance(items, Sized) else None
-    show = progress if progress is not None else (total or 0) >= LONG_LIST
-    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}", disable=not show)
+    if not (progress if progress is not None else (total or 0) >= LONG_LIST):
+        return _NoBar()
+    from mural_tf.progress import tqdm
+
+    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
 
 
 def _is_matrix(values: object) -> TypeIs[Embeddings]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from mural_tf.errors import UserError
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
+FEW = 2  # of the texts, by which encoders that carry their model's probes show that they are the model's
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
 TOLERANCE = 1e-3
 
@@ -68,23 +70,23 @@ def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` the texts alone.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
-    how far all their vectors were from the model's when they were made: within that they are the model.
+    how far all their vectors were from the model's when they were made: within that they are the model. Without
+    `pictures` they encode `FEW` of the texts, so that a single question is answered soon.
 
     Raises `UserError` if they are not.
     """
-    probes = encode_probes(embedder, pictures)
-    path, step = str(getattr(embedder, "path", "")), getattr(embedder, "step", None)
-    fingerprint, original = Fingerprint(probes, path, step), getattr(embedder, "original", None)
+    path, step, original = (getattr(embedder, name, None) for name in ("path", "step", "original"))
+    few = original is not None and not pictures
+    probes = encode_probes(embedder, pictures, TEXTS[:FEW] if few else TEXTS)
     if original is None:
-        return fingerprint
-    original_fingerprint, bound = Fingerprint(original.probes[: len(probes)], path, step), original.bound
-    distance = original_fingerprint.distance(fingerprint)
+        return Fingerprint(probes, str(path or ""), step)
+    bound, distance = original.bound, Fingerprint(original.probes[: len(probes)]).distance(Fingerprint(probes))
     if not distance <= bound:
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
             f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
         )
-    return original_fingerprint
+    return Fingerprint(original.probes, str(path or ""), step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +97,11 @@ class Original:
     bound: float
 
 
-def encode_probes(embedder, pictures: bool = True) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]; without `pictures` of the texts alone."""
+def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` of `texts` alone."""
     from mural_tf.config import has_images, takes_features  # they come with every model
 
-    probes = embedder.encode_text(list(TEXTS))
+    probes = embedder.encode_text(list(texts))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if pictures and (tower is None or has_images(tower)):
         images = _pictures()

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TextIO
-
-import tqdm as original
+from typing import Any, TextIO
 
 EVERY = 15.0  # seconds between two lines of a bar that is not at a terminal
 _commands = 0  # that run in this process
@@ -48,10 +46,19 @@ class _Lines:
         self._stream.flush()
 
 
-class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
-    """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
+def __getattr__(name: str) -> Any:
+    """Imports tqdm for who shows a bar: a question shows none."""
+    if name != "tqdm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import tqdm as original
 
-    def __init__(self, *arguments: object, **options: object):
-        if _commands and not sys.stderr.isatty():
-            options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
-        super().__init__(*arguments, **options)
+    class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
+        """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
+
+        def __init__(self, *arguments: object, **options: object):
+            if _commands and not sys.stderr.isatty():
+                options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
+            super().__init__(*arguments, **options)
+
+    globals()[name] = tqdm
+    return tqdm

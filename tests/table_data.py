@@ -47,12 +47,12 @@ def lines(*objects, name="t.jsonl", end="\n"):
     return text("".join(json.dumps(one) + end for one in objects), name)
 
 
-def workbook(*sheets, change=lambda book: None, dimension=None):
+def workbook(*sheets, change=lambda book: None, dimension=None, names=NAMES):
     """Returns what writes a workbook; `dimension` takes the place of what the library says of the sheet's size."""
 
     def write(folder):
         openpyxl = pytest.importorskip("openpyxl", reason="needs openpyxl: pip install -e '.[catalogue]'")
-        pictures(folder)
+        pictures(folder, names)
         book = openpyxl.Workbook()
         for line in sheets:
             book.active.append(line)
@@ -82,8 +82,9 @@ def chart(book):
     book.active = 1
 
 
-def parquet(**values):
+def parquet(names=(), **values):
     def write(folder):
+        pictures(folder, names)
         arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[catalogue]'")
         import pyarrow.parquet
 

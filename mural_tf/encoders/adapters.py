@@ -5,12 +5,14 @@ mean of the names of its ten likeliest classes in a space of texts. Nothing is t
 languages it finds photographs in all of them. A head on a few thousand pictures of one kind knows these pictures
 better, and no others. Here both are parts of one vector, so that cosines add (our choice):
 
-    picture:  [ trained head, length a ;  sum of p_i name_i over the ten likeliest classes ],  a = min(1, 1 / d)^2
     text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
+    picture:  [ a times the trained head, length 1, and 1 - a times h ;  3/2 - a times s ],  [h ; s] = sum of p_i name_i
 
-`name_i` is the name's state, in the form that texts have. The sum is short where the classifier is unsure. d is how far
-the picture lies from the pictures that the head was trained on: the mean square of its state's numbers, in their
-standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0 to 2.0 for photographs.
+The sum is over the ten likeliest classes, and short where the classifier is unsure. `name_i` is the vector of the name
+as a text, so that what the text head learned from translations finds photographs, too (h is left out in training).
+a = min(1, 1 / d)^2, where d is how far the picture lies from the pictures that the head was trained on: the mean square
+of its state's numbers, in their standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0
+to 2.0 for photographs.
 """
 
 from __future__ import annotations
@@ -88,29 +90,34 @@ class TextAdapter(Adapter):
 class ClassesAdapter(Adapter):
     """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
 
-    The last `classes` numbers of a state are a classifier's probabilities. `names`, float32 [classes, width], is given
-    by `name_classes` once; the other arguments are as of `Adapter`.
+    The last `classes` numbers of a state are a classifier's probabilities. `name_states`, float32 [classes, width], the
+    text tower's states of their names, are assigned once; `names`, float32 [classes, size + width], are these names'
+    vectors, which `place_names` brings up to date. The other arguments are as of `Adapter`.
     """
 
     def __init__(self, hidden_size: int, size: int, *settings, classes: int, width: int, **options):
         super().__init__(hidden_size, size, *settings, **options)
-        self.classes, self.name_width = classes, width
+        self.classes, self.size, self.width = classes, size, width
 
     def build(self, shape):
-        self.names = self.add_weight("names", (self.classes, self.name_width), initializer="zeros", trainable=False)
+        fixed = dict(initializer="zeros", trainable=False)
+        self.name_states = self.add_weight("name_states", (self.classes, self.width), **fixed)
+        self.names = self.add_weight("names", (self.classes, self.size + self.width), **fixed)
         super().build((*shape[:-1], shape[-1] - self.classes))
 
-    def name_classes(self, vectors: np.ndarray) -> None:
-        """Takes the names' vectors, float [classes, width], as `TextAdapter.centred` gives them."""
-        self.names.assign(vectors)
+    def place_names(self, text_head: TextAdapter) -> None:
+        """Puts the classes' names where the head of texts, as it is now, puts them."""
+        self.names.assign(text_head(self.name_states))
 
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
 
     def call(self, x, training=None):
         states, probabilities = x[:, : -self.classes], tf.cast(x[:, -self.classes :], tf.float32)
-        trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
-        return tf.concat([self.share(states) * trained, self.mean_name(probabilities)], axis=-1)
+        trained, share = tf.math.l2_normalize(super().call(states, training=training), axis=-1), self.share(states)
+        by_head, by_state = tf.split(self.mean_name(probabilities), [self.size, self.width], axis=-1)
+        mixed = share * trained if training else share * trained + (1 - share) * by_head
+        return tf.concat([mixed, (1.5 - share) * by_state], axis=-1)
 
     def share(self, states: tf.Tensor) -> tf.Tensor:
         """Maps states, [B, hidden], to a, float32 [B, 1]."""

@@ -13,7 +13,6 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_array, read_json
 from mural_tf.fingerprint import Original
 from mural_tf.lite.pieces import pieces_of
-from mural_tf.lite.pixels import prepare
 from mural_tf.lite.runtime import Encoder
 
 FOLDER = "lite"  # in an export
@@ -58,6 +57,8 @@ class LiteModel:
 
     def prepare_image(self, data: bytes) -> np.ndarray:
         """Returns what `embed_images` takes of an encoded picture; raises `BadImage`."""
+        from mural_tf.lite.pixels import prepare  # Pillow, which texts do without
+
         return prepare(data, self.config.image_tower)
 
     def embed_images(self, images: Sequence[np.ndarray]) -> np.ndarray:

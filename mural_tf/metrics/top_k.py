@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
+FEW, NUMBERS = 8, 2**17  # of so few queries so many numbers of rows at a time, which stay in the cache as float32
 QUERIES = 256  # scored at a time
 
 
@@ -52,21 +53,23 @@ def top_k(
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
-    size = BLOCK if len(queries) > 8 else BLOCK // 4  # of few queries the rows stay in the cache
-    buffer = np.empty((len(queries), size), np.float32)
-    for begin in range(0, len(rows), size):
-        block = as_float32(rows[begin : begin + size])
-        scores = buffer[:, : len(block)] if len(block) == size else np.empty((len(queries), len(block)), np.float32)
-        np.matmul(queries, block.T, out=scores)  # [Q, B]
+    step = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])
+    buffer = np.empty((len(queries), BLOCK), np.float32)
+    for begin in range(0, len(rows), BLOCK):
+        count = min(BLOCK, len(rows) - begin)
+        scores = buffer if count == BLOCK else np.empty((len(queries), count), np.float32)  # [Q, B]
+        for first in range(0, count, step):
+            few = rows[begin + first : begin + min(first + step, count)]
+            np.matmul(queries, as_float32(few).T, out=scores[:, first : first + len(few)])
         if hidden is not None:
-            scores[hidden[:, begin : begin + size]] = -np.inf
+            scores[hidden[:, begin : begin + BLOCK]] = -np.inf
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
-        if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
+        if np.count_nonzero(entering) > 4 * best_rows.size and count > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
-            entering &= scores >= np.partition(scores, len(block) - k, axis=1)[:, len(block) - k, None]
+            entering &= scores >= np.partition(scores, count - k, axis=1)[:, count - k, None]
         flat = np.flatnonzero(entering)
         if len(flat):
-            owners, columns = np.divmod(flat, len(block))
+            owners, columns = np.divmod(flat, count)
             best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
     return best_scores, best_rows
 

@@ -95,5 +95,5 @@ def standardize_adapters(model, config: ConfigDict, tokenizer, workdir: pathlib.
     for head in adapters["image_tower"]:
         if isinstance(head, ClassesAdapter):
             embed = states.of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
-            names = embed([name.encode() for name in read_class_names(config.image_tower.class_names)])
-            head.name_classes(model.text_head(model.head_names[0]).centred(names))
+            head.name_states.assign(embed([name.encode() for name in read_class_names(config.image_tower.class_names)]))
+            model.place_names()

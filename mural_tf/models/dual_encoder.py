@@ -25,7 +25,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.adapters import Adapter, TextAdapter
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
 from mural_tf.encoders.layers import IMAGE_HEAD, BatchNormalization, unit_range
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
@@ -363,6 +363,12 @@ class DualEncoder(KerasModel):
         """The layer of the image tower that follows its frozen part, if one does, and the width of a state."""
         layers = [layer for layer in self.image_encoder.layers if layer.name == IMAGE_HEAD]
         return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
+
+    def place_names(self) -> None:
+        """Gives the classes of a `ClassesAdapter`, if there is one, the vectors that their names have as texts now."""
+        head, _ = self.image_head_and_width()
+        if isinstance(head, ClassesAdapter):
+            head.place_names(self.text_head(self.head_names[0]))
 
     def text_head(self, name: str) -> keras.layers.Layer:
         """Returns a projection head of the text tower by its name; raises `ValueError` if it is missing."""

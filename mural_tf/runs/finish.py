@@ -60,6 +60,7 @@ class MeasuredModel:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
                     weight.assign(average.read_value())
             self._restored = step
+        self._model.place_names()
         return self._model
 
     def embedder(self, step: int) -> Embedder:

@@ -150,23 +150,44 @@ def choose_weights(
 ) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns weights by which captions find their picture, and how many each way and all find, held out.
 
-    Of half of the pictures' captions the best of `ranking.MIXES` of the usual weights are taken, in their order, until
-    a mix is on the other half no worse than each part alone; if no mix is, it is the best part. What counts is the mean
-    over languages of the share of right answers first and among ten. None where there is too little to learn from.
+    By half of the pictures' captions the `ranking.MIXES` of the usual weights are put in order: first all that are
+    within a standard error of the best, the usual one and others like it before the rest, then the others by how good
+    they are. The first mix is taken that is on the other half no worse than each part alone; if no mix is, it is the
+    best part. What counts is the mean over languages of the share of right answers first and among ten. None where
+    there is too little to learn from.
     """
     if len(asked) < LEAST_ASKED or len({caption.language for caption in asked}) < 2:
         return None
     parts = [{way: float(way == only) for way in WAYS} for only in WAYS]
     tried = parts + [{way: mix[way] * usual[way] for way in WAYS} for mix in ranking.MIXES]
     hits: dict[tuple[int, str], list[np.ndarray]] = collections.defaultdict(list)
+    by_picture: dict[int, list[np.ndarray]] = collections.defaultdict(list)
     for caption in asked:
         ranks = caption.ranked.ranks_of(caption.target, tried)  # [W]
-        hits[caption.picture % 2, caption.language].append(np.mean([ranks <= first for first in FIRSTS], axis=0))
+        shares = np.mean([ranks <= first for first in FIRSTS], axis=0)
+        hits[caption.picture % 2, caption.language].append(shares)
+        if caption.picture % 2 == 0:
+            by_picture[caption.picture].append(shares[len(WAYS) :])
     chosen, held_out = (
         np.mean([np.mean(shares, axis=0) for (half, _), shares in hits.items() if half == wanted], axis=0)
         for wanted in (0, 1)
     )
     best_part = int(np.argmax(held_out[: len(WAYS)]))
-    order = len(WAYS) + np.argsort(-chosen[len(WAYS) :], kind="stable")
+    mixed = chosen[len(WAYS) :]
+    order = len(WAYS) + _in_order(mixed, np.array([np.mean(rows, axis=0) for rows in by_picture.values()]))
     best = next((n for n in order.tolist() if held_out[n] >= held_out[best_part]), best_part)
     return tried[best], {**dict(zip(WAYS, held_out.tolist())), ALL: float(held_out[best])}
+
+
+def _in_order(shares: np.ndarray, by_picture: np.ndarray) -> np.ndarray:
+    """Returns the numbers of mixes: those within a standard error of the best in their own order, then by their shares.
+
+    Args:
+      shares: float [M].
+      by_picture: the shares of each picture, float [P, M].
+    """
+    best = int(np.argmax(shares))
+    behind = by_picture[:, [best]] - by_picture  # of one picture its captions stand and fall together
+    error = behind.std(axis=0) / np.sqrt(len(behind))
+    close = shares >= shares[best] - error
+    return np.lexsort((np.where(close, 0.0, -shares), ~close))

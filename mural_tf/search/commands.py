@@ -15,7 +15,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import asked_captions, confidence, ranking
+from mural_tf.search import confidence, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.fields import check_wanted
 from mural_tf.search.index import Index, described, index_in_memory, load_index
@@ -128,7 +128,7 @@ def calibrate_index(
       sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
       pictures: in place of `sources`, where their vectors are known.
     """
-    from mural_tf.search import changes, collect
+    from mural_tf.search import asked_captions, changes, collect
 
     files = _captioned(sources)
     entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
@@ -184,15 +184,17 @@ def quickest(model: str):
 class LazyModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
-    def __init__(self, made: Index, model: str = "", by_pictures: bool = True):
-        self._load = functools.cache(lambda: model_of(made, model, by_pictures))
+    def __init__(self, made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
+        self._load = functools.cache(lambda: model_of(made, model, by_pictures, few))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
 
-def model_of(made: Index, model: str = "", by_pictures: bool = True):
+def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
     """Loads `model`, by default the model that made the index; see `Index.check_model`.
+
+    `few`: it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it saves.
 
     Raises `UserError` if it is not there or another model.
     """
@@ -203,6 +205,8 @@ def model_of(made: Index, model: str = "", by_pictures: bool = True):
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
     embedder = load(quickest(model))
+    if few and "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     made.check_model(embedder, by_pictures)
     return embedder
 
@@ -216,6 +220,7 @@ def check_outputs(html: str = "", json: str = "") -> None:
 
 
 MANY = 5  # queries with right answers; of more a table is shown
+FEW = 8  # queries for which a model is not made quick first
 
 
 def recall_lines(answered: Sequence[Result]) -> list[str]:
@@ -269,7 +274,8 @@ def query(
     check_queries(queries, asked.get("top", 1))
     check_outputs(html, json)
     opened = load_index(index_folder)
-    embedder = LazyModel(opened, model, by_pictures=any(query.image for query in queries))
+    by_pictures = any(query.image for query in queries)
+    embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
     return _answer(opened, embedder, queries, html, json, asked)
 
 

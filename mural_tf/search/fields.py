@@ -46,7 +46,7 @@ class Fields(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def of_index(index) -> Fields:
     """Returns the fields that an index shows: named when it was made, or chosen."""
-    return choose(index.table, index.fields_wanted)
+    return choose(index.table, index.fields_wanted) if index.table.has_fields() else Fields()
 
 
 def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = None) -> Fields:

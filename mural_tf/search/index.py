@@ -37,7 +37,6 @@ from mural_tf.search import confidence, database, ranking
 from mural_tf.search.database import DTYPES
 from mural_tf.search.item_table import TOGETHER, ItemTable, Names
 from mural_tf.search.items import IMAGES, Filter, Item, parse_filters
-from mural_tf.search.stored_images import read_image
 
 if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
@@ -250,9 +249,7 @@ class Index:
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
         """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
-        vectors = top_k.as_float32(self.embeddings[rows])
-        release_pages(self.embeddings)
-        return vectors
+        return ranking.vectors_at(self.embeddings, rows)
 
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
@@ -262,6 +259,8 @@ class Index:
 
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
+        from mural_tf.search.stored_images import read_image  # only now: Pillow and Protocol Buffers come with it
+
         return read_image(self.describe(row))
 
     def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
@@ -288,14 +287,13 @@ def exact(
 
     `among`: int64 [M] rising, the rows to find; None for all.
     """
-    if among is None:
-        scores, rows = top_k.top_k(vectors, embeddings, k)
-        return scores, np.minimum(rows, len(embeddings) - 1)  # `top_k` finds no row whose products are not finite
     best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
-    for begin in range(0, len(among), _BLOCK):
-        rows = among[begin : begin + _BLOCK]
-        scores, columns = top_k.top_k(vectors, embeddings[rows], k)
-        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))
+    size, count = (_MAPPED, len(embeddings)) if among is None else (_BLOCK, len(among))
+    for begin in range(0, count, size):
+        part = slice(begin, min(begin + size, count))
+        rows = np.arange(part.start, part.stop) if among is None else among[part]
+        scores, columns = top_k.top_k(vectors, embeddings[part if among is None else rows], k)
+        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))  # no column where products are not finite
         release_pages(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
     order = np.lexsort((rows, -scores))[:, :k]
@@ -374,8 +372,9 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     return index
 
 
-CHECKED = 2**12  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
+CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**10  # vectors that are in memory at a time
+_MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 _STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
 
@@ -458,8 +457,7 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
     """
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
-        lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
-        release_pages(embeddings)
+        lengths = np.linalg.norm(ranking.vectors_at(embeddings, chosen), axis=1)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
         wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
         if wrong.size:

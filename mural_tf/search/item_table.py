@@ -155,7 +155,8 @@ class ItemTable:
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""
-        count, last = self._ask(f"SELECT count(*), ifnull(max(id), 0) FROM {table}")[0]
+        # Two questions: in one SQLite would read all rows, where it counts by pages and looks up the last.
+        count, last = self._ask(f"SELECT (SELECT count(*) FROM {table}), (SELECT ifnull(max(id), 0) FROM {table})")[0]
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are not numbers"))
         if count == last:
@@ -236,6 +237,10 @@ class ItemTable:
         """Returns the rows of ids, int64 [K]; ids without an item are left out."""
         ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
         return np.searchsorted(self.ids, ids)
+
+    def has_fields(self) -> bool:
+        """Whether any item has a field."""
+        return bool(self._ask("SELECT 1 FROM fields LIMIT 1"))
 
     def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
         """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mural_tf import pages
-from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.printable import visible
@@ -52,13 +51,8 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
-        if query.image and not as_path(query.image).is_file():
-            raise UserError(f"The image {query.image} does not exist.")
-        try:
-            if query.image:  # its header: a file that is something else shows before a model is loaded
-                open_image(read_file(query.image), MAX_SCAN)
-        except BadImage as error:
-            raise UserError(f"The image {query.image} cannot be used: {error}.") from None
+        if query.image:
+            _check_image(query.image)
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
         if len(query.text) > LONGEST_SENTENCE:
@@ -68,6 +62,18 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
+
+
+def _check_image(name: str) -> None:
+    """Reads the header: a file that is something else shows before a model is loaded."""
+    from mural_tf.data.pictures import MAX_SCAN, BadImage, open_image, read_file  # here, because sentences do without
+
+    if not as_path(name).is_file():
+        raise UserError(f"The image {name} does not exist.")
+    try:
+        open_image(read_file(name), MAX_SCAN)
+    except BadImage as error:
+        raise UserError(f"The image {name} cannot be used: {error}.") from None
 
 
 def check_filters(index, filters: Sequence[Filter]) -> None:
@@ -387,6 +393,8 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
 
 
 def _section(index, result: Result) -> dict[str, object]:
+    from mural_tf.data.pictures import read_file, thumbnail_url
+
     query, notes = result.query, []
     if query.right:
         rank = result.first_right
@@ -402,6 +410,8 @@ def _section(index, result: Result) -> dict[str, object]:
 
 def _hit(index, hit: Hit, language: str) -> dict[str, object]:
     """What is shown of an item: `words` are an image's caption, or its name, or the text that was found."""
+    from mural_tf.data.pictures import thumbnail_url
+
     item = index.describe(hit.row)
     shown = {"rank": hit.rank, "right": hit.right, "why": why(hit.found_by), "alike": hit.alike}
     card = fields.of_index(index).of(item)

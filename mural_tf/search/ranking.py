@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.files import release_pages
 from mural_tf.metrics import top_k
 from mural_tf.search import words
 from mural_tf.search.items import IMAGES
@@ -43,7 +44,8 @@ HEAD = "text_text"
 QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
-BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
+BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in memory for it
+SCATTERED = 64  # vectors read at a time that may lie far from each other: each maps a hundred kilobytes around it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
 DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 12.0}
@@ -87,13 +89,13 @@ class Captions:
         return means, groups
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
-        return top_k.as_float32(self.vectors[spread(numbers, 2 * SAMPLE)]).mean(axis=0)
+        return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)
 
     @functools.cached_property
     def unit(self) -> float:
         """How much the values of captions for each other differ."""
         chosen = spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors, (means, groups) = top_k.as_float32(self.vectors[chosen]), self.means
+        vectors, (means, groups) = vectors_at(self.vectors, chosen), self.means
         return _unit(vectors, vectors - means[groups[chosen]])
 
     @functools.cached_property
@@ -128,7 +130,7 @@ class Captions:
         begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
         owners = np.repeat(np.arange(len(rows)), ends - begins)
         numbers = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends)] or [owners])
-        scores = top_k.as_float32(self.vectors[numbers]) @ vector - (means @ vector)[groups[numbers]]
+        scores = vectors_at(self.vectors, numbers) @ vector - (means @ vector)[groups[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
         best = np.full(len(rows), -np.inf, np.float32)
@@ -152,6 +154,7 @@ class Captions:
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
+            release_pages(self.vectors)
         for scores in best:
             order = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
             order = order[np.isfinite(scores[order])]
@@ -321,10 +324,21 @@ def units_of(index) -> dict[str, float]:
         vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
         vectors = vectors[np.any(vectors, axis=1)]
         picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
-        text_unit = index.captions.unit if index.captions is not None else _unit(vectors)
+        without = USUAL if index.kind == IMAGES else _unit(vectors)  # pictures without captions: no texts to compare
+        text_unit = index.captions.unit if index.captions is not None else without
         cached = index.captions, {PICTURES: max(picture_unit, 1e-3), TEXTS: text_unit}
         index._units = cached
     return cached[1]
+
+
+def vectors_at(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns chosen rows, int64 [K], of a matrix as float32 [K, D]; few pages of a mapped file are in memory."""
+    vectors = np.empty((len(rows), matrix.shape[1]), np.float32)
+    for begin in range(0, len(rows), SCATTERED):
+        part = slice(begin, begin + SCATTERED)
+        vectors[part] = top_k.as_float32(matrix[rows[part]])
+        release_pages(matrix)
+    return vectors
 
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:

@@ -30,4 +30,6 @@ def load_trained(
     check_stored(config, workdir / "config.json")
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
-    return model, tokenizer, config, step_of(restore_for_inference(model, workdir, which))
+    step = step_of(restore_for_inference(model, workdir, which))
+    model.place_names()
+    return model, tokenizer, config, step

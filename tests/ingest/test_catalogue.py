@@ -272,6 +272,7 @@ def test_the_index_follows_its_table(tmp_path, searching, capsys):
     assert "3 new, 1 changed, 1 taken out" in printed and "1 that were deleted by hand stay out" in printed
     items = indexed(tmp_path)
     assert set(items) == {f"S{i}" for i in range(1, 12) if i != 7} and items["S5"].path == str(tmp_path / "p5.jpg")
+    assert (items["S5"].offset, items["S5"].digest != items["S1"].digest) == (-1, True)
     assert items["S5"].fields == {"sku": "S5", "brand": "bolt"} and ("en", "a cap") in items["S5"].captions
     (tmp_path / "p5.jpg").write_bytes(b"no picture")
     searching(wide(tmp_path, *range(4)), capsys)

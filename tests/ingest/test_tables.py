@@ -1,5 +1,6 @@
 """Tables as shops and people have them: what is said of each before anything is done, and what is read of it."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -86,6 +87,21 @@ GOOGLE = [
     ["1", "red hat", "p0.jpg", "p1.jpg,p2.jpg", "g"], ["2", "red hat M", "p0.jpg", "", "g"],
         ["3", "bag", "p3.jpg", "", ""],
 ]  # fmt: skip
+
+
+def several(*names):
+    """Returns what writes tables of a row each, and a pattern of their names."""
+
+    def write(folder):
+        for n, name in enumerate(names):
+            pictures(folder, [f"p{n}.jpg"])
+            said = json.dumps([OBJECTS[n]]) if name.endswith("json") else f"image,caption\np{n}.jpg,hat {n}\n"
+            (folder / name).write_text(said)
+        return folder / "part*"
+
+    return write
+
+
 COMMAS = ["red, blue.jpg", "a;b.jpg", "p2.jpg", "p3.jpg"]
 NFD = [unicodedata.normalize("NFD", "león.jpg"), *NAMES[1:]]
 JAPANESE = columns(
@@ -123,6 +139,14 @@ TABLES = {
         "p0.jpg p2.jpg", 2, "null character"),
     "Shift-JIS": (JAPANESE, "neither UTF-8 nor in a Western encoding: name the encoding, such as --encoding=shift_jis",
         "", 0, None),
+    "a long cell": (text("photo,title\np0.jpg,hat\np1.jpg," + "x" * 140_000 + "\np2.jpg,bag\n"), "photo",
+        "p0.jpg p2.jpg", 2,
+        "1 x row that is no CSV (field larger than field limit (131072)), first at {folder}/t.csv:3"),
+    "no file": (lambda folder: folder / "none.csv", "There is no file {folder}/none.csv", "", 0, None),
+    "two files": (several("part0.csv", "part1.csv"), "part0.csv and 1 more: utf-8, columns separated by ','",
+        "p0.jpg p1.jpg", 2, ""),
+    "two kinds": (several("part0.csv", "part1.json"), "matches files of several kinds (CSV, JSON): give one kind", "",
+        0, None),
     "cut off": (lambda folder: _cut_off(rows(*WIDE)(folder)), "sku", "S0 S1 S2", 5, "damaged or cut off"),
     "empty": (text(""), "t.csv is empty: expected columns", "", 0, None),
     "lines of nothing": (text("\n \n"), "t.csv is empty: expected columns", "", 0, None),
@@ -141,6 +165,14 @@ TABLES = {
     "lines with commas": (lines(*OBJECTS, end=",\n"), "id: id", "0 1 2 3", 4, ""),
     "a line that is broken": (text("\n".join(map(json.dumps, OBJECTS)) + "\n{oh", "t.jsonl"), "id: id", "0 1 2 3", 4,
         "1 x line that is no JSON object, first at {folder}/t.jsonl:5"),
+    "a list within": (text(json.dumps({"total": 4, "tags": ["x"], "items": OBJECTS}), "t.json"), "id: id", "0 1 2 3", 4,
+        ""),
+    "an object": (text(json.dumps(OBJECTS[2]), "t.json"), "id: id", "2", 1, ""),
+    "another entry": (text(json.dumps([*OBJECTS, 5]), "t.json"), "id: id", "0 1 2 3", 4,
+        "1 x entry that is no JSON object, first at {folder}/t.json, object 5"),
+    "a number": (text("5", "t.json"), "t.json holds a int: expected a list of objects", "", 0, None),
+    "deep objects": (lines({"id": "a", "image": "p0.jpg", "title": "hat", "a": {"b": {"c": {"d": {"e": "far"}}}}}),
+        "fields: a.b.c.d", "a", 1, ""),
     "no JSON": (text("[oh", "t.json"), "t.json is not valid JSON: Expecting value: line 1 column 2", "", 0, None),
     # workbooks
     "title above": (workbook(["Spring"], *SHEET), "Excel workbook\n  pictures: photo", "A0 A1 A2 A3", 4, ""),
@@ -166,7 +198,7 @@ TABLES = {
     "languages alone": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)",
         "a b c d", 8, ""),
     "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "nl", "acme"] for i in range(4))),
-        "pictures: 3", "x-0a x-1a x-2a x-3a", 4, ""),
+        "language: 4", "x-0a x-1a x-2a x-3a", 4, ""),
     "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
         "captions: caption (english)", "1000 1001 1002 1003", 4, ""),
     "title_id": (columns(["image", "title_id", "name"], NAMES, ["17", "18", "19", "20"], HATS), "captions: name (e",
@@ -258,7 +290,7 @@ def test_tables(tmp_path, monkeypatch, name):
     make, said, names, captions, others = TABLES[name]
     request = TableRequest(str(make(tmp_path)), language="english", max_skipped_fraction=0.8)
     if others is None:
-        with pytest.raises(UserError, match=re.escape(said)):
+        with pytest.raises(UserError, match=re.escape(said.format(folder=tmp_path))):
             understand(request)
         return
     understood = understand(request)
@@ -273,6 +305,73 @@ def test_tables(tmp_path, monkeypatch, name):
     assert others.format(folder=tmp_path) in skipped and (others or not skipped)
 
 
+# What a cell holds, and what is read of it.
+CELLS = {
+    "hat": "hat", 'a "red" hat': 'a "red" hat', "hat, large": "hat, large", "hat; small": "hat; small", "": "",
+    "two\nlines": "two lines", "tab\there": "tab here", " in  spaces ": "in spaces", "Hüte für alle": "Hüte für alle",
+    "<p>bold <b>h</b>at</p>": "bold hat", "R&amp;D": "R&D", "a | b": "a | b", "0": "0", "it's -5%": "it's -5%",
+    "赤い帽子": "赤い帽子", "#1": "#1", "back\\slash": "back\\slash",
+}  # fmt: skip
+FORMS_OF_ROWS = {
+    ",": lambda lines, names: rows(*lines, names=names),
+    ";": lambda lines, names: rows(*lines, names=names, delimiter=";"),
+    "UTF-16": lambda lines, names: rows(*lines, names=names, delimiter="\t", encoding="utf-16"),
+    "BOM": lambda lines, names: rows(*lines, names=names, delimiter="|", encoding="utf-8-sig"),
+    "xlsx": lambda lines, names: workbook(*lines, names=names),
+    ".json": lambda lines, names: objects(lines, names, True),
+    ".jsonl": lambda lines, names: objects(lines, names, False),
+    "Parquet": lambda lines, names: parquet(names, **{name: list(of) for name, *of in zip(*lines)}),
+}  # fmt: skip
+
+
+def objects(table, names, is_list):
+    made = [dict(zip(table[0], line)) for line in table[1:]]
+    if is_list:
+        return text(json.dumps(made), "t.json", names)
+    return text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in made), "t.jsonl", names)
+
+
+@pytest.mark.parametrize("form", FORMS_OF_ROWS)
+def test_every_form_of_a_table_says_the_same(tmp_path, form):
+    """Products of one to three rows, each row with up to two pictures: beside what a dictionary holds of them."""
+    draw = random.Random(form)
+    table, expected, names = [["sku", "image", "title_de", "title_en", "brand", "price"]], {}, []
+    unused, used = 0, 0
+    for n in range(40):
+        for size in range(draw.choice([1, 1, 1, 2, 3])):
+            own = [f"p{n}-{size}-{k}.jpg" for k in range(draw.choice([1, 1, 2, 0 if size else 1]))]
+            lost = draw.random() < 0.1 and len(own) == 1
+            said = [draw.choice(list(CELLS)), draw.choice(list(CELLS)), draw.choice(list(CELLS)), str(5 + n)]
+            table.append([f"S{n}", "|".join(own), *said])
+            if lost:
+                unused += 1
+                continue
+            used, names = used + 1, names + own
+            captions = [(tag, CELLS[cell]) for tag, cell in (("de", said[0]), ("en", said[1])) if CELLS[cell]]
+            fields = {"sku": f"S{n}", "brand": CELLS[said[2]], "price": said[3]}
+            expected.setdefault(f"S{n}", []).append((own, captions, {k: v for k, v in fields.items() if v}))
+    make = FORMS_OF_ROWS[form](table, names)
+    tally = RowTally()
+    entries = read(understand(TableRequest(str(make(tmp_path)))), tally, tmp_path / "kept")
+    got = {}
+    for entry in entries:
+        got.setdefault(entry.product, []).append(entry)
+    assert (tally.skipped.total, tally.written + tally.left_out.total) == (
+        unused,
+        used,
+    ) and got.keys() == expected.keys()
+    for product, of_rows in expected.items():
+        of_rows.sort(key=lambda row: not row[0])  # rows without a picture add to the others
+        files, captions = ([part for row in of_rows for part in row[place]] for place in (0, 1))
+        assert [entry.file and entry.file.name for entry in got[product]] == (files or [None])
+        numbered = [f"{product}#{number}" for number in range(2, len(files) + 1)]
+        assert [entry.name for entry in got[product]] == [product, *numbered]
+        assert {caption for entry in got[product] for caption in entry.captions} == set(captions)
+        first = got[product][0]
+        assert list(first.captions)[: len(of_rows[0][1])] == of_rows[0][1]
+        assert len(of_rows) > 1 or first.texts() == of_rows[0][2]
+
+
 WOO_TABLE, WIDE_TABLE = rows(WOO_HEAD, *WOO), rows(*WIDE)
 STOCK = columns(["GTIN, UPC, EAN, or ISBN", "photo", "title", "stock"], "abcd", NAMES, HATS, ["0", "3", "", "12 pcs"])
 ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]}
@@ -282,6 +381,7 @@ ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]
     (WIDE_TABLE, {"columns": ("image=photo", "caption.nl=title_de", "caption=title_en+brand", "id=brand")},
         "acme acme#2 acme#3 acme#4",
      "captions: title_de (nl), title_en (en)"),
+    (WIDE_TABLE, {"columns": ("caption=title",)}, "S0 S1 S2 S3", "captions: title_de (de), title_en (en)"),
     (WIDE_TABLE, {"columns": ("image=fotto",)}, "", "no such column; did you mean 'photo'?"),
     (WIDE_TABLE, {"columns": ("picture=photo",)}, "", "is not understood; expected image="),
     (WIDE_TABLE, {"columns": ("photo",)}, "", "is not understood; expected image="),
@@ -443,6 +543,25 @@ def test_languages_by_their_names(tmp_path, monkeypatch):
         and "unknown language, first at" in skipped
         and "(Elvish)" in skipped
     )
+
+
+def test_a_disk_that_fails_is_no_damage(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(5, "Input/output error")
+
+    understood = understand(TableRequest(str(WIDE_TABLE(tmp_path))))
+    monkeypatch.setattr(
+        own_tables, "open_binary", lambda path: contextlib.nullcontext((types.SimpleNamespace(read=fails), 0))
+    )
+    with pytest.raises(UserError, match="Input/output error"):
+        found(understood, tmp_path)
+
+
+def test_without_a_reader_a_workbook_is_saved_as_csv(tmp_path, monkeypatch):
+    made = workbook(*SHEET)(tmp_path)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(UserError, match=r"t.xlsx needs openpyxl: .*pip install.*; or save it as CSV \(UTF-8\)"):
+        understand(TableRequest(str(made)))
 
 
 def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):

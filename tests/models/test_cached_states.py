@@ -1,5 +1,8 @@
 """States of frozen towers, made once beside the data and taken by every method; and the adapters above them."""
 
+import json
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,8 +23,10 @@ from mural_tf.loading import load
 from mural_tf.models import build_model, complete
 from mural_tf.models.cached_states import standardize_adapters, state_tables
 from mural_tf.models.step import compute_gradients
+from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
+from mural_tf.training.trained_model import load_trained
 
 
 def cached_config(folder, method="mural", cached=True, **fields):
@@ -88,12 +93,18 @@ def test_the_noise_has_its_deviation():
 def test_the_mean_of_the_likeliest_names_by_hand():
     # Twelve classes of probability 1/16, the last two of 3/16: the ten likeliest end in a tie, so that all count.
     layer = ClassesAdapter(2, 3, classes=12, width=2)
-    states = np.concatenate([np.ones([1, 4]), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
+    states = np.concatenate([np.full([1, 4], 2**0.5), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
     states[0, -2:] = 3 / 16
     layer(states)
-    layer.name_classes(np.stack([np.arange(12), np.ones(12)], axis=1))
-    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1.
-    np.testing.assert_allclose(layer(states)[0, 3:], [6.75, 1.0], rtol=1e-6)
+    layer.names.assign(np.stack([np.arange(12), np.zeros(12), np.ones(12), np.arange(12), np.ones(12)], axis=1))
+    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1. The mean square of the state
+    # is 2, so a quarter of the first part is the trained head's and, but in training, three quarters the names'; 5/4 of
+    # the second.
+    vector, in_training = layer(states)[0].numpy(), layer(states, training=True)[0].numpy()
+    np.testing.assert_allclose(vector[3:], 1.25 * np.array([6.75, 1.0]), rtol=1e-6)
+    np.testing.assert_allclose(vector[:3] - in_training[:3], [5.0625, 0.0, 0.75], atol=1e-5)
+    np.testing.assert_array_equal(vector[3:], in_training[3:])
+    assert abs(np.linalg.norm(in_training[:3]) - 0.25) < 1e-5
 
 
 def test_only_ten_classes_count():
@@ -101,11 +112,22 @@ def test_only_ten_classes_count():
     probabilities = generator.dirichlet(np.ones(30), size=4).astype(np.float32)
     states = np.concatenate([generator.normal(size=(4, 6)), probabilities], axis=1).astype(np.float32)
     layer(states)
-    names = generator.normal(size=(30, 5)).astype(np.float32)
-    layer.name_classes(names)
+    names = generator.normal(size=(30, 8)).astype(np.float32)
+    layer.names.assign(names)
     for row, vector in zip(probabilities, layer(states).numpy()):
         likeliest = np.argsort(-row)[:10]
-        assert difference(vector[3:], row[likeliest] @ names[likeliest]) < 1e-6
+        mean = (row[likeliest] @ names[likeliest])[3:]
+        assert difference(vector[3:] / np.linalg.norm(vector[3:]), mean / np.linalg.norm(mean)) < 1e-6
+
+
+def test_names_lie_where_the_text_head_puts_them_now():
+    layer, head, states = ClassesAdapter(2, 3, classes=4, width=2), TextAdapter(2, 3), tf.random.normal([4, 2], seed=1)
+    layer(tf.zeros([1, 9]))
+    layer.name_states.assign(states)
+    for _ in range(2):
+        layer.place_names(head)
+        np.testing.assert_array_equal(layer.names, head(states))
+        head.skip.kernel.assign_add(tf.ones_like(head.skip.kernel))
 
 
 def test_the_trained_part_is_short_far_from_the_training_pictures():
@@ -268,3 +290,27 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     assert 0 < difference(other.encode_text(texts), exported_head.encode_text(texts)) < 1e-2  # other heads, too
     exported.use_training_states()  # has no such states
     assert difference(before, exported.encode_text(texts)) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_run_with_names_of_classes(tmp_path):
+    """After training the names lie where the trained head puts them: in evaluation, from the workdir, in the export."""
+    data, names = toy_data.write_toy_data(tmp_path / "data"), [f"thing w{i}" for i in range(12)]
+    (tmp_path / "words.txt").write_text("\n".join(toy_data.toy_tokenizer().vocabulary) + "\n")
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    config = cached_config(data)
+    config.vocabulary.file, config.shared_head = str(tmp_path / "words.txt"), True
+    config.image_tower.update(dict(name="efficientnet_lite", class_names=str(tmp_path / "names.json")))
+    config.image_tower.projection = config.embedding_size = 24 + config.text_tower.hidden_size
+    config.train.update(dict(steps=20, checkpoint_every=20, log_every=20))
+    pretrain(config, tmp_path / "run")
+    model, tokenizer, _, _ = load_trained(tmp_path / "run")
+    head, _ = model.image_head_and_width()
+    vectors = model.embed_texts(tokenizer(tf.constant(names)))
+    assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3  # of the states
+    head.names.assign(tf.zeros_like(head.names))
+    MeasuredModel.at(types.SimpleNamespace(_model=model, _alone=True), 20)
+    assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3
+    pictures = [toy_data.picture(i) for i in range(8)]
+    ours, theirs = load(tmp_path / "run").encode_image(pictures), load(tmp_path / "run/export").encode_image(pictures)
+    assert difference(ours, theirs) < 1e-5

@@ -125,8 +125,8 @@ PATHS = {
     "training.fit": 8700,  # the loop
     "export.saved_model": 8800,  # from an image to a SavedModel
     "runs.pretrain": 15200,  # a whole run
-    "search.queries": 2710,  # from a question to an answer
-    "search.server.app": 7930,
+    "search.queries": 2500,  # from a question to an answer
+    "search.server.app": 7500,
     "ingest.convert": 4200,  # from sources to records
     "commands.catalogue": 4300,  # from an own table to a page; what only training needs is imported there
 }

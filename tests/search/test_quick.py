@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from mural_tf.fingerprint import TEXTS, Fingerprint
-from mural_tf.search import codes, ranking
-from mural_tf.search.codes import Codes, quicken
-from mural_tf.search.index import Index, exact
-from mural_tf.search.items import Item, parse_filters
+from mural_tf.search import codes
+from mural_tf.search.codes import Codes
+from mural_tf.search.index import exact
 
 RANDOM = np.random.default_rng(7)
 
@@ -42,54 +40,3 @@ def test_rows_that_are_no_numbers_are_candidates():
     vectors = unit(50, 16)
     vectors[3, 2], vectors[4, 0] = np.nan, np.inf
     assert {3, 4} <= set(Codes(vectors).candidates(unit(16), 5).tolist())
-
-
-@pytest.fixture(scope="module")
-def index():
-    things = ["red shoe", "blue shoe", "banana bandana banana", "赤い風船", "a", "green hat with a red shoe on it"]
-    items = [
-        Item(
-            f"{n}.jpg",
-            f"/p/{n}.jpg",
-            captions=(("en", f"{things[n % 6]} {n:x}"), ("de", f"{things[n % 4]} nummer {n}"))[: 1 + n % 2],
-            fields={"price": str(n % 50), "note": "long " * (n % 40)},  # from 128 trigrams on a length has two bytes
-        )
-        for n in range(900)
-    ]
-    made = Index(items, unit(900, 32), Fingerprint(np.eye(len(TEXTS) + 2, 32, dtype=np.float32)))
-    made.captions = ranking.Captions(unit(len(made.table.caption_ids), 32).astype(np.float16), made.table, "")
-    return made
-
-
-QUESTIONS = ["red shoe", "banana", "風船", "a", "nummer 17", "shoe on a hat", "xyzzy", "long", "red -hat", "3f"]
-
-
-@pytest.mark.parametrize("where", [(), ("price<5",), ("price>3",)])
-@pytest.mark.parametrize("rank", ranking.RANKS)
-def test_answers_are_the_same(index, where, rank):
-    def ask():
-        vectors = np.random.default_rng(3).standard_normal((len(QUESTIONS), 32)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        asked = ((text, vector[None], 40, parse_filters(where), rank) for text, vector in zip(QUESTIONS, vectors))
-        return [ranking.rank_all(index, [text], vector, vector, *given)[0] for text, vector, *given in asked]
-
-    index.codes = index.captions.codes = index.table.postings = None
-    before = ask()
-    quicken(index)
-    assert index.table.postings is not None
-    for slow, quick in zip(before, ask()):
-        assert slow.rows.tolist() == quick.rows.tolist()
-        for way, entries in slow.lists.items():
-            assert [(row, place) for row, (place, _) in entries.items()] == [
-                (row, place) for row, (place, _) in quick.lists[way].items()
-            ]
-            values = [[value for _, value in ranked.lists[way].values()] for ranked in (slow, quick)]
-            np.testing.assert_allclose(*values, atol=1e-6)
-
-
-def test_lists_that_stay_in_memory_are_bounded(index, monkeypatch):
-    monkeypatch.setattr("mural_tf.search.postings.KEPT", 100)
-    quicken(index)
-    wanted = index.table.by_words("red shoe", 10)
-    assert index.table.by_words("red shoe", 10)[0].tolist() == wanted[0].tolist()
-    assert len(index.table.postings._lists) == 1  # each is longer than all may be

@@ -63,18 +63,6 @@ def names(index, query, top=99):
 # --- sources
 
 
-def test_folder_is_ranked_by_cosine(shared):
-    _, index, *_ = shared
-    assert index.skipped == 2  # broken.png, photo.webp
-    hits = search(index, ColorEmbedder(), [Query("red")], 3, rank="pictures")[0].hits
-    assert [(hit.rank, hit.name) for hit in hits] == [(1, "red.png"), (2, "a/orange.PNG"), (3, "violet.png")]
-    assert np.abs(np.array([hit.score for hit in hits]) - [1, 0.8, 0.6]).max() < 1e-6
-    # The same thing in another language:
-    assert search(index, ColorEmbedder(), [Query("rot")], 3, rank="pictures")[0].hits == hits
-    # purple (3, 0, 4)/5: violet 1, blue 0.8, red 0.6, orange 0.48
-    assert names(index, "purple") == ["violet.png", "blue.png", "red.png", "a/orange.PNG"]
-
-
 def found_names(kind, places, split=""):
     return [x.name if isinstance(x, Unreadable) else x[0].name for x in collect.find(kind, places, split)]
 

@@ -16,11 +16,10 @@ from mural_tf.errors import UserError
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.search import changes, collect, commands, confidence, database, index
 from mural_tf.search.collect import FIELDS
-from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, parse_filters
+from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
-from mural_tf.search.ranking import DEFAULT_WEIGHTS, rank_all
+from mural_tf.search.ranking import DEFAULT_WEIGHTS
 
 TABLE = [
     "path\tcaption\tlanguage\tbrand\tprice",
@@ -73,12 +72,6 @@ def test_a_field_that_no_item_has_is_said_when_an_index_is_made(table, tmp_path,
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     with pytest.raises(UserError, match="--fields=brnad: no item has this field; the fields are brand, price"):
         commands.index([str(table)], str(tmp_path / "index"), model="colors", fields=["price", "brnad"])
-
-
-def test_a_table_with_names_of_columns_has_fields(opened):
-    known = {opened.items[row]: opened.describe(row) for row in range(len(opened))}
-    assert known["red.png"].fields == {"brand": "acme", "price": "10"} and known["violet.png"].fields == {}
-    assert known["red.png"].captions == (("en", "a red shoe"),) and len(known) == 4
 
 
 @pytest.mark.parametrize("part", [1, 60])
@@ -137,75 +130,40 @@ def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_pat
 
 # --- filters
 
-OTHER = [("name", "red.png"), ("brand", 'a"c\\me'), ("größe", "42½"), ("brand", "a=b"), ("x", "\udc80")]
+
+@pytest.mark.parametrize("text, number", [
+    ("19,90 EUR", 19.9), ("5", 5), ("1,234.50", 1234.5), ("$7", 7), ("USD 1.000,5", 1000.5), ("€ -3", -3), ("+4.", 4),
+    ("1'234.5", 1234.5), ("1 234,5 kg", 1234.5), ("1,234", 1234), ("1,234,567", 1234567), ("0,123", 0.123),
+    ("1,23", 1.23), ("1.234", 1.234), ("1.234,5", 1234.5),
+    ("1.2.3", None), (" 12 pieces", 12), ("12 articles", None), ("EURO 5", None),
+    ("AB-1", None), ("cheap", None), ("", None), ("9" * 400, None), ("nan", None), ("5 x 6", None),
+    ("2026", 2026), ("2026-05-31", 2026 + 4 / 12 + 30 / 372), ("31.5.2026", 2026 + 4 / 12 + 30 / 372),
+    ("2026-05", 2026 + 4 / 12), ("1.1.2026", 2026), ("2026-01-01T10:00", 2026), ("2026-01-01 10", 2026),
+    ("2025-12-31", 2025 + 11 / 12 + 30 / 372), ("2026-1-1 ", 2026), ("-3", -3),
+])  # fmt: skip
+def test_what_values_are_ordered_by(text, number):
+    assert amount(text) == (number if number is None else pytest.approx(number, abs=1e-9))
 
 
-def test_filters_narrow_and_add():
-    of_rows = [{"brand": "acme", "color": "red"}, {"brand": "zeta", "color": "red"}, {"brand": "acme"}, {},
-               *({name: value} for name, value in OTHER)]  # fmt: skip
-    rows = table_of([Item(f'red.png "brand": "acme" {n}', captions=(("en", '"brand": "acme"'),), fields=of_row)
-                      for n, of_row in enumerate(of_rows)]
-                     + [Item("brand=acme"), Item("acme", captions=(("brand", "acme"),), fields={"shade": "acme"}),
-                        Item("brand", language="acme", fields={"acme": "brand", "color": "brand=acme"})])  # fmt: skip
-
-    def found(*texts):
-        return rows.rows_with(parse_filters(texts)).tolist()
-
-    assert found("brand=acme") == [0, 2] and found("brand=acme", "brand=zeta") == [0, 1, 2]
-    assert found("brand=acme", "color=red") == [0] and found("brand=acm") == found("brand=none", "color=red") == []
-    for place, (name, value) in enumerate(OTHER, start=4):
-        assert found(f"{name}={value}") == [place]
-
-
-PRICES = ("19,90 EUR", "5", "1,234.50", "$7", "cheap", "USD 1.000,5")
-
-
-def test_numbers_and_dates_are_compared():
-    days = ("2026-05-31", "1.6.2026", "2025", "2026-05", "soon", "")
-    of_rows = [{"price": price, "day": day, "sku": f"AB-{n}"} for n, (price, day) in enumerate(zip(PRICES, days))]
-    items = [Item("", fields=fields) for fields in of_rows]
-    rows = table_of(items)
-
-    def found(*texts):
-        return rows.rows_with(parse_filters(texts)).tolist()
-
-    assert found("price<20") == [0, 1, 3] and found("price>=5", "price<=7") == [1, 3] and found("price>1000") == [2, 5]
-    assert found("day<2026") == [2] and found("day > 2026-05-01") == [0, 1] and found("day>=2026-06-01") == [1]
-    assert found("price=5") == [1] and found("sku>0") == []  # an article number is no number
-    for text in ("price<", "price<cheap", "price<nan", "<5"):
-        with pytest.raises(UserError, match="expected a number or a date|not of the form"):
-            parse_filters([text])
-
-
-def test_facets_count_values_and_know_the_ends_of_numbers():
-    items = [Item(str(n), fields={"half": str(n % 2), "price": f"{n} €", "id": f"x{n}"}) for n in range(60)]
-    index = Index(items, np.eye(60, 3, dtype=np.float32) + 0.0, take_fingerprint(ColorEmbedder()))
-    ends = {"least": "0 €", "most": "59 €"}
-    assert index.facets() == {"half": {"values": {"0": 30, "1": 30}}, "price": ends, "id": {}}
-    below = index.facets(parse_filters(["price<3"]))
-    assert below["half"] == {"values": {"0": 2, "1": 1}} and below["price"] == ends  # by the filters of the others
-    assert index.facets(parse_filters(["price<0"]))["price"] == ends
-
-
-def test_exact_search_among_rows_is_a_full_sort_of_them(monkeypatch):
-    monkeypatch.setattr(index, "_BLOCK", 3)
-    rows, asked = np.random.default_rng(0).standard_normal((2, 20, 4)).astype(np.float32)
-    among = np.array([0, 2, 3, 5, 8, 11, 12, 17, 19])
-    scores, closest = index.exact(asked, rows, 5, among)
-    expected = np.argsort(-(asked @ rows[among].T), axis=1)[:, :5]
-    np.testing.assert_array_equal(closest, among[expected])
-    assert np.abs(scores - np.take_along_axis(asked @ rows[among].T, expected, 1)).max() < 1e-5
-
-
-def test_filters_that_are_none_are_named():
-    for text in ("brand", "=acme", " =acme", ""):
-        with pytest.raises(UserError, match="not of the form name=value, such as brand=acme"):
+@pytest.mark.parametrize("text, read", [
+    ("brand=acme", Filter("brand", "acme")), (" brand = a=b ", Filter("brand", "a=b")), ("a b= ", Filter("a b", "")),
+    ("price<20", Filter("price", "20", "<")), ("day >= 2026-05", Filter("day", "2026-05", ">=")),
+    ("price<=-3", Filter("price", "-3", "<=")), ("price>1,5", Filter("price", "1,5", ">")), ("x==1", Filter("x", "=1")),
+    ("a=line\nline", Filter("a", "line\nline")), (f"x={'y' * 498}", Filter("x", "y" * 498)),
+    *((text, "not of the form name=value, such as brand=acme") for text in ("brand", "=acme", " =acme", "", "<5")),
+    *((text, "compares with '[a-z]*': expected a number or a date") for text in ("price<", "price<cheap", "day>=nan")),
+    (f"x={'y' * 499}", "A filter has 501 characters; at most 500 are read"),
+])  # fmt: skip
+def test_filters_are_read(text, read):
+    if isinstance(read, str):
+        with pytest.raises(UserError, match=read):
             parse_filters(["color=red", text])
+    else:
+        assert parse_filters([text, "color=red", text]) == (read, Filter("color", "red"))
+        assert str(read).replace(" ", "") == text.replace(" ", "")
 
 
-def test_what_filters_leave_is_ranked(opened):
-    assert names(opened, "red", Filter("brand", "acme")) == ["red.png", "blue.png"]
-    assert names(opened, "red", *parse_filters(["brand=acme", "brand=zeta"])) == ["red.png", "a/orange.PNG", "blue.png"]
+def test_filters_that_leave_nothing_say_what_there_is(opened):
     assert names(opened, "red", Filter("brand", "none")) == []
     without = Index([Item("a")], np.eye(1, 3, dtype=np.float32), opened.model)
     for found, text, message in ((opened, "brand=acm", "brand is acme, zeta"), (without, "a=b", "no item has fields"),
@@ -220,6 +178,7 @@ def test_the_terminal_and_programs_get_captions_and_fields(opened):
         "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact]",
         "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [meaning]",
     ]
+    assert "größe" in to_json(opened, search(opened, ColorEmbedder(), [Query("größe")], 1))  # as it is written
     hit = json.loads(to_json(opened, results))["results"][0]["hits"][0]
     assert hit["fields"] == {"brand": "acme", "price": "10"} and hit["captions"] == [["en", "a red shoe"]]
 
@@ -261,25 +220,6 @@ def test_python_loads_the_model_where_it_was(table, tmp_path, monkeypatch):
 def vectors_of(index):
     """{name: (item, vector)}, whatever the rows are."""
     return {item.name: (item, tuple(index.embeddings[row].tolist())) for row, item in enumerate(index.table)}
-
-
-def test_what_has_changed_is_replaced(table, made):
-    before = vectors_of(load_index(made))
-    folder = table.parent
-    table.write_text("\n".join([TABLE[0], "red.png\ta red boot\ten\tacme\t12", *TABLE[2:]]), encoding="utf-8")
-    (folder / "blue.png").write_bytes(png((250, 250, 0)))  # another picture of the same name
-    embedder = ColorEmbedder()
-    index = update(table, made, embedder)
-    after = vectors_of(index)
-    assert embedder.encoded == 1 and (index.counts.changed, index.counts.kept) == (2, 2)  # a caption needs no encoder
-    assert after["red.png"][0].fields["price"] == "12" and after["red.png"][0].caption() == ("en", "a red boot")
-    assert np.abs(np.array(after["blue.png"][1]) - np.array([250, 250, 0]) / np.hypot(250, 250)).max() < 1e-6
-    for name in ("violet.png", "a/orange.PNG"):
-        assert after[name] == before[name]
-    assert after["red.png"][1] == before["red.png"][1]
-    words = [[index.items[row] for row in index.table.with_words(word)] for word in ("boot", "shoe")]
-    assert words == [["red.png"], []]  # old words are gone
-    assert not index.table._ask("SELECT rowid FROM words WHERE words MATCH ?", ['"shoe"'])  # nor are they kept
 
 
 class Captioned(ColorEmbedder):
@@ -326,16 +266,6 @@ def test_captions_come_with_their_items(tmp_path, monkeypatch):
     texts = [text for item in index.table for _, text in item.captions]
     of_row = dict(zip(texts, index.captions.vectors, strict=True))
     np.testing.assert_allclose(of_row["thing 3"], ColorEmbedder().encode_text(["thing 3"])[0], atol=1e-3)
-
-
-def test_an_image_that_is_gone_or_damaged_keeps_its_item(table, made):
-    (table.parent / "blue.png").unlink()
-    (table.parent / "red.png").write_bytes(b"broken")
-    after = update(table, made, prune=True)
-    assert len(after) == 4 and names(after)[0] == "red.png" and after.skipped == 2
-    for name in ("red.png", "blue.png"):
-        (table.parent / name).write_bytes(png(COLORS[name]))
-    assert update(table, made).skipped == 0  # though no item is another one
 
 
 def end_after(steps, work):
@@ -392,18 +322,6 @@ def kill_between_any_two_steps(folder, begin):
     assert steps > 10
 
 
-def test_pruning_takes_out_what_the_sources_hold_no_more(table, made):
-    table.write_text("\n".join([*TABLE[:3], "yellow.png", TABLE[4]]), encoding="utf-8")  # without the orange one
-    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
-    after = update(table, made, prune=True)
-    assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"] and after.counts.pruned == 1
-    table.write_text("\n".join(TABLE[:3]), encoding="utf-8")
-    kept = update(table, made)
-    assert sorted(kept.items) == sorted(after.items) and kept.counts.gone == 2
-    encoder = ColorEmbedder()
-    assert sorted(update(table, made, encoder, prune=True).items) == ["blue.png", "red.png"] and not encoder.encoded
-
-
 def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
     before = Index.build(tmp_path / "index", ColorEmbedder(), [data])
     rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
@@ -431,24 +349,6 @@ def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch
         commands.index([], str(table.parent))
 
 
-# --- items without a picture
-
-
-def test_items_without_a_picture_are_found_by_words_alone(tmp_path):
-    bare = [(Item(f"gift {n}", captions=(("en", "a red card"),), digest="1"), None) for n in range(2)]
-    index = sync(tmp_path / "index", ColorEmbedder(), [*items_of(3), *bare])
-    assert index.items[3] == "gift 0" and not index.describe(3).has_image and index.bare.tolist() == [3, 4]
-    scores, rows = index.search(np.eye(3, dtype=np.float32), 9)
-    assert sorted(rows[0].tolist()) == [0, 1, 2] and scores.shape == (3, 3)
-    assert index.search(np.eye(3, dtype=np.float32), 9, among=np.array([3, 4]))[1].shape == (3, 0)
-    assert index.table.by_words("red card", 1)[0].tolist() == [3]
-    (ranked,) = rank_all(index, ["red card"], np.eye(1, 3, dtype=np.float32), np.eye(1, 3, dtype=np.float32))
-    assert {3, 4} <= set(ranked.rows.tolist()) and not {3, 4} & ranked.lists["pictures"].keys()
-    pictured = [(Item("gift 0", path="x", captions=(("en", "a red card"),), digest="1"), png((250, 0, 0))), bare[1]]
-    index = sync(tmp_path / "index", ColorEmbedder(), pictured)
-    assert [index.items[row] for row in index.bare] == ["gift 1"] and index.counts.changed == 1
-
-
 # --- removed items
 
 
@@ -467,18 +367,6 @@ def test_removed_items_are_not_found(made, capsys):
         with pytest.raises(UserError, match=words):
             commands.remove(str(made), *(asked if isinstance(asked, tuple) else [asked]))
     assert load_index(made).count == 2
-
-
-def test_what_was_removed_stays_out_until_it_changes(table, made):
-    changes.remove(made, ["red.png", "blue.png"])
-    after = update(table, made)
-    assert sorted(after.items) == ["a/orange.PNG", "violet.png"] and after.counts.deleted == 2
-    table.write_text("\n".join(TABLE).replace("a red shoe", "a red boot"), encoding="utf-8")
-    (table.parent / "blue.png").write_bytes(png((0, 0, 251)))
-    assert sorted(update(table, made).items) == sorted(COLORS)
-    table.write_text("\n".join(TABLE), encoding="utf-8")
-    again = vectors_of(update(table, made))  # what came back follows its row, also to the text of the removed one
-    assert sorted(again) == sorted(COLORS) and again["red.png"][0].caption() == ("en", "a red shoe")
 
 
 def test_what_was_learnt_is_forgotten_when_a_tenth_of_the_index_is_other(tmp_path):

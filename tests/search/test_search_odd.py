@@ -1,24 +1,32 @@
 """Sources and indexes that others made, or that are damaged: what is odd is listed or refused, never ranked."""
 
 import contextlib
+import io
 import os
 import shutil
 import sqlite3
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf import text_files
+from mural_tf.data import tfrecord
+from mural_tf.data.vectors import VectorFile
 from mural_tf.errors import UserError
+from mural_tf.fingerprint import take_fingerprint
 from mural_tf.progress import announcing
-from mural_tf.search import changes, collect, item_table
+from mural_tf.search import changes, collect, commands, database, embed, item_table
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
+from mural_tf.search.embed import about_vectors, to_row
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Item, parse_filters
-from mural_tf.search.queries import Query, search
+from mural_tf.search.queries import Query, check_filters, check_queries, search
 from mural_tf.search.query_files import read_queries
+from mural_tf.search.server.search_page import Question, answer
+from mural_tf.search.stored_images import read_image
 
 
 def unreadable(found):
@@ -236,3 +244,73 @@ def test_a_full_disk_is_one_line(index, monkeypatch):
     monkeypatch.setattr(changes, "read_entry", lambda *_, **__: full())
     with pytest.raises(UserError, match="Cannot write to .*No space left"):
         sync(index, ColorEmbedder(), items())
+
+
+def of_a_program(folder, **columns):
+    """A folder of vectors that another program wrote, or of a row with these columns."""
+    folder.mkdir()
+    about = about_vectors(take_fingerprint(ColorEmbedder()), IMAGES, "", "float32") if columns else {"kind": IMAGES}
+    with VectorFile(folder / "a.parquet", 3, "float32", about) as file:
+        file.add([{**to_row(Item("a")), **columns}], np.eye(1, 3, dtype=np.float32))
+    return folder
+
+
+REFUSED = [
+    (lambda place, index: search(index, ColorEmbedder(), [Query(image=f"{place}/red.png")], rank="words"),
+        ["rank=words is for sentences; an image is compared with pictures"]),
+    (lambda place, index: check_queries([Query(image=f"{place}/no.png")], 1), ["no.png cannot be used: "]),
+    (lambda place, index: check_filters(index, parse_filters(["price>99"])), ["has price>99: price is 0 € to 11 €."]),
+    (lambda place, index: check_filters(index, parse_filters(["code=A"])), ["has code=A: code is of many values."]),
+    (lambda place, index: read_queries(place / "none.tsv"), ["none.tsv are not there", "language[TAB]text"]),
+    (lambda place, index: read_queries(place / "empty.tsv"), ["empty.tsv holds no queries"]),
+    (lambda place, index: Index([], np.zeros((0, 3)), index.model), ["as many items as vectors", "got 0, 0"]),
+    (lambda place, index: Index([Item("a")], np.zeros((2, 3)), index.model), ["got 1, 2"]),
+    (lambda place, index: Index.build(place / "new", ColorEmbedder(), [place / "red.png"], dtype="float64"),
+        ["Unknown dtype 'float64'; known: float32, float16"]),
+    (lambda place, index: collect.list_files("videos", ["a"]), ["Unknown kind 'videos'; known: images, texts"]),
+    (lambda place, index: commands.index(["a"], str(place / "new"), kind="texts", calibrate="b"),
+        ["--calibrate", "needs --kind=images"]),
+    (lambda place, index: sync("s3://a/b", ColorEmbedder(), []), ["an index is made on this machine"]),
+    (lambda place, index: sync(place / "new", ColorEmbedder(), []), ["No images."]),
+    (lambda place, index: database.fingerprint_of(npy(np.full((2, 3), np.nan)), {}), ["its model: vectors [2, 3]"]),
+    (lambda place, index: read_image(Item("a", f"{place}/a.tfrecord", 0)), ["holds something else than tf.train.Ex"]),
+    (lambda place, index: read_image(Item("a")), ["'a' is a text without an image"]),
+    (lambda place, index: embed.read(of_a_program(place / "v")), ["does not say which model made its vectors"]),
+    (lambda place, index: list(embed.read(of_a_program(place / "v", fields="["))[2]), ["holds columns that `embed`"]),
+    (lambda place, index: answer(index, None, Question("  ")), ["The sentence is empty"]),
+]  # fmt: skip
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("call, said", REFUSED)
+def test_mistakes_have_their_line(tmp_path, call, said):
+    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
+    (tmp_path / "no.png").write_bytes(b"no")
+    (tmp_path / "empty.tsv").write_text("\n")
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord.framed(b"\xff no example"))
+    items = [Item(f"{n}", fields={"price": f"{n} €", "code": f"C{n}"}) for n in range(12)]
+    items += [Item(f"x{n}", fields={"code": f"D{n}"}) for n in range(60)]
+    index = Index(items, np.tile(np.eye(3, dtype=np.float32), (24, 1)), take_fingerprint(ColorEmbedder()))
+    assert_refused(call, said, tmp_path, index, errors=(UserError, ValueError))
+
+
+def test_a_transaction_is_whole_or_not_there():
+    opened = database.make()
+    database.put(opened, b"0", Item("first"))
+    with pytest.raises(KeyboardInterrupt), database.transaction(opened, published=True):
+        database.put(opened, b"1", Item("second"))
+        raise KeyboardInterrupt
+    assert not opened.in_transaction and [item.name for item in item_table.ItemTable(opened)] == ["first"]
+
+
+def test_an_index_of_another_version_is_not_changed(index):
+    with contextlib.closing(sqlite3.connect(index / "index.sqlite")) as opened:
+        opened.execute("PRAGMA user_version = 3")
+    for call in (load_index, lambda place: sync(place, ColorEmbedder(), items())):
+        with pytest.raises(UserError, match="made by another version"):
+            call(index)

@@ -42,6 +42,7 @@ from mural_tf.search.queries import (
     ADDRESS,
     LONGEST_SENTENCE,
     SIDE,
+    SORTED,
     Hit,
     Page,
     Query,
@@ -169,7 +170,7 @@ def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
     name = _item(index, row).name
     vector = index.embeddings[row][None].astype(np.float32)
-    ranked = Page(page.offset + page.top + 1, sort=page.sort)
+    ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
     found = find(index, vector, [Query(image=name)], ranked, filters, fold=False)[0]
     others = [hit for hit in found.hits if hit.row != row]
     hits = [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page.offset :][: page.top]

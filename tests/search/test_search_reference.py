@@ -1,0 +1,443 @@
+"""The same answers from a few lines of Python and NumPy, over random items; a changing index beside a dictionary."""
+
+import collections
+import dataclasses
+import math
+import random
+
+import numpy as np
+import pytest
+from search_data import ColorEmbedder, png, unit
+
+from mural_tf.fingerprint import TEXTS, Fingerprint
+from mural_tf.search import changes, codes, database, postings, ranking, words
+from mural_tf.search.index import Index, sync
+from mural_tf.search.item_table import FEW, FEW_NUMBERS, ItemTable
+from mural_tf.search.items import Item, amount, parse_filters
+from mural_tf.search.ranking import rank_all
+
+THINGS = "red blue shoe shoes hat Hüte Schuhe frog 赤い風船 кот café bandana a".split()
+LANGUAGES = ("en", "de", "ja", "")
+VALUES = {
+    "brand": ["Acme", "Bolt & Co", "acme", "Zoë"], "price": ["5", "19,90 EUR", "$7", "1,200.50", "cheap", "-3"],
+    "day": ["2026-05-31", "1.6.2026", "2025", "2026-05"], "page": ["https://shop.example/frog"],
+    "code": [f"A{n}" for n in range(99)], "size": [str(n) for n in range(40)],
+    "größe": ["42½", 'a"c\\me', "a=b", "\udc80"], "note": ["long " * 30, "a longer note of many words"],
+}  # fmt: skip
+SIZE = 12
+
+
+def some(draw, count):
+    """Random items; several without a picture, captions or fields."""
+    for n in range(count):
+        captions = [(draw.choice(LANGUAGES), " ".join(draw.choices(THINGS, k=draw.randint(1, 4))))
+                    for _ in range(draw.choice([0, 1, 1, 2, 3]))]  # fmt: skip
+        fields = {name: draw.choice(of) for name, of in VALUES.items() if draw.random() < 0.6}
+        path = draw.choice(["", f"/pictures/{draw.choice(THINGS)}_{n}.jpg"])
+        name = draw.choice([f"item-{n}", f"{n}/{draw.choice(THINGS)}.png"])
+        yield Item(name, path, draw.choice([-1, 7]) if path else -1, tuple(captions), fields=fields)
+
+
+@dataclasses.dataclass
+class World:
+    """Items that are left of more, so that ids have gaps, and what is asked of them."""
+
+    items: list[Item]
+    index: Index
+    random: np.random.Generator
+    draw: random.Random
+
+    def __post_init__(self):
+        self.documents = list(documents(self.items))
+
+    @property
+    def table(self):
+        return self.index.table
+
+    @property
+    def texts(self):
+        """(row, language, text) of all captions."""
+        return [(row, *caption) for row, item in enumerate(self.items) for caption in item.captions]
+
+
+@pytest.fixture(scope="module")
+def world():
+    draw, generator = random.Random(5), np.random.default_rng(5)
+    every = [*some(draw, 90), Item("item-90")]  # the last one is there, and the first are gone
+    opened = database.make()
+    for n, item in enumerate(every):
+        database.put(opened, b"%d" % n, item)
+    gone = {0, 1, *draw.sample(range(2, 90), 20)}
+    database.take_out(opened, [n + 1 for n in sorted(gone)])
+    database.count_trigrams(opened)
+    items = [item for n, item in enumerate(every) if n not in gone]
+    vectors = unit(generator.standard_normal((len(items), SIZE)))
+    vectors[[row for row, item in enumerate(items) if not item.path]] = 0.0
+    index = Index(ItemTable(opened), vectors, Fingerprint(unit(generator.standard_normal((len(TEXTS) + 2, SIZE)))))
+    of_captions = unit(generator.standard_normal((len(index.table.caption_ids), SIZE)) + 0.3).astype(np.float16)
+    index.captions = ranking.Captions(of_captions, index.table, "")
+    index.weights = {"pictures": 0.7, "texts": 1.9, "words": 6.0}
+    return World(items, index, generator, draw)
+
+
+# --- items
+
+
+def test_a_table_knows_its_items(world):
+    table, items, count = world.table, world.items, len(world.items)
+    assert list(table) == items == [table[row] for row in range(count)] and table.at(slice(3, 9)) == items[3:9]
+    assert list(table.names()) == list(world.index.items) == [item.name for item in items]
+    assert table.at([2, 5, 11]) == [items[row] for row in (2, 5, 11)] and world.index.items[-1] == items[-1].name
+    assert table.ids.tolist() == sorted(table.ids.tolist()) != list(range(1, count + 1))
+    assert table.rows_of(np.array([table.ids[4], 1, 999, table.ids[2]])).tolist() == [4, 2]
+    bare = [row for row, item in enumerate(items) if not item.path]
+    assert table.without_pictures().tolist() == world.index.bare.tolist() == bare
+    assert table.caption_rows().tolist() == [row for row, *_ in world.texts]
+    by_language = {tag: [n for n, (_, own, _) in enumerate(world.texts) if own == tag] for tag in LANGUAGES}
+    assert {tag: numbers.tolist() for tag, numbers in table.captions_by_language().items()} == by_language
+    for most in (1, 3, 99):
+        kept = table.captions(most)
+        assert kept == table.captions(most) and kept.keys() == set(LANGUAGES)
+        for tag, texts in kept.items():
+            said = {text for _, own, text in world.texts if own == tag}
+            assert len(set(texts)) == len(texts) == min(most, len(said)) and set(texts) <= said
+    assert list(table.captions(3)["en"]) != sorted({text for _, own, text in world.texts if own == "en"})[:3]
+
+
+def passes(item, filters):
+    """By the name and the operator: one of the values wanted, or a number on the right side of each."""
+    wanted = {}
+    for name, value, operator in filters:
+        wanted.setdefault((name, operator), []).append(value)
+    for (name, operator), values in wanted.items():
+        own = item.fields.get(name)
+        number = None if own is None else amount(own)
+        sides = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}
+        if operator == "=" and own not in values:
+            return False
+        if operator != "=" and (number is None or not all(sides[operator](number, amount(one)) for one in values)):
+            return False
+    return True
+
+
+def some_filters(draw):
+    of = [f"{name}={draw.choice(values)}" for name, values in VALUES.items()]
+    of += [f"{name}{draw.choice(['<', '<=', '>', '>='])}{draw.choice(['5', '7', '19.9', '2026', '2026-05-31', '12'])}"
+           for name in ("price", "day", "size", "brand")]  # fmt: skip
+    return parse_filters(draw.choices(of, k=draw.choice([1, 1, 2, 3])))
+
+
+def test_filters_and_facets_are_what_python_counts(world):
+    seen = set()
+    for _ in range(100):
+        filters = some_filters(world.draw)
+        rows = [row for row, item in enumerate(world.items) if passes(item, filters)]
+        assert world.index.rows(filters).tolist() == world.table.rows_with(filters).tolist() == rows, filters
+        assert world.table.facets(np.array(rows, np.int64)) == facets_of([world.items[row] for row in rows]), filters
+        seen.add(len(rows))
+        others = [item for item in world.items if passes(item, [f for f in filters if f.name != "brand"])]
+        assert world.index.facets(filters).get("brand") == facets_of(others).get("brand")  # by the filters of others
+    assert len(seen) > 10 and world.table.facets() == facets_of(world.items) == world.index.facets()
+    assert world.table.rows_with([]).tolist() == list(range(len(world.items)))
+    for name in VALUES:
+        rows, amounts = world.table.amounts(name)
+        numbers = {row: amount(item.fields.get(name, "")) for row, item in enumerate(world.items)}
+        assert dict(zip(rows.tolist(), amounts.tolist())) == {r: n for r, n in numbers.items() if n is not None}
+
+
+def facets_of(items):
+    shown = {}
+    for name in {name for item in items for name in item.fields}:
+        values = [item.fields[name] for item in items if name in item.fields]
+        counts, numbers = {value: values.count(value) for value in values}, {v: amount(v) for v in values}
+        if None not in numbers.values() and len(counts) > FEW_NUMBERS:
+            ends = sorted(counts, key=lambda value: (numbers[value], value))
+            shown[name] = {"least": ends[0], "most": ends[-1]}
+        else:
+            shown[name] = {"values": counts} if len(counts) <= FEW else {}
+    return shown
+
+
+def test_values_are_offered_by_frequency_and_few_numbers_one_by_one():
+    def facet(values):
+        return database.table_of(Item(str(n), fields={"x": value}) for n, value in enumerate(values)).facets()["x"]
+
+    assert list(facet("bacabb")["values"].items()) == [("b", 3), ("a", 2), ("c", 1)]
+    assert list(facet([str(n) for n in range(8)] * 2)) == ["values"] != list(facet([str(n) for n in range(9)]))
+    assert len(facet([f"v{n}" for n in range(50)])["values"]) == 50 and facet([f"v{n}" for n in range(51)]) == {}
+    assert facet([*map(str, range(9)), "none"]) == {"values": {**dict.fromkeys(map(str, range(9)), 1), "none": 1}}
+
+
+# --- words
+
+
+@dataclasses.dataclass
+class Document:
+    """What can be found by words at once: a caption, or names and fields, whose language is None."""
+
+    row: int
+    language: str | None
+    texts: list[str]
+
+    def __post_init__(self):
+        whole = words.document(self.texts)
+        self.grams = collections.Counter(whole[i : i + 3] for i in range(len(whole) - 2))
+        self.plain = [f" {words.spread(text)} " for text in self.texts]
+
+
+def documents(items):
+    for row, item in enumerate(items):
+        files = [item.name, *([item.path] if item.offset < 0 else [])]
+        stems = [file.rsplit("/")[-1].rsplit(".", 1)[0] for file in files]
+        names = list(dict.fromkeys(name for name in [*stems, item.name] if name))
+        yield Document(row, None, [*names, *(value for value in item.fields.values() if "://" not in value)])
+        yield from (Document(row, language, [text]) for language, text in item.captions)
+
+
+def by_words(world, text, count, allowed, hidden=()):
+    """BM25 as FTS5 has it, of every document: {row: share}, best first."""
+    grams, every = words.grams(text), world.documents
+    held = {gram: sum(gram in one.grams for one in every) for gram in grams}
+    rarity = {gram: max(1e-6, math.log((len(every) - n + 0.5) / (n + 0.5))) for gram, n in held.items()}
+    mean, shares = sum(one.grams.total() for one in every) / len(every), {}
+    for one in every:
+        damped = 1.2 * (0.25 + 0.75 * one.grams.total() / mean)
+        score = sum(rarity[gram] * one.grams[gram] * 2.2 / (one.grams[gram] + damped) for gram in grams)
+        is_hidden = bool(hidden) and (one.language is None or one.language in hidden)
+        if score and not is_hidden and (allowed is None or allowed[one.row]):
+            shares[one.row] = max(shares.get(one.row, 0.0), min(1.0, score / sum(rarity.values())))
+    best = sorted(shares.items(), key=lambda item: -item[1])[:count]
+    return {row: share for row, share in best if share >= best[0][1] / 4}
+
+
+def assert_same(rows, values, expected, message):
+    """The same rows with the same values, best first; equal values in any order."""
+    assert dict(zip(rows, values)) == pytest.approx(expected, abs=2e-5), message
+    assert all(a >= b - 1e-9 for a, b in zip(values, values[1:])), message
+
+
+def some_question(draw):
+    return " ".join([*draw.choices(THINGS, k=draw.randint(1, 4)), *draw.choices(["", "-hat", "acme", "item-7"], k=1)])
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_words_are_ranked_by_bm25(world, is_quick):
+    world.table.postings = codes.Postings(world.table.each, world.table.ids) if is_quick else None
+    for n in range(30):
+        text, hidden = words.split(some_question(world.draw))[0], world.draw.choice([(), ("en",), ("de", "")])
+        allowed = None if n % 2 else world.random.random(len(world.items)) < 0.5
+        rows, shares = world.table.by_words(text, 200, allowed, hidden)
+        assert_same(rows.tolist(), shares.tolist(), by_words(world, text, 200, allowed, hidden), (text, hidden))
+        best = world.table.by_words(text, 3, allowed, hidden)[1]
+        np.testing.assert_allclose(best, shares[:3], atol=1e-9)  # of equal ones any
+    world.table.postings = None
+
+
+def test_lists_that_stay_in_memory_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(postings, "KEPT", 20)
+    wanted, kept = world.table.by_words("red shoe", 9), postings.Postings(world.table.each, world.table.ids)
+    world.table.postings = kept
+    for _ in range(2):
+        assert world.table.by_words("red shoe", 9)[0].tolist() == wanted[0].tolist()
+    assert len(kept._lists) == 1  # each is longer than all may be
+    world.table.postings = None
+
+
+def test_words_one_after_another_and_whole_texts(world):
+    said = [one for document in world.documents[::3] for one in document.texts] + [*THINGS, "shoe hat"]
+    for asked in filter(words.spread, said):  # of signs alone nothing is asked
+        text = f" {words.spread(asked)} "
+        holding = {one.row for one in world.documents if any(text in part for part in one.plain)}
+        assert world.table.with_words(asked).tolist() == sorted(holding), asked
+        for hidden in ((), ("en",)):
+            shown = [one for one in world.documents if not hidden or one.language not in (None, *hidden)]
+            assert world.table.whole(asked, hidden).tolist() == sorted({one.row for one in shown if text in one.plain})
+
+
+# --- the ranking
+
+
+def captions_by_row(world, vector, rows, hidden=()):
+    """{row: the best value of its captions}: the cosine less what its language has more than all, halved at 20."""
+    vectors = world.index.captions.vectors.astype(np.float32)
+    tags = [language for _, language, _ in world.texts]
+    values = {}
+    for place, (row, language, _) in enumerate(world.texts):
+        own = vectors[[tag == language for tag in tags]]
+        shift = (own.mean(0) - vectors.mean(0)) * len(own) / (len(own) + 20)
+        if row in rows and language not in hidden:
+            values[row] = max(values.get(row, -2.0), float(vectors[place] @ vector - shift @ vector))
+    return values
+
+
+def units_of(world):
+    vectors, model = world.index.embeddings, world.index.model
+    vectors = vectors[vectors.any(axis=1)]
+    of_texts = model.of_texts @ vectors.T
+    captions = world.index.captions.vectors.astype(np.float32)
+    tags, n = np.array([language for _, language, _ in world.texts]), len(captions)
+    shifts = np.array([(captions[tags == t].mean(0) - captions.mean(0)) * sum(tags == t) / (sum(tags == t) + 20)
+                       for t in tags])  # fmt: skip
+    variance = (captions @ (captions - shifts).T)[~np.eye(n, dtype=bool)].var()
+    return of_texts.std(axis=1).mean(), math.sqrt((n * variance + 10 * 0.08**2) / (n + 10))
+
+
+def ranking_of(world, sentence, vector, caption_vector, count, filters, rank, hidden):
+    """Lists {way: {row: value}}, and rows by their scores."""
+    text, lacking = words.split(sentence)
+    rows = {row for row, item in enumerate(world.items) if passes(item, filters)}
+    rows -= {row for word in lacking for row in world.table.with_words(word).tolist()}
+    allowed = np.isin(np.arange(len(world.items)), list(rows))
+    cosines = {row: float(world.index.embeddings[row] @ vector) for row in rows if world.items[row].path}
+    every = {"pictures": cosines, "texts": captions_by_row(world, caption_vector, rows, hidden),
+             "words": by_words(world, text, count, allowed, hidden)}  # fmt: skip
+    every = {way: values for way, values in every.items() if rank in (way, "all")}
+    lists = {way: dict(sorted(of.items(), key=lambda item: -item[1])[:count]) for way, of in every.items()}
+    together = set().union(*lists.values())
+    for way in ("pictures", "texts") if rank == "all" else ():
+        if lists[way]:
+            lists[way] |= {row: every[way][row] for row in together - lists[way].keys() if row in every[way]}
+    whole = {row for row in world.table.whole(text, hidden).tolist() if row in rows} if "words" in lists else set()
+    weights = world.index.weights if rank == "all" else {rank: 1.0}
+    units, scores = dict(zip(("pictures", "texts"), units_of(world))), dict.fromkeys({*together, *whole}, 0.0)
+    for way, of in lists.items():
+        for row, value in of.items():
+            scores[row] += weights[way] * (value**2 if way == "words" else (value - min(of.values())) / units[way])
+    order = sorted(scores, key=lambda row: (row not in whole, -scores[row], row))
+    return lists, order, scores
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+@pytest.mark.parametrize("rank", ranking.RANKS)
+def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkeypatch):
+    monkeypatch.setattr(ranking, "BLOCK", 16)
+    monkeypatch.setattr("mural_tf.search.index._BLOCK", 7)
+    index = world.index
+    if is_quick:
+        codes.quicken(index)
+    np.testing.assert_allclose(list(ranking.units_of(index).values()), units_of(world), rtol=1e-4)
+    for n in range(16):
+        sentence, filters = some_question(world.draw), some_filters(world.draw) if n % 2 else ()
+        vector, caption_vector = unit(world.random.standard_normal((2, SIZE)))
+        count = (5, 200)[n % 4 > 0]
+        given = count, filters, rank, [(), ("en",), ("de", "")][n % 3]
+        (found,) = rank_all(index, [sentence], vector[None], caption_vector[None], *given)
+        lists, order, scores = ranking_of(world, sentence, vector, caption_vector, *given)
+        assert found.lists.keys() == lists.keys()
+        if found.lists.get("words", {}).keys() != lists.get("words", {}).keys():
+            continue  # of equal shares others are among the first
+        for way, entries in found.lists.items():
+            assert [place for place, _ in entries.values()] == list(range(1, len(entries) + 1))
+            assert {row: value for row, (_, value) in entries.items()} == pytest.approx(lists[way], abs=1e-4)
+        assert sorted(found.rows.tolist()) == sorted(order)
+        steps = [(row in found.whole, scores[row]) for row in found.rows.tolist()]
+        assert all(a[0] > b[0] or a[1] >= b[1] - 1e-3 for a, b in zip(steps, steps[1:])), sentence
+    index.codes = index.captions.codes = index.table.postings = None
+
+
+def test_several_questions_at_once_are_each_alone(world):
+    asked = [some_question(world.draw) for _ in range(12)]
+    assert len({tuple(words.split(text)[1]) for text in asked}) > 1
+    vectors = unit(world.random.standard_normal((12, SIZE)))
+    together = rank_all(world.index, asked, vectors, vectors[::-1])
+    for n, found in enumerate(together):
+        (alone,) = rank_all(world.index, [asked[n]], vectors[[n]], vectors[::-1][[n]])
+        assert found.rows.tolist() == alone.rows.tolist() and found.whole == alone.whole
+        assert {way: list(of) for way, of in found.lists.items()} == {way: list(of) for way, of in alone.lists.items()}
+
+
+# --- the life of an index
+
+
+class Source:
+    """What a table says now, as {name: (caption, brand, colour)}; a colour is a number, None, or "broken"."""
+
+    def __init__(self, draw):
+        self.draw, self.rows = draw, {}
+
+    def change(self):
+        for name in self.draw.sample([f"p{n}" for n in range(14)], 4):
+            caption, brand, colour = self.rows.get(name, ("", "", 0))
+            match self.draw.randrange(7):
+                case 0:
+                    self.rows.pop(name, None)
+                case 1:
+                    self.rows[name] = self.draw.choice(["", f"thing {self.draw.randrange(5)}"]), brand, colour
+                case 2:
+                    self.rows[name] = caption, self.draw.choice(["", "acme", "bolt"]), colour
+                case 3 | 4:
+                    self.rows[name] = caption, brand, self.draw.randrange(250)
+                case 5:
+                    self.rows[name] = caption, brand, None
+                case 6 if self.draw.random() < 0.4:
+                    self.rows[name] = caption, brand, "broken"
+
+    def entries(self):
+        for name, (caption, brand, colour) in self.rows.items():
+            item = Item(name, captions=(("en", caption),) if caption else (), fields={"brand": brand} if brand else {})
+            yield item, b"no" if colour == "broken" else None if colour is None else png((colour, 9, 250 - colour))
+        for name in list(self.rows)[:2]:  # of repeated ones the first counts
+            yield Item(name, captions=(("en", "again"),)), png((1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
+    """Whatever changes, comes, goes, breaks or is removed by hand, in any order: beside a dictionary."""
+    monkeypatch.setattr(changes, "BLOCK", {"images": 5, "texts": 5})
+    monkeypatch.setattr(changes, "TOGETHER", 5)
+    draw = random.Random(seed)
+    source, known, removed, place = Source(draw), {}, {}, tmp_path / "index"
+    for step in range(14):
+        source.change()
+        prune, wanted = draw.random() < 0.4, dict.fromkeys(("added", "changed", "kept", "deleted", "skipped"), 0)
+        encoded = 0
+        for name, row in source.rows.items():
+            before = known.get(name)
+            if row[2] == "broken":  # stays what it was
+                wanted["skipped"] += removed.get(name) != row
+                wanted["deleted"] += removed.get(name) == row
+                encoded += 0
+            elif removed.get(name) == row:
+                wanted["deleted"] += 1
+            else:
+                removed.pop(name, None)
+                wanted["kept" if before == row else "changed" if before else "added"] += 1
+                encoded += row[2] is not None and (before is None or before[2] != row[2])
+                known[name] = row
+        gone = [name for name in known if name not in source.rows]
+        wanted |= {"gone": 0 if prune else len(gone), "pruned": len(gone) if prune else 0}
+        wanted["repeated"] = min(2, len(source.rows))
+        for name in gone if prune else ():
+            del known[name]
+        if not known:
+            continue
+        embedder = ColorEmbedder()
+        index = sync(place, embedder, source.entries(), prune)
+        assert dataclasses.asdict(index.counts) == wanted, (seed, step)
+        assert embedder.encoded == encoded and index.skipped == wanted["skipped"]
+        check(index, known)
+        names = draw.sample(list(known), min(len(known) - 1, draw.randrange(3)))
+        if names:
+            assert changes.remove(place, names, dry_run=True) == changes.remove(place, names)
+            removed |= {name: known.pop(name) for name in names}
+            check(sync(place, None, (), model=index.model), known)
+
+
+def check(index, known):
+    assert sorted(index.items) == sorted(known)
+    captions = iter(index.captions.vectors if index.captions is not None else ())
+    for row, item in enumerate(index.table):
+        caption, brand, colour = known[item.name]
+        assert item.captions == ((("en", caption),) if caption else ())
+        assert item.fields == ({"brand": brand} if brand else {})
+        vector = np.zeros(3) if colour is None else unit(np.array([colour, 9.0, 250 - colour]))
+        np.testing.assert_allclose(index.embeddings[row], vector, atol=1e-6)
+        assert (row in index.bare) == (colour is None)
+        if caption:
+            np.testing.assert_allclose(next(captions), ColorEmbedder().encode_text([caption])[0], atol=1e-3)
+            assert row in index.table.whole(caption) and (not brand or row in index.table.with_words(brand))
+    assert next(captions, None) is None
+    for word, wanted in (("thing", lambda row: row[0]), ("acme", lambda row: row[1] == "acme")):  # nor old words
+        assert {index.items[row] for row in index.table.with_words(word)} == {
+            n for n, row in known.items() if wanted(row)
+        }
