@@ -312,7 +312,7 @@ def workdir(tmp_path_factory):
     return path, model
 
 
-def test_workdir_equals_the_model_in_memory(workdir):
+def test_workdir_equals_the_model_in_memory(workdir):  # traced, as users have it
     from mural_tf.data.images import decode_image, evaluation_image
     from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -332,7 +332,7 @@ def test_workdir_equals_the_model_in_memory(workdir):
     assert np.abs(encoded[0] - encoded[2]).max() > 1e-3  # different texts, different vectors
 
 
-def test_the_example_of_load_runs(workdir):
+def test_the_example_of_load_runs(workdir, eager):
     results = doctest.testmod(loading, extraglobs={"folder": workdir[0]})
     assert results.attempted == 2 and not results.failed
 

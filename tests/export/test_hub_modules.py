@@ -80,6 +80,13 @@ def test_hub_text_modules_are_a_text_tower(export, model, config, preprocessor):
     assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
     assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
 
+
+@pytest.mark.slow  # the image encoder's: `test_an_exported_image_encoder_is_an_image_tower_that_trains`
+def test_a_hub_text_encoder_trains(export, config):
+    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS))
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, toy_tokenizer().vocabulary_size)
     target = tf.math.l2_normalize(tf.ones([len(TEXTS), 80]), axis=-1)
     reached = [v for v in hub_tower.trainable_variables if "text_text" not in v.name]
     losses = train(lambda: hub_tower(dict(tokens), training=True) * target, reached, steps=2)

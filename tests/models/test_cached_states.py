@@ -162,7 +162,7 @@ def test_a_list_of_class_names_that_is_none(content, tmp_path):
 @pytest.mark.parametrize("method", [
     "align", pytest.param("mural", marks=pytest.mark.slow), pytest.param("siglip", marks=pytest.mark.slow)
 ])  # fmt: skip
-def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path, eager):
+def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     toy_data.write_toy_data(tmp_path)
     tokenizer, results = toy_data.toy_tokenizer(), {}
     for cached in (False, True):

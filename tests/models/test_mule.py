@@ -116,10 +116,9 @@ def test_lp_trains_the_projections_alone(folder):
     model = build(config)
     batch = contract.batch_of(model, config)
     assert model.parts == ("text_a", "text_b")
-    for chunks in (1, 2):
-        gradients = compute_gradients(model, batch, SEED, chunks).by_optimizer["joint"]
-        reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
-        assert reached and all("language_en" in name or "language_de" in name for name in reached), reached
+    gradients = compute_gradients(model, batch, SEED, 1).by_optimizer["joint"]  # two chunks: test_contract.py
+    reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
+    assert reached and all("language_en" in name or "language_de" in name for name in reached), reached
 
 
 def vector_files(folder, size: int = 16):

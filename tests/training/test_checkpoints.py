@@ -76,7 +76,7 @@ def assert_filled(model, number):
 
 @pytest.fixture
 def config():
-    return contract.toy_config("labse")
+    return contract.toy_config("align")
 
 
 def build(config):
