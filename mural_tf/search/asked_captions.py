@@ -187,7 +187,7 @@ def _in_order(shares: np.ndarray, by_picture: np.ndarray) -> np.ndarray:
       by_picture: the shares of each picture, float [P, M].
     """
     best = int(np.argmax(shares))
-    behind = by_picture[:, [best]] - by_picture  # of one picture its captions stand and fall together
+    behind = by_picture[:, [best]] - by_picture  # a picture's captions are right or wrong together
     error = behind.std(axis=0) / np.sqrt(len(behind))
     close = shares >= shares[best] - error
     return np.lexsort((np.where(close, 0.0, -shares), ~close))
