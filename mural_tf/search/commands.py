@@ -205,8 +205,8 @@ def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool =
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
     embedder = load(quickest(model))
-    if few and "tensorflow" in sys.modules:
-        sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    if few and (tensorflow := sys.modules.get("tensorflow")):
+        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     made.check_model(embedder, by_pictures)
     return embedder
 
