@@ -90,6 +90,20 @@ def test_one_record_for_each_picture_and_pairs_of_its_captions(tmp_path):
     assert described["captions"]["en"] == {"captions": 32, "guessed": 0, "pictures": 32}
 
 
+@pytest.mark.parametrize("captions, groups", [
+    ({("en", "hat"): 1, ("de", "Hut"): 1}, [0, 0]),
+    ({("en", "hat"): 1, ("de", "Hut"): 2}, [0, 0]),  # a caption for each language: all of them mean the same
+    ({("en", "hat"): 1, ("de", "Hut"): 1, ("en", "cap"): 2}, [0, 0, 1]),
+    ({("en", "hat"): 1, ("en", "cap"): 1, ("de", "Hut"): 1}, [1, 2, 3]),  # which of the two is it?
+    ({("en", "hat"): 4, ("en", "cap"): 4, ("de", "Hut"): 2, ("fr", "chapeau"): 2}, [2, 3, 1, 1]),
+])  # fmt: skip
+def test_captions_of_a_row_mean_the_same_unless_a_language_has_several(captions, groups):
+    entry = Entry("", "p0.jpg", None, {key: (row, False) for key, row in captions.items()})
+    picture = training_data.Picture(None, b"", [entry])
+    assert [(caption.language, caption.text) for caption in picture.captions()] == list(captions)
+    assert [caption.group for caption in picture.captions()] == groups
+
+
 def test_pictures_of_one_product_and_products_with_one_picture_share_a_split(tmp_path):
     lines = [[f"S{i // 3}", f"p{i}.jpg", f"hat {i}"] for i in range(60)]  # three pictures each
     lines += [["S1", "p0.jpg", "shared"], ["S2", "p0.jpg", "shared too"], ["S99", "p60.jpg", ""]]

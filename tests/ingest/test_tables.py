@@ -124,6 +124,8 @@ TABLES = {
         ""),
     "semicolons, Windows": (rows(*WIDE, ["S0", "", "Müsli", "", ""], delimiter=";", encoding="cp1252"),
         "cp1252, columns separated by ';'", "S0 S1 S2 S3", 9, ""),
+    "Excel's separators where commas agree as well": (text("sep=;\nphoto;title, long\np0.jpg;hat, red\n"),
+        "columns separated by ';'", "p0.jpg", 1, ""),
     "Excel's separators": (text('sep=;\r\nphoto;caption\r\np0.jpg;"a ""red""\nhat; large"\r\n'), "';'", "p0.jpg", 1,
         ""),
     "decimal commas": (rows(*[[*line, f"{n},90" if n else "price"] for n, line in enumerate(WIDE)], delimiter=";"),
