@@ -13,6 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import os
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
 
@@ -26,7 +27,6 @@ from mural_tf.errors import UserError
 if TYPE_CHECKING:
     import PIL.Image
     import tensorflow as tf
-    from tqdm import tqdm
     from typing_extensions import TypeIs
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
@@ -153,7 +153,10 @@ class Embedder:
     def from_model(
         cls, model: Any, tokenizer: Callable[..., Any], config: ConfigDict, path: str = "", step: int | None = None
     ) -> Embedder:
-        """Wraps a model in memory; later changes of its weights show in later calls."""
+        """Wraps a model in memory; later changes of its weights show in later calls.
+
+        `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+        """
         import tensorflow as tf
 
         from mural_tf.data.images import prepare_image as prepare
@@ -184,9 +187,7 @@ class Embedder:
         further = {head: with_head(head) for head in heads}
         prompted = prompted if config.vocabulary.prompt else {}
         encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
-        # Of one text, without a graph: making that takes seconds, which whoever embeds pictures alone need not wait.
-        size = int(model.embed_texts(tokenizer(tf.constant([""]), pad="longest")).shape[-1])
-        return cls.from_tensorflow(encoders, size, config, path, step)
+        return cls.from_tensorflow(encoders, model.embedding_size, config, path, step)
 
     @classmethod
     def from_tensorflow(
@@ -684,19 +685,11 @@ def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Seq
         begin = end
 
 
-class _NoBar(contextlib.nullcontext):
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def update(self, count: int = 1) -> None:
-        pass
-
-
-def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm | _NoBar:
+def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextlib.AbstractContextManager[Any]:
     total = len(items) if isinstance(items, Sized) else None
     if not (progress if progress is not None else (total or 0) >= LONG_LIST):
-        return _NoBar()
-    from mural_tf.progress import tqdm
+        return contextlib.nullcontext(types.SimpleNamespace(update=lambda count=1: None))
+    from mural_tf.progress import tqdm  # here, because a question shows no bar
 
     return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
 

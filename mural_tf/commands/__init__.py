@@ -316,7 +316,7 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     """
     if len(sentences) + len(image) == 1 and not queries:
         cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
-        gc.disable()  # it takes 2 of TensorFlow's 14 processor seconds
+        gc.disable()  # a question alone makes little garbage, and Python would look through all of TensorFlow for it
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query

@@ -51,6 +51,7 @@ class ColorModel:
     """Maps an image to its mean colour and a text to its numbers of a, b and c, L2-normalised."""
 
     batches = []  # the shapes of what was encoded
+    embedding_size = 3
 
     def embed_images(self, images):
         return tf.math.l2_normalize(tf.reduce_mean(tf.cast(images, tf.float32), [1, 2]), axis=-1)

@@ -16,6 +16,8 @@ COLORS = ("red", "green", "blue")
 class ColorModel:
     """Maps an image to its mean colour and a text to the colours it names and its length, L2-normalised."""
 
+    embedding_size = 3
+
     def embed_images(self, images):
         return tf.math.l2_normalize(tf.reduce_mean(tf.cast(images, tf.float32), [1, 2]), axis=-1)
 
