@@ -324,7 +324,7 @@ def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkey
         (found,) = rank_all(index, [sentence], vector[None], caption_vector[None], *given)
         lists, order, scores = ranking_of(world, sentence, vector, caption_vector, *given)
         assert found.lists.keys() == lists.keys()
-        if found.lists.get("words", {}).keys() != lists.get("words", {}).keys():
+        if count < 200 and found.lists.get("words", {}).keys() != lists.get("words", {}).keys():
             continue  # of equal shares others are among the first
         for way, entries in found.lists.items():
             assert [place for place, _ in entries.values()] == list(range(1, len(entries) + 1))
@@ -396,7 +396,6 @@ def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
             if row[2] == "broken":  # stays what it was
                 wanted["skipped"] += removed.get(name) != row
                 wanted["deleted"] += removed.get(name) == row
-                encoded += 0
             elif removed.get(name) == row:
                 wanted["deleted"] += 1
             else:
