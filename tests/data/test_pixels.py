@@ -10,7 +10,6 @@ from PIL import Image, ImageOps
 
 from mural_tf.config import base_config
 from mural_tf.data.images import evaluation_image, finish_images, prepare_image, read_image, resize_image
-from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.efficientnet import STATISTICS, PixelNormalization
 from mural_tf.errors import UserError
 from mural_tf.export import serving
@@ -152,20 +151,6 @@ def test_normalisation_is_mean_and_deviation(kind):
     for training in (False, True):
         out = PixelNormalization(config, dtype="float32")(images, training=training)
         np.testing.assert_allclose(out, (images - np.array(mean)) / np.array(deviation), atol=1e-6)
-
-
-@pytest.mark.parametrize("changes, message", [
-    (dict(resize_mode="crop"), "Unknown image_tower.resize_mode 'crop': expected one of squash, shorter_side"),
-    (dict(interpolation="nearest"), "Unknown image_tower.interpolation 'nearest': expected one of bilinear, bicubic"),
-    (dict(jpeg="slow"), "Unknown image_tower.jpeg 'slow': expected one of fast, accurate"),
-    (dict(normalization="mean"), "Unknown image_tower.normalization 'mean': expected imagenet, clip, symmetric"),
-    (dict(normalization="given", pixel_mean=(0.5,)), r"image_tower.pixel_mean=\(0.5,\) .*: expected three numbers"),
-    (dict(normalization="given", pixel_deviation=(1.0, 0.0, 1.0)), "deviations above 0"),
-])  # fmt: skip
-def test_unknown_fields_are_one_line(changes, message):
-    with pytest.raises(UserError, match=message) as error:
-        build_image_encoder(tower(width=0.1, depth=0.1, **changes))
-    assert "\n" not in str(error.value)
 
 
 def configured(folder, values, default=clip_pixels, size=224, name="preprocessor_config.json", **options):
