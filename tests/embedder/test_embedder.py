@@ -272,6 +272,13 @@ REFUSED = [  # what is asked of an embedder, the error, the words that must occu
     (lambda e: e.similarity(np.full((1, 3), np.nan, np.float32), ["a"]), ValueError, "NaN"),
     (lambda e: e.encode(["a"], normalize_embeddings=True), AttributeError, "encode_text and encode_image"),
     (pickle.dumps, TypeError, "model in memory"),
+    (lambda e: e.classify([RED], ["red"], ["{}", "a photo"]), ValueError, "'a photo' has no place for the label"),
+    (lambda e: e.classify([RED], []), ValueError, "labels is empty"),
+    (lambda e: e.classify([RED], ["red"], []), ValueError, "templates is empty"),
+    (lambda e: e.classify([RED], "red"), TypeError, "labels must be a list of str"),
+    (lambda e: e.similarity(np.ones((2, 5), np.float32), ["red"]), ValueError, "5 wide, this model's 3"),
+    (lambda e: e.search([RED], "red", k=0), ValueError, "k is 0: expected at least 1"),
+    (lambda e: e.encode_text("a", prompt="query"), UserError, "no prompt 'query': expected one of none at all"),
 ]
 
 

@@ -1,6 +1,7 @@
 """What sources and conversions refuse, in one line each: the call, the words that must occur."""
 
 import os
+import pathlib
 
 import pytest
 from convert_data import run
@@ -23,7 +24,7 @@ def converted(text, **settings):
 
 
 def counted(source):
-    count_sources([source], Settings(workers=0), "out", progress=False)
+    count_sources([source], Settings(workers=0), pathlib.Path(), progress=False)
 
 
 PAIRS, CC12M, ADDRESSES = "pairs:{}/a.tsv,language_b=de", "cc12m:{0}/a.tsv", {"a.tsv": b"http://x/1.jpg\ta\n"}

@@ -36,15 +36,15 @@ def towers(method):
     return model.image_encoder, model.text_encoder
 
 
+def of_towers(method, fields):
+    """A model of towers that are there."""
+    config = complete(contract.toy_config(method, **fields))
+    config.image_size = config.vocabulary_size = 0
+    return method_class(method)(*towers(method), config)
+
+
 def made(method="mural", **fields):
-    """Of towers that are there."""
-
-    def call(_):
-        config = complete(contract.toy_config(method, **fields))
-        config.image_size = config.vocabulary_size = 0
-        method_class(method)(*towers(method), config)
-
-    return call
+    return lambda _: of_towers(method, fields)
 
 
 def known(model, **fields):
@@ -71,11 +71,15 @@ def without_memory(folder):
         build_model(toy_data.toy_config(folder), 80)
 
 
-def streamed(stream, method, images=None, **fields):
+def batches(config, tokenizer, stream):
+    return training_batches(config, tokenizer, streams=(stream,))
+
+
+def streamed(stream, method, images=None, make=batches, **fields):
     def call(folder):
         config = toy_data.toy_config(toy_data.write_toy_data(folder, images), method)
         config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
-        training_batches(complete(config), toy_data.toy_tokenizer(), streams=(stream,))
+        make(complete(config), toy_data.toy_tokenizer(), stream)
 
     return call
 
@@ -84,7 +88,7 @@ def groups(branch, **fields):
     def call(folder):
         config = group_config(folder)
         config[branch].update(fields)
-        training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
+        batches(config, mule_data.tokenizer(), "image_groups")
 
     return call
 
@@ -128,9 +132,9 @@ REFUSALS = {
     "Globetrotter's share": (made("globetrotter", method__cloze_share=0.0), ["cloze_share=0.0", "above 0"]),
     "a rate per task": (
         built("globetrotter", optimizer__mode="per_task"), ["also has cloze, image_image", "use joint"]),
-    "words of another tower": (built("mule", text_tower__name="bert"), ["text_tower.name='words'"]),
+    "words of another tower": (made("mule", text_tower__name="bert"), ["text_tower.name='words'"]),
     "words of another size": (
-        built("mule", text_tower__projection=32), ["text_tower.projection=32 must be embedding_size=24"]),
+        made("mule", text_tower__projection=32), ["text_tower.projection=32 must be embedding_size=24"]),
     "no caption an image": (made("mule", method__captions_per_image=0), ["captions_per_image"]),
     "MULE's distance": (made("mule", method__distance="manhattan"), ["euclidean or cosine"]),
     "MULE's levels": (made("mule", method__neighbourhood_levels=("letters",)), ["among words, sentences"]),
@@ -140,7 +144,7 @@ REFUSALS = {
     "unknown anchors": (lambda _: nt_xent(Pairs(ONE, ONE), 1.0, anchors="second"), ["expected one of both, first"]),
     "an unknown distance": (lambda _: distances(ONE, ONE, "manhattan"), ["euclidean, cosine"]),
     # Stages that learn from another model.
-    "distillation from nothing": (lambda _: contract.build(contract.toy_config(METHOD)).begin(None, restored=False),
+    "distillation from nothing": (lambda _: of_towers(METHOD, {}).begin(None, restored=False),
                                   ["run_finetune.py --from"]),
     "a distance of stages": (made(METHOD, method__loss="euclid"), ["'euclid'", "cosine or softmax"]),
     "a stage's temperature": (made(METHOD, method__softmax_temperature=0.0), ["temperature=0.0", "above 0"]),
@@ -170,8 +174,9 @@ REFUSALS = {
         built(image_tower__adapter_size=24, image_tower__branch_size=0, image_tower__head_size=8),
         ["neither head_size nor branch_size"]),
     "a new adapter without states": (new_adapter, ["adapter_size", "cached=True"]),
-    "states of two views": (streamed("views", "globetrotter", image_tower__cached=True), ["two views"]),
-    "states of cloze texts": (streamed("views", "globetrotter", text_tower__cached=True), ["cloze"]),
+    **{f"states of {words}": (
+        streamed("views", "globetrotter", make=toy_data.stream_batch, **{f"{tower}_tower__cached": True}), [words])
+       for tower, words in (("image", "two views"), ("text", "cloze"))},
     # Data.
     "captions without a language": (
         lambda _: pivot_languages("", lambda: {"": 4}, dict),
