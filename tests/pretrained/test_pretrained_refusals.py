@@ -1,6 +1,7 @@
 """What importers of foreign checkpoints refuse, in one line each: the call, the words that must occur."""
 
 import io
+import json
 import types
 import zipfile
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 from refusals import assert_refused
 from test_pretrained_align import small_config
 from test_pretrained_families import WRITERS, config_of
-from test_pretrained_forms import POOLING, PROMPTS, change_json, scaled, settings_of
+from test_pretrained_forms import POOLING, PROMPTS, change_json, scaled, set_in, settings_of
 
 import mural_tf
 from mural_tf.pretrained import efficientnet
@@ -42,6 +43,20 @@ def checkpoint(kind, change=None, spoil=lambda folder: None, **values):
         import_weights(kind, folder, config_of(kind), vocabulary_size=9)
 
     return call
+
+
+def spoilt(kind, write, spoil):
+    def call(folder):
+        write(folder)
+        spoil(folder)
+        configure(kind, folder, small_config())
+
+    return call
+
+
+def without_residuals(folder):
+    vision = json.loads((folder / "config.json").read_text())["vision_config"]
+    change_json(folder / "config.json", vision_config={**vision, "width_coefficient": 0.25})
 
 
 def npz(write):
@@ -85,7 +100,27 @@ def dense_network(folder):
     efficientnet.load_weights(path, tower)
 
 
+CONFIG, PIXELS, WEIGHTS = "config.json", "preprocessor_config.json", "model.safetensors"
+ALIGN = [
+    (set_in(CONFIG, model_type="clip"), ["model_type is 'clip', expected 'align'"]),
+    (set_in(CONFIG, projection_dim=64), ["projection_dim is 64, its image tower gives 160"]),
+    (set_in(CONFIG, text_config={"hidden_act": "gelu_new"}), ["hidden_act is 'gelu_new'"]),
+    (set_in(CONFIG, vision_config={"kernel_sizes": [3] * 7}), ["kernel_sizes is", "expected"]),
+    (without_residuals, ["no residual connection"]),
+    (set_in(PIXELS, include_top=True), ["include_top=True: expected times 1/255"]),
+    (set_in(PIXELS, size={"height": 40, "width": 41}), ["size is", "expected one height and width"]),
+    (lambda folder: (folder / CONFIG).write_text("{"), [CONFIG, "not valid JSON"]),
+    (lambda folder: (folder / "vocab.txt").unlink(), ["has no vocabulary: expected vocab.txt"]),
+    (lambda folder: (folder / "vocab.txt").write_text("[PAD]\na\n"), ["vocab.txt", "lacks [UNK], [CLS], [SEP]"]),
+    (lambda folder: (folder / WEIGHTS).write_bytes(b"12345678" * 9), [WEIGHTS, "damaged or no safetensors file"]),
+    (lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"), ["pickles", "checkpoints.md"]),
+    (lambda folder: (folder / WEIGHTS).unlink(), ["neither model.safetensors nor"]),
+]
 REFUSALS = {
+    **{f"ALIGN: {words[-1]}": (spoilt("align", foreign.write_align, spoil), words) for spoil, words in ALIGN},
+    "another last layer of LaBSE": (
+        spoilt("labse", foreign.write_bert, set_in("2_Dense/config.json", activation_function="torch.nn.Identity")),
+        ["LaBSE's is Tanh"]),
     "too many positions": (too_many_positions, ["max_length=97", "the weights have 96 positions"]),
     "pooling without the prompt": (pooling_without_the_prompt, ["include_prompt is false"]),
     "NaFlex": (checkpoint("siglip", model_type="siglip2"), ["'siglip2', expected 'siglip'", "NaFlex"]),
