@@ -162,4 +162,6 @@ class Mule(EmbN):
         super()._check()
         levels = self.options.neighbourhood_levels
         if set(levels) - set(LEVELS) or not levels:
-            raise UserError(f"method.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
+            raise UserError(
+                f"method.neighbourhood_levels={tuple(levels)}: expected at least one of {', '.join(LEVELS)}."
+            )

@@ -7,8 +7,6 @@ import re
 
 import contract
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import toy_data
@@ -23,7 +21,6 @@ from mural_tf.data.streams import states
 from mural_tf.data.streams import targets as targets_file
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Targets, TargetTable
-from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete, linear, neighbours
@@ -139,30 +136,6 @@ def test_a_folder_of_parquet_is_a_teacher(tmp_path):
     np.testing.assert_allclose(teacher.embed(asked), embed(asked, unknown=asked[1:2]), atol=1e-3)
     write_teacher(tmp_path / "two", texts, embed([b"1", b"2", b"3"]), shard=2)
     assert open_teacher(str(tmp_path / "two")).digest != teacher.digest
-
-
-def test_a_damaged_folder_is_reported(tmp_path):
-    write_teacher(tmp_path / "t", ["a", "b"], embed([b"a", b"b"]))
-    (path,) = (tmp_path / "t").iterdir()
-    content = path.read_bytes()
-    other = pyarrow.table({"name": ["a"], "text": ["b"]})
-    wide = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
-    about = {b"mural_tf": b'{"kind": "images"}'}
-    for table, words in ((other, "has the columns name, text: expected name and vector"),
-                         (wide, "holds vectors of 2 numbers, others of 4"),
-                         (wide.replace_schema_metadata(about), "holds vectors of images: a teacher's are of texts"),
-                         (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
-                         (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
-                         ):  # fmt: skip
-        pyarrow.parquet.write_table(table, tmp_path / "t" / "part-9.parquet")
-        with pytest.raises(UserError, match=words):
-            TextVectors(tmp_path / "t").look_up([b"a"])
-    (tmp_path / "t" / "part-9.parquet").unlink()
-    path.write_bytes(content[:-20])
-    with pytest.raises(UserError, match="is damaged, or no Parquet"):
-        TextVectors(tmp_path / "t")
-    with pytest.raises(UserError, match="method.teacher=.*none does not exist: give a model, or what"):
-        open_teacher(str(tmp_path / "none"))
 
 
 def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):

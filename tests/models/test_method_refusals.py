@@ -3,11 +3,13 @@
 import functools
 
 import contract
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import toy_data
 from refusals import assert_refused
-from test_bridge import DIGEST, STREAM, embed
+from test_bridge import DIGEST, STREAM, embed, write_teacher
 from test_cached_states import cached_config, model_of
 from test_embn import group_config, mule_data
 from test_translation_distillation import METHOD
@@ -15,6 +17,7 @@ from test_translation_distillation import METHOD
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.data.streams.text_text import pivot_languages
+from mural_tf.data.vectors import TextVectors
 from mural_tf.errors import UserError
 from mural_tf.losses.globetrotter import nt_xent, transitive_weights
 from mural_tf.losses.mule import distances
@@ -23,6 +26,7 @@ from mural_tf.models import build_model, complete, method_class
 from mural_tf.models.cached_states import standardize_adapters
 from mural_tf.models.neighbours import importlib
 from mural_tf.runs.finetune import _with_source_architecture
+from mural_tf.runs.teachers import open_teacher
 from mural_tf.trust import check_stored
 
 
@@ -113,6 +117,23 @@ def other_targets(digest, size):
     return call
 
 
+def teacher(table):
+    def call(folder):
+        write_teacher(folder, ["a", "b"], embed([b"a", b"b"]))
+        pyarrow.parquet.write_table(table, folder / "part-9.parquet")
+        TextVectors(folder).look_up([b"a"])
+
+    return call
+
+
+def cut_teacher(folder):
+    write_teacher(folder, ["a", "b"], embed([b"a", b"b"]))
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+    TextVectors(folder)
+
+
+WIDE = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
 STORED = contract.toy_config(METHOD, method__heads_of="never_imported:Method")
 ONE = tf.eye(2)
 REFUSALS = {
@@ -135,9 +156,10 @@ REFUSALS = {
     "words of another tower": (made("mule", text_tower__name="bert"), ["text_tower.name='words'"]),
     "words of another size": (
         made("mule", text_tower__projection=32), ["text_tower.projection=32 must be embedding_size=24"]),
-    "no caption an image": (made("mule", method__captions_per_image=0), ["captions_per_image"]),
+    "no caption an image": (made("mule", method__captions_per_image=0), ["captions_per_image=0", "1 or more"]),
     "MULE's distance": (made("mule", method__distance="manhattan"), ["euclidean or cosine"]),
-    "MULE's levels": (made("mule", method__neighbourhood_levels=("letters",)), ["among words, sentences"]),
+    "MULE's levels": (
+        made("mule", method__neighbourhood_levels=("letters",)), ["_levels=('letters',)", "words, sentences"]),
     "words of no language": (built("mule", text_tower__languages=()), ["text_tower.languages"]),
     "an unknown recurrence": (built("mule", text_tower__recurrent="rnn"), ["recurrent 'rnn'"]),
     "an unknown alpha": (lambda _: transitive_weights(ONE, ONE, "book"), ["expected one of code, paper"]),
@@ -165,6 +187,14 @@ REFUSALS = {
     "no faiss": (without_faiss, ["above 65,536 needs faiss", "pip install", "search"]),
     "targets of another teacher": (other_targets("ff" * 8, 4), [f"targets of teacher {DIGEST}", "teacher's is ff"]),
     "targets of another size": (other_targets(DIGEST, 5), ["hold 5 numbers, images' 4"]),
+    **{f"a teacher: {words}": (teacher(table), [words]) for table, words in [
+        (pyarrow.table({"name": ["a"], "text": ["b"]}), "has the columns name, text: expected name and vector"),
+        (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
+        (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
+        (WIDE, "holds vectors of 2 numbers, others of 4"),
+        (WIDE.replace_schema_metadata({b"mural_tf": b'{"kind": "images"}'}), "of images: a teacher's are of texts")]},
+    "a teacher that is cut off": (cut_teacher, ["is damaged, or no Parquet"]),
+    "no teacher": (lambda folder: open_teacher(f"{folder}/none"), ["method.teacher=", "none does not exist: give"]),
     # Frozen towers.
     "states of a text tower that learns": (built(text_tower__cached=True), ["needs text_tower.frozen=True"]),
     "states of an image tower that learns": (built(image_tower__cached=True), ["needs image_tower.frozen=True"]),
