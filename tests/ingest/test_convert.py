@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import errno
-import functools
 import json
 import os
 import pathlib
@@ -32,7 +31,6 @@ from mural_tf.errors import UserError
 from mural_tf.ingest import convert
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
-from mural_tf.ingest.tables.products import TableRequest
 from mural_tf.work import Engine, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -309,13 +307,6 @@ def test_the_first_of_many_files_may_be_unusable(tmp_path):
         assert len(pairs_in(run(sources, output, shard_megabytes=megabytes, max_skipped_fraction=0.01))) == 7140
     with pytest.raises(UserError, match=r"60 of \d+ captions and pairs read so far, of about .* in all .*, more than"):
         run(sources, tmp_path / "out", shard_megabytes=0, max_skipped_fraction=0.001)
-
-
-@pytest.mark.parametrize("value", [float("nan"), 2, True, None, -1])
-def test_a_bound_is_a_share(value):
-    for make in (Settings, functools.partial(TableRequest, "table.csv")):
-        with pytest.raises(UserError, match=f"^max_skipped_fraction={value!r}: expected a number from 0 to 1[^\n]*$"):
-            make(max_skipped_fraction=value)
 
 
 def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):

@@ -11,6 +11,7 @@ from mural_tf.data import caption_files
 from mural_tf.ingest.build_vocabulary import count_sources
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, find_files, language_tag, parse_source
+from mural_tf.ingest.tables.products import TableRequest
 from mural_tf.text_files import read_lines
 
 
@@ -51,6 +52,9 @@ REFUSALS = {
     "texts to leave out in another encoding": (
         given({"out.txt": b"\xff\n", "a.tsv": b"a\tb\n"}, converted(PAIRS, exclude_texts=("out.txt",))),
         ["out.txt:1", "not UTF-8"]),
+    "a table's bound": (lambda _: TableRequest("a.csv", max_skipped_fraction=2), ["fraction=2", "from 0 to 1"]),
+    "a conversion's bound": (lambda _: Settings(max_skipped_fraction=2), ["fraction=2", "from 0 to 1"]),
+    "workers below 0": (lambda _: Settings(workers=-1), ["workers=-1", "0 or more"]),
     "texts to count": (
         given({"a.tsv": b"no tab\n" * 10}, source(PAIRS, counted)), ["Too much is unusable: 10 of 10"]),
     "a pipe of files": (
