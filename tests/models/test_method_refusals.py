@@ -117,20 +117,22 @@ def other_targets(digest, size):
     return call
 
 
-def teacher(table):
+def teacher(spoil):
     def call(folder):
-        write_teacher(folder, ["a", "b"], embed([b"a", b"b"]))
-        pyarrow.parquet.write_table(table, folder / "part-9.parquet")
-        TextVectors(folder).look_up([b"a"])
+        write_teacher(folder / "t", ["a", "b"], embed([b"a", b"b"]))
+        spoil(folder / "t")
+        TextVectors(folder / "t").look_up([b"a"])
 
     return call
 
 
-def cut_teacher(folder):
-    write_teacher(folder, ["a", "b"], embed([b"a", b"b"]))
+def with_table(table):
+    return lambda folder: pyarrow.parquet.write_table(table, folder / "part-9.parquet")
+
+
+def cut(folder):
     (path,) = folder.iterdir()
     path.write_bytes(path.read_bytes()[:-20])
-    TextVectors(folder)
 
 
 WIDE = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
@@ -187,13 +189,13 @@ REFUSALS = {
     "no faiss": (without_faiss, ["above 65,536 needs faiss", "pip install", "search"]),
     "targets of another teacher": (other_targets("ff" * 8, 4), [f"targets of teacher {DIGEST}", "teacher's is ff"]),
     "targets of another size": (other_targets(DIGEST, 5), ["hold 5 numbers, images' 4"]),
-    **{f"a teacher: {words}": (teacher(table), [words]) for table, words in [
+    **{f"a teacher: {words}": (teacher(with_table(table)), [words]) for table, words in [
         (pyarrow.table({"name": ["a"], "text": ["b"]}), "has the columns name, text: expected name and vector"),
         (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
         (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
         (WIDE, "holds vectors of 2 numbers, others of 4"),
         (WIDE.replace_schema_metadata({b"mural_tf": b'{"kind": "images"}'}), "of images: a teacher's are of texts")]},
-    "a teacher that is cut off": (cut_teacher, ["is damaged, or no Parquet"]),
+    "a teacher that is cut off": (teacher(cut), ["is damaged, or no Parquet"]),
     "no teacher": (lambda folder: open_teacher(f"{folder}/none"), ["method.teacher=", "none does not exist: give"]),
     # Frozen towers.
     "states of a text tower that learns": (built(text_tower__cached=True), ["needs text_tower.frozen=True"]),
