@@ -162,6 +162,4 @@ class Mule(EmbN):
         super()._check()
         levels = self.options.neighbourhood_levels
         if set(levels) - set(LEVELS) or not levels:
-            raise UserError(
-                f"method.neighbourhood_levels={tuple(levels)}: expected at least one of {', '.join(LEVELS)}."
-            )
+            raise UserError(f"method.neighbourhood_levels={levels}: expected one or more of {', '.join(LEVELS)}.")
