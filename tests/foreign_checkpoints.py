@@ -1,7 +1,5 @@
 """Small checkpoints of CLIP, SigLIP and XLM-RoBERTa as other projects save them, made with NumPy alone."""
 
-import json
-
 import foreign_weights as foreign
 import numpy as np
 from test_sentence_pieces import BPE, BPE_SETTINGS, SETTINGS, lines_of
@@ -328,7 +326,3 @@ def tokens_of(ids):
     """A batch of full rows of ids, int32 [B, T]."""
     ids = np.array(ids, np.int32)
     return {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
-
-
-def read_config(folder):
-    return json.loads((folder / "config.json").read_text())

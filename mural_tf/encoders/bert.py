@@ -235,7 +235,7 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
             "sees the whole text, pooling=end with attention=causal."
         )
     if config.pooler and config.pooling == "first_and_mean":
-        raise UserError("text_tower.pooler takes one state of a text: set text_tower.pooling=first.")
+        raise UserError(f"text_tower.pooler with pooling={config.pooling}: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:
         raise UserError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:

@@ -195,6 +195,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     check_settings(config)
     if config.padding not in PADDINGS:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
+    if config.classes and config.name != "efficientnet_lite":
+        raise UserError(f"image_tower.class_names with {config.name}: only efficientnet_lite keeps its classifier.")
     builder = _Builder(config)
     images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
@@ -224,8 +226,6 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
         x = builder.normalize(builder.pointwise(x, TOP_WIDTH, "top_conv"), "top_bn", activate="top_activation")
     embeddings = average_over_space("avg_pool")(x)  # [B, D]
     if config.classes:
-        if not builder.lite:
-            raise UserError("image_tower.class_names: only 'efficientnet_lite' keeps its classifier.")
         classifier = keras.layers.Dense(config.classes, "softmax", name=CLASSIFIER, dtype="float32")
         pooled += [embeddings, classifier(embeddings)]
     else:

@@ -125,7 +125,8 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
     counted = [count_words(lines, options.words) for lines in texts.values()]
     vocabularies = [words for words, _ in counted]
     if not all(vocabularies):
-        raise UserError("A language has no word in any sentence.")
+        without = [language for language, words in zip(texts, vocabularies) if not words]
+        raise UserError(f"No sentence in {', '.join(without)} has a word: leave them out of --languages.")
     clouds = {}
     for suffix, head in request.text_heads().items():
         raw = [request.encode_texts(words, head) for words in vocabularies]

@@ -349,7 +349,7 @@ class Settings:
 
     def __post_init__(self):
         if self.workers < 0 or self.shard_megabytes < 0:
-            raise UserError("Expected workers ≥ 0 and shard_megabytes ≥ 0.")
+            raise UserError(f"workers={self.workers}, shard_megabytes={self.shard_megabytes}: expected 0 or more.")
         check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
         if self.drop_duplicates not in DUPLICATES:
             raise UserError(

@@ -105,7 +105,7 @@ class EmbN(DualEncoder):
         if tower.projection != self.embedding_size:
             raise UserError(f"text_tower.projection={tower.projection} must be embedding_size={self.embedding_size}.")
         if options.captions_per_image < 1:
-            raise UserError(f"{name} needs method.captions_per_image of 1 or more.")
+            raise UserError(f"method.captions_per_image={options.captions_per_image}: {name} needs 1 or more.")
         if options.distance not in DISTANCES or options.top < 1 or options.margin < 0:
             raise UserError(
                 f"method.distance={options.distance!r}, method.top={options.top}, method.margin={options.margin}: "

@@ -162,4 +162,4 @@ class Mule(EmbN):
         super()._check()
         levels = self.options.neighbourhood_levels
         if set(levels) - set(LEVELS) or not levels:
-            raise UserError(f"method.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
+            raise UserError(f"method.neighbourhood_levels={levels}: expected one or more of {', '.join(LEVELS)}.")

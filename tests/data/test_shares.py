@@ -154,17 +154,6 @@ def test_without_shuffling_files_come_in_turn_and_a_restart_goes_on(three_files,
     assert texts(rest) == texts(unshuffled[251:311])
 
 
-@pytest.mark.parametrize("field,value", [
-    *(("max_skipped_fraction", value) for value in (float("nan"), 2.0, None, -1.0)), ("shuffle_buffer", -1)
-])  # fmt: skip
-def test_a_bound_that_is_none_is_one_line(field, value):
-    config = toy_data.toy_config("d")
-    with config.data.ignore_type():
-        config.data[field] = value
-    with pytest.raises(UserError, match=f"^data.{field}=.*: expected [^\n]*$"):
-        training_sources(config.data)
-
-
 @pytest.mark.slow
 def test_what_stands_before_a_window_may_be_gone(three_files, tmp_path):
     whole = three_files[1]
@@ -306,19 +295,6 @@ def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
     del config.data.sources.images
     with pytest.raises(UserError, match="None of data.sources .big, small. has image_text records"):
         stream_sources(config.data, "image_text")
-
-
-@pytest.mark.parametrize("value,expected", [
-    *(({"directory": "d", **other}, "data.sources.a is .*expected its directory, a weight above 0")
-      for other in ({"weight": 0.0}, {"weight": "2"}, {"x": 1}, {"weight": float("nan")}, {"directory": 3})),
-    ({"weight": 1.0}, "data.sources.a is .*expected its directory"),
-    ({"directory": "d", "format": "webdataset"}, "a.format 'webdataset'; known: mural, img2dataset"),
-])  # fmt: skip
-def test_a_wrong_source_is_one_line(value, expected):
-    config = toy_data.toy_config("d")
-    config.data.sources = {"a": value}
-    with pytest.raises(UserError, match=expected):
-        training_sources(config.data)
 
 
 def test_places_of_another_order_begin_a_new_epoch(tmp_path):

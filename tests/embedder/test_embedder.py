@@ -16,6 +16,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 from PIL import Image
+from refusals import assert_refused
 from toy_data import ONE_LAYER, toy_tokenizer
 
 import mural_tf
@@ -272,6 +273,13 @@ REFUSED = [  # what is asked of an embedder, the error, the words that must occu
     (lambda e: e.similarity(np.full((1, 3), np.nan, np.float32), ["a"]), ValueError, "NaN"),
     (lambda e: e.encode(["a"], normalize_embeddings=True), AttributeError, "encode_text and encode_image"),
     (pickle.dumps, TypeError, "model in memory"),
+    (lambda e: e.classify([RED], ["red"], ["{}", "a photo"]), ValueError, "'a photo' has no place for the label"),
+    (lambda e: e.classify([RED], []), ValueError, "labels is empty"),
+    (lambda e: e.classify([RED], ["red"], []), ValueError, "templates is empty"),
+    (lambda e: e.classify([RED], "red"), TypeError, "labels must be a list of str"),
+    (lambda e: e.similarity(np.ones((2, 5), np.float32), ["red"]), ValueError, "5 wide, this model's 3"),
+    (lambda e: e.search([RED], "red", k=0), ValueError, "k is 0: expected at least 1"),
+    (lambda e: e.encode_text("a", prompt="query"), UserError, "no prompt 'query': expected one of none at all"),
 ]
 
 
@@ -356,39 +364,36 @@ def with_digest_of_another_order(path):
     (path / "vocabulary.txt").write_text("\n".join([*VOCABULARY[:-2], "cab", "bad"]) + "\n")
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda p: (p / "vocabulary.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n"), "vocabulary"),
-        (lambda p: (p / "vocabulary.txt").unlink(), "vocabulary.txt"),
-        (lambda p: with_config(p, hidden_size=32), "does not fit"),
-        (lambda p: shutil.rmtree(p / "checkpoints"), "no checkpoint"),
-        (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
-        (with_digest_of_another_order, f"vocabulary.txt is not the model.* expected {digest(VOCABULARY)}"),
-        (lambda p: with_config(p, "", seed="0"), "config.json: seed is '0', expected a whole number"),
-        (lambda p: with_config(p, "", seed=True), "config.json: seed is True, expected a whole number"),
-        (lambda p: with_config(p, "", loss=[1.0]), r"config.json: loss is \[1.0\], expected an object"),
-        (lambda p: with_config(p, "", method=7), "config.json: method is 7, expected an object"),
-        (lambda p: with_config(p, languages=[1]), r"text_tower.languages is \[1\], expected a list of texts"),
-        (
-            lambda p: with_config(p, "image_tower", width=float("inf")),
-            "image_tower.width=inf: expected 0.01 to 100",
-        ),
-        (lambda p: with_config(p, "image_tower", image_size=0), "image_tower.image_size=0: expected 1 to 4096"),
-        (lambda p: with_config(p, layers=10**6), "text_tower.layers=1000000: expected 1 to 1000"),
-        (lambda p: with_config(p, "loss", temperature=0.0), "loss.temperature=0.0 .*: expected numbers above 0"),
-        (lambda p: with_config(p, "loss", temperature_range=[0.1]), "temperature_range=.0.1,.: expected"),
-        (lambda p: with_config(p, dropout=None), "text_tower.dropout is None, expected a number"),
-        (lambda p: with_config(p, "evaluation", groups={"a": "de"}), "groups.a is 'de', expected a list of texts"),
-        (lambda p: with_config(p, "", model=":"), "config.json names model=':'"),
-        (lambda p: with_config(p, "method", margin=1), "Unknown configuration key method.margin"),
-        (lambda p: (p / "config.json").unlink(), "neither a workdir.* nor an export"),
-        (lambda p: shutil.rmtree(p), "does not exist"),
-    ],
-)
-def test_broken_workdirs_are_named(workdir, tmp_path, change, message):
-    with pytest.raises(UserError, match=message):
-        mural_tf.load(damaged(workdir, tmp_path, change))
+def other(branch="text_tower", **fields):
+    return lambda path: with_config(path, branch, **fields)
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda p: (p / "vocabulary.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n"), ["vocabulary"]),
+    (lambda p: (p / "vocabulary.txt").unlink(), ["vocabulary.txt"]),
+    (with_digest_of_another_order, ["vocabulary.txt is not the model", f"expected {digest(VOCABULARY)}"]),
+    (lambda p: shutil.rmtree(p / "checkpoints"), ["no checkpoint"]),
+    (lambda p: (p / "config.json").write_text("{"), ["config.json", "not valid JSON"]),
+    (lambda p: (p / "config.json").unlink(), ["neither a workdir", "nor an export"]),
+    (lambda p: shutil.rmtree(p), ["does not exist"]),
+    (other(hidden_size=32), ["does not fit"]),
+    (other("", seed="0"), ["config.json: seed is '0', expected a whole number"]),
+    (other("", seed=True), ["config.json: seed is True, expected a whole number"]),
+    (other("", loss=[1.0]), ["config.json: loss is [1.0], expected an object"]),
+    (other("", method=7), ["config.json: method is 7, expected an object"]),
+    (other("", model=":"), ["config.json names model=':'"]),
+    (other("method", margin=1), ["Unknown configuration key method.margin"]),
+    (other(languages=[1]), ["text_tower.languages is [1], expected a list of texts"]),
+    (other("image_tower", width=float("inf")), ["image_tower.width=inf: expected 0.01 to 100"]),
+    (other("image_tower", image_size=0), ["image_tower.image_size=0: expected 1 to 4096"]),
+    (other(layers=10**6), ["text_tower.layers=1000000: expected 1 to 1000"]),
+    (other("loss", temperature=0.0), ["loss.temperature=0.0", "expected numbers above 0"]),
+    (other("loss", temperature_range=[0.1]), ["temperature_range=(0.1,): expected"]),
+    (other(dropout=None), ["text_tower.dropout is None, expected a number"]),
+    (other("evaluation", groups={"a": "de"}), ["groups.a is 'de', expected a list of texts"]),
+], ids=lambda value: value[-1] if isinstance(value, list) else "")  # fmt: skip
+def test_broken_workdirs_are_named(workdir, tmp_path, change, words):
+    assert_refused(mural_tf.load, words, damaged(workdir, tmp_path, change))
 
 
 def test_a_stored_class_is_imported_only_with_trust(workdir, tmp_path, monkeypatch):
@@ -465,15 +470,14 @@ def test_export_is_loaded(export, monkeypatch):
 
 def test_broken_exports_are_named(export, tmp_path):
     copy = pathlib.Path(shutil.copytree(export, tmp_path / "copy"))
-    (copy / "text_encoder" / "1" / "saved_model.pb").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="text_encoder/1 is not a SavedModel or is damaged"):
-        mural_tf.load(copy)
-    shutil.rmtree(copy / "text_encoder" / "1")
-    with pytest.raises(UserError, match="text_encoder has no version"):
-        mural_tf.load(copy)
-    shutil.copytree(copy / "image_encoder" / "1", copy / "text_encoder" / "1")
-    with pytest.raises(UserError, match="no signature from 'text' to 'embedding'"):
-        mural_tf.load(copy)
+    texts, version = copy / "text_encoder", copy / "text_encoder/1"
+    for change, words in (
+        (lambda: (version / "saved_model.pb").write_bytes(b"damaged"), f"{version} is not a SavedModel or is damaged"),
+        (lambda: shutil.rmtree(version), f"{texts} has no version"),
+        (lambda: shutil.copytree(copy / "image_encoder/1", version), "no signature from 'text' to 'embedding'"),
+    ):
+        change()
+        assert_refused(mural_tf.load, [words], copy)
 
 
 @pytest.mark.parametrize("is_left_behind", [False, True])

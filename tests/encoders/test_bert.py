@@ -11,7 +11,6 @@ from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.encoders.transformer import TransformerLayer
-from mural_tf.errors import UserError
 
 VOCABULARY = 50
 
@@ -188,19 +187,3 @@ def test_initial_weights_are_berts(hidden_size, deviation):
             assert abs(value.std() / (0.8796 * deviation) - 1) < 0.1
         else:
             assert np.all(value == (1 if "gamma" in weight.name else 0))
-
-
-@pytest.mark.parametrize(
-    "fields,message",
-    [
-        (dict(name="gru"), "'gru': expected one of bert, hub"),
-        (dict(hidden_size=1024, heads=24), "not divisible by text_tower.heads=24; the nearest .* is (16|32)"),
-        (dict(layers=0), "layers=0"),
-        (dict(token_embedding_size=-1), "token_embedding_size=-1"),
-        (dict(dropout=1.0), "dropout=1.0"),
-        (dict(precision="half"), "'half'"),
-    ],
-)
-def test_mistakes_are_named(fields, message):
-    with pytest.raises(UserError, match=message):
-        build_text_encoder(tower_config(**fields), VOCABULARY)

@@ -19,7 +19,6 @@ from mural_tf.encoders.efficientnet import (
 )
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, kernel_gradient, set_fusion
 from mural_tf.encoders.layers import Dropout
-from mural_tf.errors import UserError
 
 
 @pytest.fixture
@@ -250,19 +249,3 @@ def test_compiled_swish_equals_the_plain_one(fused):
     assert np.max(np.abs(y - x * sigmoid)) < 1e-5
     slope = sigmoid + x * sigmoid * (1 - sigmoid)  # d/dx x s = s + x s (1 - s)
     assert np.max(np.abs(tape.gradient(y, x) - slope)) < 1e-5
-
-
-@pytest.mark.parametrize(
-    "fields,message",
-    [
-        (dict(name="vgg"), "'vgg': expected one of efficientnet, efficientnet_lite, resnet"),
-        (dict(width=0.0), "width=0.0"),
-        (dict(drop_connect_rate=1.0), "drop_connect_rate=1.0"),
-        (dict(batch_norm_momentum=1.0), "batch_norm_momentum=1.0"),
-        (dict(projection=-1), "projection=-1"),
-        (dict(precision="float16"), "'float16': expected one of auto, float32, mixed_bfloat16, bfloat16"),
-    ],
-)
-def test_mistakes_are_named(fields, message):
-    with pytest.raises(UserError, match=message):
-        build_image_encoder(tower_config(**fields))

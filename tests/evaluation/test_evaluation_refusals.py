@@ -46,10 +46,21 @@ def no_benchmark(folder):
     registry.evaluate(folder / "empty", folder)
 
 
-def unknown_choice(folder):
-    protocol = default_protocol()
-    protocol.coco.one_k = "third"
-    report.evaluate_and_report("m", str(folder), benchmark="coco", output=str(folder), protocol=protocol)
+def evaluated(benchmark, **options):
+    def call(folder):
+        protocol = default_protocol()
+        protocol.update_from_flattened_dict({name.replace("__", "."): value for name, value in options.items()})
+        report.evaluate_and_report("m", str(folder), benchmark=benchmark, output=str(folder), protocol=protocol)
+
+    return call
+
+
+def names(file, text):
+    def call(folder):
+        zero_shot.write(folder / file, text)
+        zero_shot.run("imagenet", folder)
+
+    return call
 
 
 def unreadable_images(folder):
@@ -77,10 +88,17 @@ REFUSALS = {  # the fixture that makes the folder, the call, the words
         "tmp_path", lambda folder: sentences_of_two_lengths(folder, languages=("fra",)),
         ["No fra in", "languages: deu"]),
     "no benchmark": ("tmp_path", no_benchmark, ["holds the files of no benchmark"]),
-    "no files of the benchmark": (
-        "tmp_path", lambda folder: report.evaluate_and_report("model", str(folder), benchmark="xtd", output="out"),
-        ["lacks XTD10"]),
-    "an unknown choice": ("tmp_path", unknown_choice, ["one_k='third'", "choose folds or first"]),
+    "an unknown benchmark": ("tmp_path", evaluated("mutli30k"), ["'mutli30k'", "did you mean multi30k"]),
+    "no files of the benchmark": ("tmp_path", evaluated("multi30k"), ["lacks data/task1/raw", "git clone"]),
+    "an unknown choice": ("tmp_path", evaluated("coco", coco__one_k="third"), ["one_k='third'", "folds or first"]),
+    "another benchmark's option": (
+        "tmp_path", evaluated("tatoeba", coco__one_k="first"), ["'tatoeba'", "--protocol.coco.one_k"]),
+    "no translations": (
+        "multi30k", lambda folder: captioned.run("multi30k", folder, translations="x.tsv"), ["Cannot read x.tsv"]),
+    "names of two classes of three": (
+        "imagenet", names("class_names.en.txt", "cat\ndog\n"), ["has 2 lines; there are 3 classes"]),
+    "a template without a place": ("imagenet", names("templates.en.txt", "a photo\n"), ["has no {} for the name"]),
+    "names in no language": ("imagenet", names("class_names.xx-nonsense-q.txt", "a\nb\nc\n"), ["Unknown language"]),
     "unreadable images": ("tmp_path", unreadable_images, ["None of the 2 images"]),
     "an output that is a file": ("data_dir", output_that_is_a_file, ["cannot be made"]),
 }  # fmt: skip

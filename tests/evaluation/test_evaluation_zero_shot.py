@@ -73,20 +73,6 @@ def test_class_embedding_is_the_mean_of_normalised_embeddings():
     np.testing.assert_allclose(class_embeddings(np.array([[1.0, 0], [0, 1]]), 2), [[0.5**0.5, 0.5**0.5]])
 
 
-@pytest.mark.parametrize(
-    "name, text, message",
-    [
-        ("class_names.en.txt", "cat\ndog\n", "has 2 lines; there are 3 classes"),
-        ("templates.en.txt", "a photo\n", "has no {} for the name"),
-        ("class_names.xx-nonsense-q.txt", "a\nb\nc\n", "Unknown language"),
-    ],
-)
-def test_bad_files_of_names_are_named(imagenet, name, text, message):
-    write(imagenet / name, text)
-    with pytest.raises(UserError, match=message):
-        run("imagenet", imagenet)
-
-
 def test_cifar100_in_its_binary_version(tmp_path):
     rows = np.zeros((3, 2 + 3072), np.uint8)
     rows[:, 1] = [0, 1, 2]  # the fine labels

@@ -249,10 +249,6 @@ def test_modules_say_how_their_pixels_are_made(export, tmp_path):
         stored_preparation(folder)
 
 
-SHAPES = ["--config.data.source=shapes", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-          "--config.train.log_every=5"]  # fmt: skip
-
-
 def run_script(name, *flags):
     command = [sys.executable, str(ROOT / name), *map(str, flags)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

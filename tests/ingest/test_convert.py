@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import errno
-import functools
 import json
 import os
 import pathlib
@@ -32,7 +31,6 @@ from mural_tf.errors import UserError
 from mural_tf.ingest import convert
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
-from mural_tf.ingest.tables.products import TableRequest
 from mural_tf.work import Engine, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -311,13 +309,6 @@ def test_the_first_of_many_files_may_be_unusable(tmp_path):
         run(sources, tmp_path / "out", shard_megabytes=0, max_skipped_fraction=0.001)
 
 
-@pytest.mark.parametrize("value", [float("nan"), 2, True, None, -1])
-def test_a_bound_is_a_share(value):
-    for make in (Settings, functools.partial(TableRequest, "table.csv")):
-        with pytest.raises(UserError, match=f"^max_skipped_fraction={value!r}: expected a number from 0 to 1[^\n]*$"):
-            make(max_skipped_fraction=value)
-
-
 def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):
     sources, begun, go_on, shards = write_sources(tmp_path), threading.Event(), threading.Event(), []
 
@@ -424,38 +415,6 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
     assert "3 sources" in text and "Decide duplicate pair" in text and "Write" in text
     assert "FlinkRunner with --runner=FlinkRunner --flink_master=h:1" in text and "Container: me/mural:1" in text
-
-
-@pytest.mark.parametrize("source, message", [
-    ("ops:x", "Unknown source 'ops:x'.*Did you mean opus"),
-    ("data/x.zip", "Unknown source"),
-    ("opus:", "names no file"),
-    ("opus:x,min_scores=1", "has no option 'min_scores=1'; it has min_score, each.*Did you mean min_score"),
-    ("opus:x,min_score=high", "min_score='high' is not of type float"),
-    ("pairs:x,header=maybe", "header='maybe' is not of type bool"),
-])  # fmt: skip
-def test_wrong_sources_teach(source, message):
-    with pytest.raises(UserError, match=message):
-        parse_source(source, KINDS)
-
-
-def test_places_that_are_no_source_teach(tmp_path):
-    """A data set without its kind, and the files of a download in place of its folder."""
-    (tmp_path / "mine/text_pairs").mkdir(parents=True)
-    (tmp_path / "00000.tar").touch()
-    with pytest.raises(UserError, match=f"Unknown source .*Did you mean records:{tmp_path}/mine,splits=dev"):
-        parse_source(f"{tmp_path}/mine,splits=dev", KINDS)
-    for name in ("*.tar", "00000.tar"):
-        with pytest.raises(UserError, match=f"is not a folder: expected img2dataset's output, such as {tmp_path}."):
-            parse_source(f"img2dataset:{tmp_path}/{name}", KINDS).files()
-
-
-def test_nothing_to_read_or_write(tmp_path):
-    (tmp_path / "empty.tsv").write_bytes(b"")
-    with pytest.raises(UserError, match="Nothing to write: 0 captions and pairs read"):
-        run([f"pairs:{tmp_path}/empty.tsv,language_b=de"], tmp_path / "out")
-    with pytest.raises(UserError, match="There is no file missing"):
-        run(["opus:missing/*.zip"], tmp_path / "none")
 
 
 def test_other_ways_to_call_the_command(capsys):

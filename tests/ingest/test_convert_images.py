@@ -131,14 +131,6 @@ def test_uc2_translations_that_failed(tmp_path):
     assert reported(output, value="first") == {"row that says it failed": f"{path}:2"}
 
 
-def test_images_have_to_be_named(tmp_path):
-    (tmp_path / "cc12m.tsv").write_text("http://x/1.jpg\ta dog\n")
-    with pytest.raises(UserError, match="needs images=FOLDER"):
-        run([f"cc12m:{tmp_path}/cc12m.tsv"], tmp_path / "out")
-    with pytest.raises(UserError, match="nowhere is not a folder"):
-        run([f"cc12m:{tmp_path}/cc12m.tsv,images={tmp_path}/nowhere"], tmp_path / "out")
-
-
 def write_wit(path, rows):
     """Rows are (language, url, caption); written as WIT does, with Python's csv."""
     with gzip.open(path, "wt", encoding="utf-8", newline="") as file:

@@ -9,7 +9,6 @@ from convert_data import image_bytes, run, write_moses
 from test_commands import run_here
 
 from mural_tf.commands import COMMANDS
-from mural_tf.errors import UserError
 from mural_tf.ingest import rows
 from mural_tf.ingest.build_vocabulary import COUNTS, WordCounts, count_sources
 from mural_tf.ingest.convert import KINDS
@@ -85,13 +84,6 @@ def test_any_source_is_counted(tmp_path, workers):
     assert (combined["chien"], combined["perro"], combined["cane"]) == (2, 1, 1)
     assert counts.totals["en"] == 240 and counts.totals["sw"] == 199
     assert tally.written == 199 + 120 + 3 and list(tally.skipped) == ["empty text"]
-
-
-def test_too_many_unusable_texts(tmp_path):
-    (tmp_path / "bad.tsv").write_text("no tab\n" * 10)
-    source = parse_source(f"pairs:{tmp_path}/bad.tsv,language_b=de", KINDS)
-    with pytest.raises(UserError, match="Too much is unusable: 10 of 10"):
-        count_sources([source], Settings(workers=0), tmp_path, progress=False)
 
 
 def test_the_trainer_is_given_bounded_text(monkeypatch):

@@ -58,14 +58,10 @@ def test_draws_spread_as_half_samples_do():
     assert np.std(bootstrap_spearman(np.arange(5000), human, model, draws=400, replacement=True)) > np.std(drawn)
 
 
-@pytest.mark.parametrize(
-    "queries, human, model, message",
-    [
-        ([0, 1], [1.0], [1.0, 2.0], "equally many"),
-        ([0, 1], [1.0, 2.0], [1.0, np.nan], "finite"),
-        ([0, 0], [1.0, 2.0], [1.0, 2.0], "a correlation needs two"),
-    ],
-)
+@pytest.mark.parametrize("queries, human, model, message", [
+    ([0, 1], [1.0], [1.0, 2.0], "equally many"), ([0, 1], [1.0, 2.0], [1.0, np.nan], "finite"),
+    ([0, 0], [1.0, 2.0], [1.0, 2.0], "a correlation needs two"),
+])  # fmt: skip
 def test_bad_input_is_named(queries, human, model, message):
     with pytest.raises(ValueError, match=message):
         bootstrap_spearman(np.array(queries), np.array(human), np.array(model))

@@ -101,19 +101,16 @@ def test_recalls_by_hand():
         assert metrics[key] == pytest.approx(value, abs=1e-9), key
 
 
-@pytest.mark.parametrize(
-    "queries, candidates, positives, message",
-    [
-        (np.ones((2, 3)), np.ones((2, 4)), [[0], [1]], "one embedding size"),
-        (np.ones((2, 3)), np.ones((2, 3)), np.array([0]), "each of the 2 queries"),
-        (np.ones((2, 3)), np.ones((2, 3)), [[0], []], "Query 1 has no positive"),
-        (np.ones((2, 3)), np.ones((2, 3)), [[0], [2]], "index 2"),
-        (np.ones((2, 3)), np.ones((2, 3)), [[0], [-1]], "index -1"),
-        (np.ones((0, 3)), np.ones((2, 3)), np.zeros(0, int), "non-empty"),
-        (np.array([[1, 2], [np.nan, 0]]), np.ones((2, 2)), [[0], [1]], "1 of 2 queries hold NaN.*row 1"),
-        (np.ones((1, 2)), np.array([[1, np.inf]]), [[0]], "1 of 1 candidates hold NaN"),
-    ],
-)
+ONES = np.ones((2, 3))
+
+
+@pytest.mark.parametrize("queries, candidates, positives, message", [
+    (ONES, np.ones((2, 4)), [[0], [1]], "one embedding size"), (ONES, ONES, np.array([0]), "each of the 2 queries"),
+    (ONES, ONES, [[0], []], "Query 1 has no positive"), (ONES, ONES, [[0], [2]], "index 2"),
+    (ONES, ONES, [[0], [-1]], "index -1"), (np.ones((0, 3)), ONES, np.zeros(0, int), "non-empty"),
+    (np.array([[1, 2], [np.nan, 0]]), np.ones((2, 2)), [[0], [1]], "1 of 2 queries hold NaN.*row 1"),
+    (np.ones((1, 2)), np.array([[1, np.inf]]), [[0]], "1 of 1 candidates hold NaN"),
+])  # fmt: skip
 def test_bad_input_is_named(queries, candidates, positives, message):
     with pytest.raises(ValueError, match=message):
         ranking.ranks(queries, candidates, positives)

@@ -7,8 +7,6 @@ import re
 
 import contract
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import toy_data
@@ -23,7 +21,6 @@ from mural_tf.data.streams import states
 from mural_tf.data.streams import targets as targets_file
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Targets, TargetTable
-from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete, linear, neighbours
@@ -120,14 +117,6 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
     np.testing.assert_array_equal(target, np.zeros([1, 4]))
 
 
-def test_another_teacher_is_refused(tmp_path):
-    Targets(tmp_path, 4, "float16", DIGEST).extend(STREAM, embed)
-    with pytest.raises(UserError, match=f"targets of teacher {DIGEST}, and the teacher's is ff"):
-        Targets(tmp_path, 4, "float16", "ff" * 8)
-    with pytest.raises(UserError, match="vectors hold 5 numbers, images' 4"):
-        Targets(tmp_path / "other", 4, "float16", DIGEST).extend(STREAM, functools.partial(embed, size=5))
-
-
 # Teachers.
 
 
@@ -147,30 +136,6 @@ def test_a_folder_of_parquet_is_a_teacher(tmp_path):
     np.testing.assert_allclose(teacher.embed(asked), embed(asked, unknown=asked[1:2]), atol=1e-3)
     write_teacher(tmp_path / "two", texts, embed([b"1", b"2", b"3"]), shard=2)
     assert open_teacher(str(tmp_path / "two")).digest != teacher.digest
-
-
-def test_a_damaged_folder_is_reported(tmp_path):
-    write_teacher(tmp_path / "t", ["a", "b"], embed([b"a", b"b"]))
-    (path,) = (tmp_path / "t").iterdir()
-    content = path.read_bytes()
-    other = pyarrow.table({"name": ["a"], "text": ["b"]})
-    wide = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
-    about = {b"mural_tf": b'{"kind": "images"}'}
-    for table, words in ((other, "has the columns name, text: expected name and vector"),
-                         (wide, "holds vectors of 2 numbers, others of 4"),
-                         (wide.replace_schema_metadata(about), "holds vectors of images: a teacher's are of texts"),
-                         (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
-                         (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
-                         ):  # fmt: skip
-        pyarrow.parquet.write_table(table, tmp_path / "t" / "part-9.parquet")
-        with pytest.raises(UserError, match=words):
-            TextVectors(tmp_path / "t").look_up([b"a"])
-    (tmp_path / "t" / "part-9.parquet").unlink()
-    path.write_bytes(content[:-20])
-    with pytest.raises(UserError, match="is damaged, or no Parquet"):
-        TextVectors(tmp_path / "t")
-    with pytest.raises(UserError, match="method.teacher=.*none does not exist: give a model, or what"):
-        open_teacher(str(tmp_path / "none"))
 
 
 def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
@@ -315,20 +280,6 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
         found[visited] = head(known[:50] + 0.01).numpy()
     np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
     assert 0 < np.abs(found[40] - found[0]).max() < 0.01
-
-
-@pytest.mark.parametrize("method, fields, said", [
-    ("neighbours", dict(student_size=0), "neighbours needs a student"),
-    ("neighbours", dict(most_known=2**16 + 1), r"most_known above 65,536 needs faiss: pip install .*search"),
-    ("linear", dict(most_known=0), "most_known=0: expected 1 or more"),
-    ("linear", dict(teacher=""), "linear needs a student"),
-])  # fmt: skip
-def test_known_texts_of_nobody_or_without_faiss_are_refused(method, fields, said, monkeypatch):
-    monkeypatch.setattr(neighbours.importlib.util, "find_spec", lambda name: None)
-    config = contract.toy_config(method)
-    config.method.update({"teacher": "somewhere", **({"student_size": 8} if method == "neighbours" else {}), **fields})
-    with pytest.raises(UserError, match=said):
-        build_model(complete(config), 30).learn(None, None, None)
 
 
 # Linear.

@@ -21,7 +21,7 @@ from mural_tf.encoders.towers import read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
-from mural_tf.models.cached_states import standardize_adapters, state_tables
+from mural_tf.models.cached_states import state_tables
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
@@ -226,40 +226,6 @@ def test_too_many_pictures_that_do_not_decode(tmp_path):
     config = cached_config(tmp_path, "align")
     with pytest.raises(UserError, match="10 of 40 have no state of the frozen tower.*pictures that do not decode"):
         model_of(config).completer(config, toy_data.toy_tokenizer(), tmp_path)
-
-
-WRONG = {  # what is set: the words that occur
-    "text_tower.frozen=False": "text_tower.cached=True needs text_tower.frozen=True",
-    "image_tower.frozen=False": "image_tower.cached=True needs image_tower.frozen=True",
-    "image_tower.projection=0": "image_tower.adapter_size=24 needs image_tower.projection",
-    "image_tower.head_size=8": "neither head_size nor branch_size",
-}
-
-
-@pytest.mark.parametrize("field", WRONG)
-def test_settings_that_do_not_fit(field, tmp_path):
-    config = cached_config(tmp_path)
-    (tower, name), value = field.partition("=")[0].split("."), field.partition("=")[2]
-    config[tower][name] = {"False": False}.get(value, 0 if value == "0" else 8)
-    with pytest.raises(UserError, match=WRONG[field]):
-        build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-
-
-def test_adapters_need_states_to_begin_with(tmp_path):
-    toy_data.write_toy_data(tmp_path)
-    config = cached_config(tmp_path, cached=False)
-    with pytest.raises(UserError, match="adapter_size: a new adapter takes the mean .*cached=True"):
-        standardize_adapters(model_of(config), config, toy_data.toy_tokenizer(), tmp_path)
-
-
-def test_streams_that_cannot_take_states(tmp_path):
-    toy_data.write_toy_data(tmp_path)
-    config = toy_data.toy_config(tmp_path, "globetrotter")
-    for tower, said in (("image_tower", "two views"), ("text_tower", "cloze")):
-        changed = complete(config)
-        changed[tower].cached = True
-        with pytest.raises(UserError, match=said):
-            toy_data.stream_batch(changed, toy_data.toy_tokenizer(), "views")
 
 
 @pytest.mark.slow

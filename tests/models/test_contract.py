@@ -246,19 +246,6 @@ def test_methods_are_found_by_their_modules():
         assert method_class(name).__module__ == f"mural_tf.models.{name}"
 
 
-@pytest.mark.parametrize("name,message", [
-    ("murall", "Unknown model 'murall'.*Did you mean mural?"),
-    ("no_such_module:Method", "cannot be imported"),
-    ("outside_method:Missing", "cannot be imported"),
-    ("contract:toy_config", "not a subclass of"),
-    (":Method", "is not the name of a class"),
-    (".method:Method", "is not the name of a class"),
-])  # fmt: skip
-def test_what_is_not_a_method_is_reported(name, message):
-    with pytest.raises(UserError, match=message):
-        method_class(name)
-
-
 def test_own_fields_mount_below_one_key():
     config = contract.toy_config("mule", method__top=3)
     assert config.method.top == 3 and "alpha" not in config.method

@@ -120,12 +120,6 @@ def test_an_image_without_these_languages_is_not_a_fault(tmp_path):
 def test_groups_hold_what_their_images_have(tmp_path):
     config = group_config(tmp_path)
     check_groups(toy_data.stream_batch(config, mule_data.tokenizer(), "image_groups"))
-    config.data.image_text_languages = ("nl",)
-    with pytest.raises(UserError, match="No training image has a caption in nl"):
-        training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
-    config.train.image_text_batch = 6
-    with pytest.raises(UserError, match="captions_per_image=4 must divide"):
-        training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
 
 
 @pytest.mark.slow

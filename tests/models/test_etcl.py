@@ -15,7 +15,6 @@ from test_contrastive_loss import loop_oracle, unit_rows
 from mural_tf.backend import keras
 from mural_tf.config_file import save_config
 from mural_tf.data import records
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import language_groups
@@ -204,15 +203,6 @@ def test_half_of_the_texts_are_swapped():
     found = swap_texts(items, tf.constant([1, 2]))
     share = np.mean(found["text_a"].numpy() == b"b")
     assert 0.4 < share < 0.6 and np.all(found["text_a"] != found["text_b"])
-
-
-def test_data_without_translations_is_reported(tmp_path):
-    images = toy_data.image_text_records(4)
-    for image in images:
-        image.caption_groups = ["", ""]
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), "etcl")
-    with pytest.raises(UserError, match="two captions of one caption_group in different languages"):
-        training_batches(config, toy_data.toy_tokenizer(), streams=("triples",))
 
 
 def test_translations_from_text_pairs_make_triples(tmp_path):

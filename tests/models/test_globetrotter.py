@@ -166,23 +166,6 @@ def test_text_only(config):
     assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
 
-def test_settings_that_cannot_be_used_are_reported(shared):
-    config = contract.toy_config("globetrotter")
-    for key, value, message in (
-        ("alpha", "book", "known: code, paper, pairs"),
-        ("view_anchors", "none", "known: both, first"),
-        ("alpha_margin", 1.0, "below 1"),
-        ("cloze_share", 0.0, "above 0"),
-    ):
-        changed = config.copy_and_resolve_references()
-        changed.method[key] = value
-        with pytest.raises(UserError, match=message):
-            contract.build(changed)
-    config.optimizer.mode = "per_task"
-    with pytest.raises(UserError, match="also has cloze, image_image: use joint"):
-        compile_model(shared[0], config)
-
-
 def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
     encoder = shared[0].text_encoder
     tokens = toy_data.toy_tokenizer()(tf.constant(["thing w3 ding v4", "", "ding", "w1 v2", "thing thing thing"]))

@@ -4,11 +4,7 @@ import contract
 import numpy as np
 import pytest
 import tensorflow as tf
-import toy_data
 from contract import losses_of
-
-from mural_tf.errors import UserError
-from mural_tf.models import build_model
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +97,3 @@ def test_gradient_clipping_bounds_the_step():
     model.train_step(contract.batch_of(model, config))
     moved = max(np.max(np.abs(v.numpy() - b)) for v, b in zip(model.trainable_variables, before))
     assert moved < 1e-10
-
-
-def test_a_model_that_does_not_fit_into_memory_is_one_line(tmp_path, monkeypatch):
-    def too_much(tower):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[65536,65536]")
-
-    monkeypatch.setattr("mural_tf.encoders.build_image_encoder", too_much)
-    with pytest.raises(UserError, match="does not fit into memory"):
-        build_model(toy_data.toy_config(tmp_path), 80)

@@ -15,7 +15,6 @@ from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models.mule import Mule
 from mural_tf.models.step import compute_gradients
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -146,28 +145,6 @@ def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
     found = losses_of(model, embeddings, batch, rows)["word_vectors"]
     np.testing.assert_allclose(found, 0.5 * 16 * 0.1**2, rtol=1e-4)
     assert "original_vectors" in model.weights_by_part()
-
-
-def test_mistakes_are_reported(folder, mule):
-    def message(**changes):
-        config = mule_data.config(folder)
-        for name, value in changes.items():
-            branch, key = name.split("__")
-            config[branch][key] = value
-        with pytest.raises(UserError) as error:
-            if name in ("text_tower__languages", "text_tower__recurrent"):
-                build_text_encoder(config.text_tower, 10)
-            config.image_size = 0
-            Mule(mule[0].image_encoder, mule[0].text_encoder, config)
-        return str(error.value)
-
-    assert "text_tower.name='words'" in message(text_tower__name="bert")
-    assert "text_tower.projection=32 must be embedding_size=24" in message(text_tower__projection=32)
-    assert "captions_per_image" in message(method__captions_per_image=0)
-    assert "euclidean or cosine" in message(method__distance="manhattan")
-    assert "among words, sentences" in message(method__neighbourhood_levels=("letters",))
-    assert "text_tower.languages" in message(text_tower__languages=())
-    assert "recurrent 'rnn'" in message(text_tower__recurrent="rnn")
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from mural_tf.models import build_model, method_class, method_names
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
-from mural_tf.trust import check_stored
 
 
 @pytest.mark.slow
@@ -52,11 +51,3 @@ def test_stages_ask_the_source_for_what_they_need(tmp_path):
     config = contract.toy_config("translation_distillation")
     with pytest.raises(UserError, match="starts from a model with an image-text head; .* is mule"):
         _with_source_architecture(config, contract.toy_config("mule"), tmp_path)
-
-
-def test_a_stored_stage_does_not_choose_the_code_of_its_head(tmp_path):
-    stored = contract.toy_config("translation_distillation", method__heads_of="never_imported:Method")
-    with pytest.raises(UserError, match="names model='never_imported:Method', a class that would be imported"):
-        check_stored(stored, tmp_path / "config.json")
-    with pytest.raises(UserError, match="names model='never_imported:Method'"):
-        _with_source_architecture(contract.toy_config("translation_distillation"), stored, tmp_path)

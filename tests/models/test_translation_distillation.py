@@ -20,7 +20,6 @@ from mural_tf.data.streams import targets
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
-from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import build_model, complete, translation_distillation
@@ -177,31 +176,6 @@ def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path, method
     model.train_step(batch)
     again = _with_source_architecture(contract.toy_config(METHOD), complete(stage), tmp_path)  # a stage after the stage
     assert again.method.heads_of == method and again.shared_head == config.shared_head
-
-
-def test_what_cannot_work_is_reported(stage, tmp_path):
-    source = toy_data.toy_config(tmp_path, "labse")
-    with pytest.raises(UserError, match="starts from a model with an image-text head; .*is labse"):
-        _with_source_architecture(toy_data.toy_config(tmp_path, METHOD), source, tmp_path)
-    with pytest.raises(UserError, match="needs a trained model to learn from: run_finetune.py --from"):
-        stage[0].begin(None, restored=False)
-    for fields, message in (
-        (dict(loss="euclid"), "expected cosine or softmax, and a number above 0"),
-        (dict(softmax_temperature=0.0), "expected cosine or softmax, and a number above 0"),
-        (dict(pivot="mean"), "is a mean over texts of many records.*set method.cached=True"),
-        (dict(pivot="en+de"), "is a mean over texts of many records.*set method.cached=True"),
-        (dict(heads_of="mule"), "method.heads_of='mule': expected a method with an image-text head"),
-        (dict(trained="last"), "Unknown method.trained 'last'; known: all, embeddings_and_first"),
-    ):
-        config = complete(contract.toy_config(METHOD))
-        config.method.update(fields)
-        config.image_size = config.vocabulary_size = 0
-        with pytest.raises(UserError, match=message):
-            TranslationDistillation(stage[0].image_encoder, stage[0].text_encoder, config)
-    config = contract.toy_config(METHOD, method__trained="embeddings_and_first")
-    config.text_tower.update(dict(name="words", languages=("en",), projection=24))
-    with pytest.raises(UserError, match="method.trained=embeddings_and_first needs text_tower.name=bert, got words"):
-        build_model(config, 50)
 
 
 # Targets that are made before the first step.
@@ -394,13 +368,3 @@ def test_co_captions_with_the_pivot():
     image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
     items = with_pivot(parse_co_captions, ["en"])(tf.constant(records.serialize(image)))
     assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab"))) == [(b"a", b"b"), (b"a", b"c")]
-
-
-def test_data_without_the_pivot_is_reported(tmp_path):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path), METHOD)
-    config.method.pivot = "sw"
-    with pytest.raises(UserError, match="No text pair has one side in method.pivot=sw"):
-        streamed(config, "text_text")
-    config.data.text_pairs = "co_captions_across_languages"
-    with pytest.raises(UserError, match="draws languages, and a target is in method.pivot's languages: use files"):
-        streamed(config, "text_text")

@@ -7,7 +7,6 @@ import tensorflow as tf
 from mural_tf import optimizers
 from mural_tf.config import base_config
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.errors import UserError
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
 
 TASKS = ("image_text", "text_text")
@@ -138,11 +137,3 @@ def test_schedule_of_the_paper():
     schedule = WarmupLinearDecay(1e-3, 10_000, 600_000)
     for step, expected in [(0, 1e-7), (4_999, 5e-4), (9_999, 1e-3), (305_000, 5e-4), (600_000, 0.0), (700_000, 0.0)]:
         np.testing.assert_allclose(schedule(step), expected, rtol=1e-5, atol=1e-12)
-
-
-@pytest.mark.parametrize("field,value", [("name", "sgd"), ("mode", "both")])
-def test_unknown_names_are_reported(field, value):
-    config = optimizer_config("lamb")
-    config[field] = value
-    with pytest.raises(UserError, match=value):
-        build_optimizers(config, 10, {}, TASKS)

@@ -357,19 +357,6 @@ def test_rows_beyond_the_pieces(folders, tmp_path):
         vocabularies.read_sentence_pieces(path, rows=100)
 
 
-def refusals():
-    naflex = "is 'siglip2', expected 'siglip'; it is NaFlex"
-    yield "siglip", dict(model_type="siglip2"), None, naflex
-    yield "siglip", dict(model_type="blip"), None, "model_type is 'blip', expected 'siglip'"
-    yield "siglip", dict(vision_config={"vision_use_head": False}), None, "vision_use_head is false"
-    yield "siglip", dict(vision_config={"hidden_act": "relu"}), None, "hidden_act is 'relu', expected one of gelu"
-    yield "clip", dict(vision_config={"image_size": 45, "patch_size": 8}), None, "takes 45"
-    yield "clip", None, "vision_model.pre_layrnorm.weight", "1 missing .vision_model.pre_layrnorm.weight."
-    yield "siglip", None, "vision_model.head.probe", "1 missing .vision_model.head.probe."
-    yield "clip", dict(text_config={"hidden_act": "relu"}), None, "text_config.hidden_act is 'relu', expected one of "
-    yield "clip", None, "text_projection.weight", "1 missing .text_projection.weight."
-
-
 @pytest.mark.parametrize("file, values, said", [
     ("vocab.json", None, "has no vocabulary of CLIP's texts: expected tokenizer.json, or vocab.json with merges.txt"),
     ("vocab.json", {"a": 0}, "has no piece <|startoftext|> or <|endoftext|>: it is not the vocabulary of a CLIP"),
@@ -388,51 +375,6 @@ def test_other_vocabularies_of_clip_are_refused_in_a_line(folders, tmp_path, fil
         mural_tf.load(folder)
     assert "\n" not in str(refused.value)
     configure("clip", folder, config_of("clip"), parts=["image_encoder"])  # its pictures are none the worse
-
-
-@pytest.mark.parametrize("kind, values, missing, said", [
-    # A tensor that is missing is seen once the model is built: in seconds, and alike in each kind.
-    pytest.param(*one, marks=[pytest.mark.slow] * (one[0] == "clip" and one[2] is not None)) for one in refusals()
-])  # fmt: skip
-def test_other_models_are_refused_in_a_line(tmp_path, kind, values, missing, said):
-    def change(tensors):
-        tensors.pop(missing, None)
-
-    folder = WRITERS[kind](tmp_path, change=change, **(values or {}))
-    with pytest.raises(UserError, match=said) as refused:
-        import_weights(kind, folder, config_of(kind), vocabulary_size=9)
-    assert "\n" not in str(refused.value)
-
-
-def test_other_files_are_refused_in_a_line(folders, tmp_path):
-    def import_of(folder, kind="siglip", **options):
-        config = config_of(kind)
-        config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
-        return import_weights(kind, folder, config, **options)
-
-    (tmp_path / "text.npz").write_text("no arrays")
-    np.savez(tmp_path / "pickled.npz", **{"params/t": np.array([{}], object)})
-    np.savez(tmp_path / "other.npz", **{"params/t": np.zeros(1)})
-    for name, said in (("text", "is no .npz"), ("pickled", "is no .npz"), ("other", "expected big_vision's SigLIP")):
-        with pytest.raises(UserError, match=said):
-            import_of(tmp_path / f"{name}.npz")
-    with pytest.raises(UserError, match="does not exist"):
-        import_of(tmp_path / "nothing.npz")
-    bare = shutil.copytree(folders["siglip"], tmp_path / "bare")
-    (bare / "spiece.model").unlink()
-    with pytest.raises(UserError, match="has no vocabulary: expected vocab.txt of word pieces, or one of spiece.model"):
-        import_of(bare)
-    shutil.copy(folders["siglip2"] / "tokenizer.model", bare / "spiece.model")
-    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not this model's"):
-        import_of(bare)
-    laion = families.write_open_clip(tmp_path / "cls", hf_pooler_type="cls_pooler")
-    with pytest.raises(UserError, match="'xlm-roberta-base' with 'cls_pooler': expected an XLM-RoBERTa with 'mean_"):
-        import_of(laion, "xlm_roberta_clip")
-    with pytest.raises(UserError, match="--text=.* with siglip: expected the folder of a text tower"):
-        import_into_workdir("siglip", folders["siglip"], tmp_path / "w", text=folders["clip"])
-    with pytest.raises(UserError, match="The head of .* leads to 7 numbers, the images of .* to 20"):
-        m_clip = families.write_m_clip(tmp_path / "m_clip", dimensions=7)
-        import_into_workdir("clip", folders["clip"], tmp_path / "w", text=m_clip)
 
 
 @pytest.mark.slow

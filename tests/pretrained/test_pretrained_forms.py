@@ -225,6 +225,15 @@ def set_in(file, **values):
     return lambda folder: change_json(folder / file, **values)
 
 
+def with_module(name):
+    def change(folder):
+        rows = json.loads((folder / "modules.json").read_text())
+        rows[2]["type"] = name
+        (folder / "modules.json").write_text(json.dumps(rows))
+
+    return change
+
+
 TOKENIZER, TOWER, POOLING = "tokenizer_config.json", "sentence_bert_config.json", "1_Pooling/config.json"
 PROMPTS = "config_sentence_transformers.json"
 REFUSED = [  # what a folder says, and what the line must name
@@ -257,6 +266,7 @@ REFUSED = [  # what a folder says, and what the line must name
     (set_in(POOLING, pooling_mode_max_tokens=True), "pooling is mean, max"),
     (set_in(POOLING, pooling_mode=["cls", "mean"]), "pooling is cls, mean"),
     (set_in(POOLING, weights=[1, 2]), "weights is an unknown key"),
+    (lambda f: foreign.write_sentences(f, dense=(("ReLU", 20, True),)), "activation_function is 'ReLU'"),
     (set_in("2_Dense/config.json", use_residual=True), "use_residual is True"),
     (set_in("2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name is 'token_embeddings'"),
     (set_in("2_Dense/config.json", out_features=10**9), "out_features is 1000000000, and its weights are"),
@@ -268,6 +278,11 @@ REFUSED = [  # what a folder says, and what the line must name
     (set_in("config.json", pruned_heads={"0": [1]}), "pruned_heads is"),
     (set_in("config.json", quantization_config={"bits": 4}), "quantization_config is"),
     (set_in("config.json", activation=["gelu"]), "hidden_act is"),
+    (set_in("config.json", model_type="new", architectures=["NewModel"]), "model_type is 'new' (NewModel), expected"),
+    (lambda f: (f / "modules.json").unlink(), "has no modules.json: expected"),
+    (lambda f: (f / "modules.json").write_text("{"), "is not valid JSON"),
+    (with_module("x.LSTM"), "module x.LSTM is code of"),
+    (with_module("sentence_transformers.models.LSTM"), "modules Transformer, Pooling, LSTM"),
     (set_in("config.json", dim=4096, n_layers=60, hidden_dim=16384), "configuration asks for 12,"),
 ]
 
@@ -323,16 +338,6 @@ def scaled(value, shape=(1,)):
 
 
 @pytest.mark.parametrize("kind, write", [("siglip", families.write_siglip), ("clip", families.write_clip)])
-@pytest.mark.parametrize(
-    "change, said", [(scaled(-1000), "is -1000, expected the"), (scaled(1, (5,)), "expected one number")]
-)
-def test_a_scale_that_is_none(tmp_path, kind, write, change, said):
-    folder = write(tmp_path, change=change)
-    with pytest.raises(UserError, match=said):
-        configure(kind, folder, starting_config(kind))
-
-
-@pytest.mark.parametrize("kind, write", [("siglip", families.write_siglip), ("clip", families.write_clip)])
 def test_the_temperature_is_that_of_the_scale(tmp_path, kind, write):
     """exp(-scale), and the range in which training keeps it reaches there: scale 2.5 gives 0.0821, 5 gives 0.0067."""
     for scale, low, high in ((2.5, 0.01, 2.0), (5.0, np.exp(-5.0), 2.0), (-1.0, 0.01, np.exp(1.0))):
@@ -340,20 +345,3 @@ def test_the_temperature_is_that_of_the_scale(tmp_path, kind, write):
         loss = configure(kind, folder, starting_config(kind))[0].loss
         assert abs(loss.temperature - np.exp(-scale)) < 1e-6 * np.exp(-scale)
         np.testing.assert_allclose(loss.temperature_range, (low, high), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "kind, write, values, said",
-    [
-        ("siglip", families.write_siglip, {"vision_config": {"hidden_act": ["gelu"]}}, "vision_config.hidden_act is"),
-        ("siglip", families.write_siglip, {"text_config": {"hidden_act": {"a": 1}}}, "text_config.hidden_act is"),
-        ("clip", families.write_clip, {"vision_config": {"hidden_act": ["gelu"]}}, "vision_config.hidden_act is"),
-        ("clip", families.write_clip, {"vision_config": {"hidden_size": 65536}}, "configuration asks for"),
-    ],
-)
-def test_settings_of_two_towers_that_are_none(tmp_path, kind, write, values, said):
-    folder = write(tmp_path)
-    read = json.loads((folder / "config.json").read_text())
-    change_json(folder / "config.json", **{key: {**read[key], **value} for key, value in values.items()})
-    with pytest.raises(UserError, match=said):
-        configure(kind, folder, starting_config(kind))

@@ -15,7 +15,6 @@ import pytest
 from test_pretrained_parity import SENTENCES, spread
 
 import mural_tf
-from mural_tf.errors import UserError
 from mural_tf.pretrained import clip_texts
 from mural_tf.pretrained.importers import import_weights, kind_of, starting_config
 from mural_tf.runs.teachers import open_teacher
@@ -211,15 +210,6 @@ def test_lower_casing_of_the_first_module(tmp_path, name):
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "folder"), device="cpu", local_files_only=True)
     expected = model.encode(TEXTS, normalize_embeddings=True)
     assert np.abs(mural_tf.load(tmp_path / "folder").encode_text(TEXTS) - expected).max() < 1e-5
-
-
-def test_another_architecture_is_refused_by_its_name(tmp_path):
-    """gte-multilingual-base is a model of its own code."""
-    make("multilingual-e5-base", tmp_path / "folder")
-    path = tmp_path / "folder/config.json"
-    foreign.write_json(path, **{**json.loads(path.read_text()), "model_type": "new", "architectures": ["NewModel"]})
-    with pytest.raises(UserError, match=r"model_type is 'new' \(NewModel\), expected 'bert', 'distilbert' or"):
-        mural_tf.load(tmp_path / "folder")
 
 
 # Models of images and texts.

@@ -21,7 +21,6 @@ from mural_tf.pretrained.importers import IMPORTERS, configure, import_weights
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
 
 TOKENS = foreign.random_tokens(len(foreign.PIECES))
-HEADS = foreign.TEXT["num_attention_heads"]
 
 
 def small_config(**text_tower):
@@ -52,10 +51,6 @@ def states(bert):
     encoder, config = import_text_tower("bert", bert)
     assert not config.vocabulary.lower_case and not config.text_tower.pooler
     return encoder(TOKENS).numpy()
-
-
-def bert_tensors():
-    return {name: foreign.value(name, shape) for name, shape in foreign.bert_shapes().items()}
 
 
 def test_old_names_and_pretraining_heads(states, tmp_path):
@@ -89,14 +84,6 @@ def test_labse_is_the_pooled_state(bert, states, tmp_path, sentence_transformers
     # In training the tower runs without padding: the pooler is there too.
     assert np.abs(encoder.packed_states(TOKENS, 2, False) - expected).max() < 1e-5
     assert config.text_tower.pooler
-
-
-def test_other_last_layer_of_labse(bert, tmp_path):
-    for file in bert.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    foreign.write_json(tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.linear.Identity")
-    with pytest.raises(UserError, match="LaBSE's is Tanh"):
-        configure("labse", tmp_path, small_config())
 
 
 @pytest.mark.slow

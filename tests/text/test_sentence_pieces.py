@@ -11,7 +11,6 @@ import tensorflow as tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.text import build_tokenizer
-from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.piece_models import model_of, parse_lines, read_lines
 from mural_tf.text.sentence_pieces import SentencePieceTokenizer
 from mural_tf.text.vocabulary_file import digest
@@ -210,50 +209,6 @@ def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
     assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
 
 
-WRONG = {
-    "no model": b"\x00\xff\x12 nothing",
-    "text": b"[PAD]\n[UNK]\nthe\n",
-    "empty": b"",
-    "word": model_of(UNIGRAM, SETTINGS).replace(b"\x18\x01", b"\x18\x03"),
-    "WordPiece": json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 0}}}).encode(),
-    "without byte fallback": json.dumps({"model": {"type": "BPE", "vocab": {}, "merges": []}}).encode(),
-    "ByteLevel": tokenizer_json(BPE, True, dict(type="ByteLevel")).encode(),
-    "JSON": b'{"model": 3}',
-    "unk": tokenizer_json(UNIGRAM, unk_id=99).encode(),
-    "charsmap": tokenizer_json(UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap="é!")).encode(),
-    "twice": model_of([*UNIGRAM, UNIGRAM[-1]], SETTINGS),
-    "no unknown": model_of(UNIGRAM[3:], SETTINGS),
-    "lines": b'["a", 1]\n["b", 2]\n',
-    "setting": "\n".join(lines_of(UNIGRAM, SETTINGS | {"model": "char"})).encode(),
-    "bytes": model_of(BPE, BPE_SETTINGS | {"byte_fallback": False}),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_other_files_are_refused_in_a_line(tmp_path, name):
-    (tmp_path / "spiece.model").write_bytes(WRONG[name])
-    with pytest.raises(UserError, match="spiece.model holds no pieces of SentencePiece") as error:
-        build_tokenizer(config_of(""), tmp_path / "spiece.model")
-    assert "\n" not in str(error.value)
-
-
-def test_other_requests_are_refused(tmp_path):
-    with pytest.raises(UserError, match="Cannot read"):
-        read_lines(tmp_path / "none.model")
-    for options, message in (
-        ({"layout": "bert"}, "vocabulary.layout='bert'"),
-        ({"cleaning": ("upper",)}, "cleaning alone"),
-        ({"lower_case": True}, "cleaning alone"),
-        ({"max_length": 2}, "no room"),
-    ):
-        with pytest.raises(UserError, match=message):
-            tokenizer(**options)
-    with pytest.raises(UserError, match="lacks <mask>"):
-        tokenizer().mask_id  # noqa: B018
-    with pytest.raises(UserError, match="not learned here"):
-        build_vocabulary(["a text"], 100, builder="sentence_pieces")
-
-
 def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0"):
     """A table of normalisation that makes b of a: a trie of 512 units, by hand.
 
@@ -278,30 +233,6 @@ def test_the_table_of_characters_is_carried(tmp_path):
     assert base64.b64decode(parse_lines(lines, "")[1]["charsmap"]) == table()
     found = SentencePieceTokenizer(lines, layout="siglip")
     assert ids(found, "aac") == ids(found, "bbc") != ids(tokenizer(), "aac")
-
-
-LYING = {
-    "1 kB of 0xff": (b"\xff" * 1024, "its trie is said to have 4294967295 of 1024 bytes"),
-    "4 kB of the largest": ((2**31 - 1).to_bytes(4, "little") * 1024, "its trie is said to have"),
-    "too short": (b"\0\0\0", "its trie is said to have 0 of 3 bytes"),
-    "no whole units": (table(size=2046), "its trie is said to have 2046"),
-    "no replacements": (table(replacements=b""), "its trie is said to have 2048"),
-    "root beyond": (table(root=512 << 10), "its trie leads out of itself"),
-    "letter beyond": (table(letter=(2000 << 10) | 0x61), "its trie leads out of itself"),
-    "large steps": (table(letter=(2000 << 10) | 0x261), "its trie leads out of itself"),
-    "replacement beyond": (table(leaf=0x80000002), "a replacement lies beyond its end"),
-    "no end": (table(replacements=b"b"), "its replacements have no end"),
-}
-
-
-@pytest.mark.parametrize("name", LYING)
-def test_tables_that_lie_are_refused(tmp_path, name):
-    """The operation would read any memory; also as the vocabulary of a workdir or an export."""
-    data, why = LYING[name]
-    path = tmp_path / "vocabulary.txt"
-    path.write_text("".join(f"{line}\n" for line in lines_of(UNIGRAM, with_table(data))))
-    with pytest.raises(UserError, match=f"its charsmap is damaged: {why}"):
-        build_tokenizer(config_of(""), path)
 
 
 def test_pieces_of_a_thousand_characters_are_taken(tmp_path):

@@ -1,13 +1,11 @@
 """Vocabulary building, saving and loading."""
 
-import builtins
 import collections
 import hashlib
 import random
 
 import pytest
 
-from mural_tf.errors import UserError
 from mural_tf.text import learning as vocabulary_module
 from mural_tf.text.learning import build_vocabulary, count_words
 from mural_tf.text.vocabulary_file import (
@@ -119,32 +117,3 @@ def test_bert_files_load_as_they_are(tmp_path):
     assert load_vocabulary(path) == lines
     ids = WordPieceTokenizer.load(path, max_length=4)(["thes [unused1]"])["input_word_ids"].numpy()[0]
     assert [lines[i] for i in ids] == ["[CLS]", "the", "##s", "[SEP]"]
-
-
-def test_loading_reports_what_is_wrong(tmp_path):
-    path = tmp_path / "vocabulary.txt"
-    with pytest.raises(UserError, match="Cannot read.*one piece per line"):
-        load_vocabulary(path)
-    cases = {
-        b"": "empty",
-        b"[PAD]\n\xff\xfe\n": "not UTF-8",
-        b"[PAD]\n[UNK]\na\n": r"lacks \[CLS\], \[SEP\]",
-        b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\n": "'a' twice, in lines 5 and 7",
-    }
-    for data, message in cases.items():
-        path.write_bytes(data)
-        with pytest.raises(UserError, match=message):
-            load_vocabulary(path)
-
-
-def test_a_learner_that_is_not_installed_names_its_command(monkeypatch):
-    real_import = builtins.__import__
-
-    def without_tokenizers(name, *arguments, **options):
-        if name == "tokenizers":
-            raise ImportError(name)
-        return real_import(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_tokenizers)
-    with pytest.raises(UserError, match="pip install tokenizers"):
-        build_vocabulary(["a"], 100)

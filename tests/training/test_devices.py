@@ -67,17 +67,6 @@ def test_a_card_that_tensorflow_cannot_use_is_said(tmp_path, monkeypatch):
     assert "NVIDIA" not in strategies.describe_devices(tf.distribute.get_strategy())
 
 
-def test_a_tensorflow_without_tpus_says_what_to_install(monkeypatch):
-    def resolver(tpu):
-        raise tf.errors.InvalidArgumentError(
-            None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' used by {{node}}"
-        )
-
-    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", resolver)
-    with pytest.raises(UserError, match="is built without TPU support. On a TPU VM install tensorflow-tpu"):
-        strategies.build_strategy("local")
-
-
 def test_a_pod_is_not_trained_with_folders_of_one_host(monkeypatch):
     pod, one = (tf.distribute.TPUStrategy.__new__(tf.distribute.TPUStrategy) for _ in range(2))
     hosts = {id(pod): 4, id(one): 1}

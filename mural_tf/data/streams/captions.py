@@ -33,7 +33,7 @@ class ClozeCaptions(Stream):
         if not own.cloze_weight:
             return caption
         if self.settings.cached_texts:
-            raise UserError("text_tower.cached=True: a cloze task masks tokens, whose states are not made before.")
+            raise UserError("text_tower.cached=True: a cloze task masks tokens anew: leave it out.")
         return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 
