@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from search_data import unit
 
 from mural_tf.search import codes
 from mural_tf.search.codes import Codes
@@ -10,15 +11,10 @@ from mural_tf.search.index import exact
 RANDOM = np.random.default_rng(7)
 
 
-def unit(*shape):
-    vectors = RANDOM.standard_normal(shape).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_products_are_within_their_bounds_and_the_best_are_candidates(dtype, monkeypatch):
     monkeypatch.setattr(codes, "PART", 1024)  # several tasks, the last of them short
-    vectors, vector = unit(3000, 48), unit(48)
+    vectors, vector = unit(RANDOM.standard_normal((3000, 48))), unit(RANDOM.standard_normal(48))
     vectors[7] = 0.0
     vectors[8] *= 300.0  # a damaged row of another length
     vectors = vectors.astype(dtype)
@@ -37,6 +33,6 @@ def test_products_are_within_their_bounds_and_the_best_are_candidates(dtype, mon
 
 
 def test_rows_that_are_no_numbers_are_candidates():
-    vectors = unit(50, 16)
+    vectors = unit(RANDOM.standard_normal((50, 16)))
     vectors[3, 2], vectors[4, 0] = np.nan, np.inf
-    assert {3, 4} <= set(Codes(vectors).candidates(unit(16), 5).tolist())
+    assert {3, 4} <= set(Codes(vectors).candidates(unit(RANDOM.standard_normal(16)), 5).tolist())

@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 from running_app import Multiplier
 
 from mural_tf.search.server.batches import Batcher
@@ -40,28 +41,14 @@ def x(*values):
     return ({"x": np.array(values)},)
 
 
-def test_requests_share_runs_and_get_their_rows():
-    answers, runs = behind_a_run(x(1), x(2, 3), x(4), x(5, 6), x(7))
-    assert [answer["y"].tolist() for answer in answers] == [[2], [4, 6], [8], [10, 12], [14]] and runs == [4, 3]
-
-
-def test_a_request_larger_than_a_batch_is_run_in_parts_and_others_come_between():
-    answers, runs = behind_a_run(x(*range(10)), x(77), x())
-    assert answers[0]["y"].tolist() == [2 * i for i in range(10)] and answers[1]["y"].tolist() == [154]
-    assert answers[2]["y"].tolist() == [] and runs == [4, 1, 4, 2]
-
-
-def test_rows_cost_differently():
-    """Of costs 3, 1, 1 and 9 a run of 4 takes two rows, then one, then the last alone, though it costs more."""
-    answers, runs = behind_a_run(({"x": np.arange(4)}, np.array([3, 1, 1, 9])), x(5))
-    assert answers[0]["y"].tolist() == [0, 2, 4, 6] and answers[1]["y"].tolist() == [10] and runs == [2, 1, 1, 1]
-
-
-def test_rows_of_different_shapes_are_answered_apart():
-    answers, runs = behind_a_run(x(1), ({"x": np.ones([1, 3])},), x(2))
-    assert [answer["y"].shape for answer in answers] == [(1,), (1, 3), (1,)] and runs == [1, 1, 1]
-
-
-def test_a_failing_request_fails_alone():
-    answers, runs = behind_a_run(x(1), x(13), x(2))
-    assert answers[0]["y"] == 2 and isinstance(answers[1], ValueError) and answers[2]["y"] == 4 and runs == [3, 1, 1, 1]
+@pytest.mark.parametrize("requests, answers, runs", [
+    ([x(1), x(2, 3), x(4), x(5, 6), x(7)], [[2], [4, 6], [8], [10, 12], [14]], [4, 3]),
+    ([x(*range(10)), x(77), x()], [[2 * n for n in range(10)], [154], []], [4, 1, 4, 2]),  # others come between parts
+    # Of costs 3, 1, 1 and 9 a run of 4 takes two rows, then one, then the last alone, though it costs more.
+    ([({"x": np.arange(4)}, np.array([3, 1, 1, 9])), x(5)], [[0, 2, 4, 6], [10]], [2, 1, 1, 1]),
+    ([x(1), ({"x": np.ones([1, 3])},), x(2)], [[2], [[2, 2, 2]], [4]], [1, 1, 1]),  # of different shapes
+    ([x(1), x(13), x(2)], [[2], "thirteen", [4]], [3, 1, 1, 1]),  # a failing request fails alone
+])  # fmt: skip
+def test_requests_share_runs_and_get_their_rows(requests, answers, runs):
+    got, sizes = behind_a_run(*requests)
+    assert [str(one) if isinstance(one, ValueError) else one["y"].tolist() for one in got] == answers and sizes == runs
