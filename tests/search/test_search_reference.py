@@ -332,6 +332,12 @@ def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkey
         assert sorted(found.rows.tolist()) == sorted(order)
         steps = [(row in found.whole, scores[row]) for row in found.rows.tolist()]
         assert all(a[0] > b[0] or a[1] >= b[1] - 1e-3 for a, b in zip(steps, steps[1:])), sentence
+        mix = {way: index.weights[way] * (rank in (way, "all")) for way in ranking.WAYS}
+        by_words = {**dict.fromkeys(ranking.WAYS, 0.0), "words": 1.0}
+        for place, row in enumerate(found.rows.tolist(), start=1):
+            own, alone = found.ranks_of(row, [mix, by_words])
+            assert own == place and (alone < np.inf) == (row in found.whole or row in found.lists.get("words", ()))
+        assert found.ranks_of(-1, [mix]) == [np.inf]
     index.codes = index.captions.codes = index.table.postings = None
 
 
