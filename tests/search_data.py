@@ -7,8 +7,10 @@ import pathlib
 import numpy as np
 from PIL import Image
 
+from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search.items import Item
+from mural_tf.search.queries import Query, search
 from mural_tf.search.ranking import Ranked
 
 WORDS = {
@@ -84,6 +86,18 @@ def write_folder(folder):
     (folder / "photo.webp").write_bytes(b"RIFF")
     (folder / "notes.txt").write_text("no image")
     return folder
+
+
+def image_records(captions, colors=COLORS):
+    """Records of images of these colours, whose captions are `captions(name)`: texts by their languages."""
+    for name, color in colors.items():
+        of = captions(name)
+        yield records.ImageTextRecord(name, png(color), list(of.values()), list(of), [""] * len(of))
+
+
+def names(index, query="red", *filters):
+    """The names of all that a sentence finds, best first."""
+    return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], 99, filters)[0].hits]
 
 
 BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]

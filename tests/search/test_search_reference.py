@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import random
 
@@ -11,7 +12,7 @@ from search_data import ColorEmbedder, png, unit
 
 from mural_tf.fingerprint import TEXTS, Fingerprint
 from mural_tf.search import changes, codes, database, postings, ranking, words
-from mural_tf.search.index import Index, sync
+from mural_tf.search.index import Index, exact, sync
 from mural_tf.search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_tf.search.items import Item, amount, parse_filters
 from mural_tf.search.ranking import rank_all
@@ -34,8 +35,9 @@ def some(draw, count):
                     for _ in range(draw.choice([0, 1, 1, 2, 3]))]  # fmt: skip
         fields = {name: draw.choice(of) for name, of in VALUES.items() if draw.random() < 0.6}
         path = draw.choice(["", f"/pictures/{draw.choice(THINGS)}_{n}.jpg"])
-        name = draw.choice([f"item-{n}", f"{n}/{draw.choice(THINGS)}.png"])
-        yield Item(name, path, draw.choice([-1, 7]) if path else -1, tuple(captions), fields=fields)
+        name = draw.choice([f"item-{n}", f"{n}/{draw.choice(THINGS)}.png", f"bild \ud800\n名\0{n}"])
+        offset, language = draw.choice([-1, 7]) if path else -1, draw.choice(LANGUAGES)
+        yield Item(name, path, offset, tuple(captions), language, fields, digest=draw.choice(["", "a1"]))
 
 
 @dataclasses.dataclass
@@ -85,6 +87,7 @@ def world():
 
 def test_a_table_knows_its_items(world):
     table, items, count = world.table, world.items, len(world.items)
+    assert [list(item.fields) for item in table] == [list(item.fields) for item in items]
     assert list(table) == items == [table[row] for row in range(count)] and table.at(slice(3, 9)) == items[3:9]
     assert list(table.names()) == list(world.index.items) == [item.name for item in items]
     assert table.at([2, 5, 11]) == [items[row] for row in (2, 5, 11)] and world.index.items[-1] == items[-1].name
@@ -352,6 +355,38 @@ def test_several_questions_at_once_are_each_alone(world):
         assert {way: list(of) for way, of in found.lists.items()} == {way: list(of) for way, of in alone.lists.items()}
 
 
+# --- codes, which a server keeps in memory
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_products_are_within_their_bounds_and_the_best_are_candidates(dtype, monkeypatch):
+    generator = np.random.default_rng(7)
+    monkeypatch.setattr(codes, "PART", 1024)  # several tasks, the last of them short
+    vectors, vector = unit(generator.standard_normal((3000, 48))), unit(generator.standard_normal(48))
+    vectors[7] = 0.0
+    vectors[8] *= 300.0  # a damaged row of another length
+    vectors = vectors.astype(dtype)
+    made = codes.Codes(vectors)
+    products = vectors.astype(np.float64) @ vector.astype(np.float64)
+    lower, upper = made.bounds(vector)
+    assert (lower <= products).all() and (products <= upper).all()
+    # Rounding moves a number by half a step at most, a 254th of the row's largest: of 48 such, far less than this.
+    assert np.delete(upper - lower, 8).max() < 0.05
+    for among in (None, np.arange(0, 3000, 2), np.arange(100)):
+        chosen = made.candidates(vector, 20, among)
+        assert among is None or np.isin(chosen, among).all()
+        assert len(chosen) < 200
+        for got, wanted in zip(exact(vector[None], vectors, 20, chosen), exact(vector[None], vectors, 20, among)):
+            np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_rows_that_are_no_numbers_are_candidates():
+    generator = np.random.default_rng(7)
+    vectors = unit(generator.standard_normal((50, 16)))
+    vectors[3, 2], vectors[4, 0] = np.nan, np.inf
+    assert {3, 4} <= set(codes.Codes(vectors).candidates(unit(generator.standard_normal(16)), 5).tolist())
+
+
 # --- the life of an index
 
 
@@ -386,17 +421,35 @@ class Source:
             yield Item(name, captions=(("en", "again"),)), png((1, 2, 3))
 
 
+class Listening(ColorEmbedder):
+    """Keeps the texts that it encodes."""
+
+    texts = frozenset()
+
+    def encode_text(self, texts, **options):
+        self.texts |= frozenset(texts)
+        return super().encode_text(texts, **options)
+
+
+def keep_whole(keep, opened, **values):
+    """At no commit is there a caption without its vector."""
+    keep(opened, **values)
+    texts, vectors = (opened.execute(f"SELECT count(*) FROM {t}").fetchone() for t in ("texts", "caption_vectors"))
+    assert texts == vectors or "state" not in values
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
     """Whatever changes, comes, goes, breaks or is removed by hand, in any order: beside a dictionary."""
     monkeypatch.setattr(changes, "BLOCK", {"images": 5, "texts": 5})
     monkeypatch.setattr(changes, "TOGETHER", 5)
+    monkeypatch.setattr(database, "keep", functools.partial(keep_whole, database.keep))
     draw = random.Random(seed)
     source, known, removed, place = Source(draw), {}, {}, tmp_path / "index"
     for step in range(14):
         source.change()
         prune, wanted = draw.random() < 0.4, dict.fromkeys(("added", "changed", "kept", "deleted", "skipped"), 0)
-        encoded = 0
+        encoded, texts = 0, set()
         for name, row in source.rows.items():
             before = known.get(name)
             if row[2] == "broken":  # stays what it was
@@ -408,6 +461,7 @@ def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
                 removed.pop(name, None)
                 wanted["kept" if before == row else "changed" if before else "added"] += 1
                 encoded += row[2] is not None and (before is None or before[2] != row[2])
+                texts |= {row[0]} if before is None or before[0] != row[0] else set()
                 known[name] = row
         gone = [name for name in known if name not in source.rows]
         wanted |= {"gone": 0 if prune else len(gone), "pruned": len(gone) if prune else 0}
@@ -416,10 +470,11 @@ def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
             del known[name]
         if not known:
             continue
-        embedder = ColorEmbedder()
+        embedder = Listening()
         index = sync(place, embedder, source.entries(), prune)
         assert dataclasses.asdict(index.counts) == wanted, (seed, step)
         assert embedder.encoded == encoded and index.skipped == wanted["skipped"]
+        assert {text for text in embedder.texts if text.startswith("thing")} == texts - {""}
         check(index, known)
         names = draw.sample(list(known), min(len(known) - 1, draw.randrange(3)))
         if names:
