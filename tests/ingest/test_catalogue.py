@@ -109,16 +109,13 @@ def test_pictures_of_one_product_and_products_with_one_picture_share_a_split(tmp
     assert split_of["S0"] == split_of["S1"] == split_of["S2"] and ids(made, training_data.WITHOUT_CAPTIONS) == {"S99"}
 
 
-def test_the_order_of_rows_does_not_decide_who_is_held_out():
+def test_the_order_of_rows_does_not_decide_who_is_held_out_and_sizes_are_bounded():
+    for count, held in ((1, 0), (2, 0), (3, 1), (10, 2), (100, 20), (500, 50), (5000, 500), (50_000, 1000)):
+        assert training_data.held_out(count) == held
     products = [Entry(f"S{n}", f"S{n}", None) for n in range(25)]
     shown = [training_data.Picture(ROOT, b"", products[n : n + 2 - n % 2]) for n in range(24)]
     order = lambda some: [{one.name for one in group.pictures} for group in training_data.find_groups(some)]  # noqa: E731
     assert order(shown) == order(shown[::-1]) and len(order(shown)) == 12
-
-
-def test_sizes_of_splits():
-    for products, held in ((1, 0), (2, 0), (3, 1), (10, 2), (100, 20), (500, 50), (5000, 500), (50_000, 1000)):
-        assert training_data.held_out(products) == held
 
 
 def test_the_data_set_follows_its_table(tmp_path):
@@ -213,13 +210,10 @@ def test_mistakes_are_said_before_anything_is_loaded(tmp_path, monkeypatch, sour
     assert not (tmp_path / "out/index").exists()
 
 
-def test_a_dry_run_says_what_is_understood(tmp_path, capsys):
+def test_a_dry_run_says_what_is_understood_and_a_second_process_is_told(tmp_path, source, capsys):
     assert runs.catalogue(TableRequest(str(wide(tmp_path, 0, 1, 2))), "", "", dry_run=True) is None
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("captions: title_de (de), title_en (en)", "fields: brand", "--columns="))
-
-
-def test_a_second_process_is_told_in_one_line(tmp_path, source):
     (tmp_path / "out").mkdir()
     with exclusive_lock(tmp_path / "out/catalogue.lock"):
         with pytest.raises(UserError, match="Another process is at work in .*out: wait for it"):
@@ -256,7 +250,7 @@ def indexed(folder):
     return {item.name: item for item in load_index(folder / "out/index").table}
 
 
-def test_the_index_follows_its_table(tmp_path, searching, capsys):
+def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     """New rows enter, gone ones leave, changed ones are as they are now; a deleted one stays out until it changes."""
     table = wide(tmp_path, *range(10))
     assert "Nothing is trained: --train=no. " in searching(table, capsys, fields=["brand"])
@@ -274,6 +268,8 @@ def test_the_index_follows_its_table(tmp_path, searching, capsys):
     (tmp_path / "p5.jpg").write_bytes(b"no picture")
     searching(wide(tmp_path, *range(4)), capsys)
     assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == ""
+    monkeypatch.setattr(loading, "load", lambda *_: ColorEmbedder(seed=1))
+    assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4  # made anew
 
 
 def test_a_folder_of_pictures_alone_is_indexed(tmp_path, searching, capsys):
@@ -283,13 +279,6 @@ def test_a_folder_of_pictures_alone_is_indexed(tmp_path, searching, capsys):
     assert "Nothing is trained: 0 captions are too few to learn from, 40 are needed." in printed
     assert set(indexed(tmp_path)) == {"p0.jpg", "p1.jpg"} and "film.mp4" in (tmp_path / "out/skipped.tsv").read_text()
     assert "Pictures like p1.jpg" in (tmp_path / "out/examples.html").read_text()
-
-
-def test_an_index_of_another_model_is_made_anew(tmp_path, searching, monkeypatch, capsys):
-    table = wide(tmp_path, *range(4))
-    searching(table, capsys)
-    monkeypatch.setattr(loading, "load", lambda *_: ColorEmbedder(seed=1))
-    assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4
 
 
 def test_one_product_is_one_hit_and_products_with_one_picture_are_several(tmp_path, searching, monkeypatch, capsys):

@@ -15,6 +15,7 @@ import unicodedata
 import convert_data
 import pytest
 import table_data
+from refusals import assert_refused
 from table_data import HATS, NAMES, WIDE, columns, elsewhere, folder_of, found, parquet, pictures, rows, text, workbook
 
 from benchmarks import damage
@@ -288,17 +289,14 @@ FORMS_OF_ROWS = {
     "UTF-16": lambda lines, names: rows(*lines, names=names, delimiter="\t", encoding="utf-16"),
     "BOM": lambda lines, names: rows(*lines, names=names, delimiter="|", encoding="utf-8-sig"),
     "xlsx": lambda lines, names: workbook(*lines, names=names),
-    ".json": lambda lines, names: objects(lines, names, True),
-    ".jsonl": lambda lines, names: objects(lines, names, False),
+    ".json": lambda lines, names: text(json.dumps(objects(lines), indent=0), "t.json", names),
+    ".jsonl": lambda lines, names: table_data.lines(*objects(lines), names=names),
     "Parquet": lambda lines, names: parquet(names, **{name: list(of) for name, *of in zip(*lines)}),
 }  # fmt: skip
 
 
-def objects(table, names, is_list):
-    made = [dict(zip(table[0], line)) for line in table[1:]]
-    if is_list:
-        return text(json.dumps(made, indent=0), "t.json", names)
-    return text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in made), "t.jsonl", names)
+def objects(table):
+    return [dict(zip(table[0], line)) for line in table[1:]]
 
 
 @pytest.mark.parametrize("form", FORMS_OF_ROWS)
@@ -396,9 +394,6 @@ def test_what_entries_hold(tmp_path):
     several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
     of_one = found(understand(TableRequest(str(several(tmp_path)))), tmp_path)[0]
     assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
-    wide, _ = found(understand(TableRequest(str(WIDE_TABLE(tmp_path)))), tmp_path)
-    assert list(wide[2].captions) == [("de", "Hut 2"), ("en", "hat 2")] and wide[2].file == tmp_path / "p2.jpg"
-    assert wide[2].texts() == {"sku": "S2", "brand": "acme"}
 
 
 def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
@@ -429,14 +424,11 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     assert ("1 x text that its encoding" in skipped) == (form == "folder")
 
 
-def test_words_that_are_also_codes_are_no_languages():
+def test_names_of_columns():
     names = ("title_alt", "image_id", "is_new", "title_max", "name", "pt-BR", "caption_deu")
     divided = map(table_columns.split_language, names)
     assert [language for _, language in divided] == ["", "id", "", "", "", "pt-BR", "de"]
-
-
-def test_the_name_of_a_product_comes_before_its_description():
-    for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():
+    for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():  # of a product
         row = {"ID": "7", "Description": "A long text " * 9, name: "a hat", "Images": "p0.jpg"}
         chosen = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
         assert dict(chosen.captions) == {name: ""}
@@ -497,28 +489,18 @@ def test_languages_by_their_names(tmp_path, monkeypatch):
     assert "unknown language, first at" in skipped and "(Elvish)" in skipped
 
 
-def test_a_disk_that_fails_is_no_damage(tmp_path, monkeypatch):
-    def fails(*_):
-        raise OSError(5, "Input/output error")
-
-    understood = understand(TableRequest(str(WIDE_TABLE(tmp_path))))
-    failing = contextlib.nullcontext((types.SimpleNamespace(read=fails), 0))
-    monkeypatch.setattr(own_tables, "open_binary", lambda path: failing)
-    with pytest.raises(UserError, match="Input/output error"):
-        found(understood, tmp_path)
-
-
-def test_without_a_reader_a_workbook_is_saved_as_csv(tmp_path, monkeypatch):
-    made = workbook(*SHEET)(tmp_path)
+def test_without_readers_and_a_disk(tmp_path, monkeypatch):
+    """A workbook is to be saved as CSV, a language asked for; a disk that fails is no damage."""
+    understood, sheet = understand(TableRequest(str(WIDE_TABLE(tmp_path)))), workbook(*SHEET)(tmp_path)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(UserError, match=r"t.xlsx needs openpyxl: .*pip install.*; or save it as CSV \(UTF-8\)"):
-        understand(TableRequest(str(made)))
-
-
-def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lingua", None)
-    with pytest.raises(UserError, match="give --language=de .* pip install lingua-language-detector"):
-        understand(TableRequest(str(columns(["image", "caption"], NAMES, HATS)(tmp_path))))
+    table = columns(["image", "caption"], NAMES, HATS, names=())(tmp_path)
+    for path, words in ((sheet, ["t.xlsx needs openpyxl: ", "pip install", "; or save it as CSV (UTF-8)"]),
+                        (table, ["give --language=de ", "pip install lingua-language-detector"])):  # fmt: skip
+        assert_refused(understand, words, TableRequest(str(path)))
+    failing = types.SimpleNamespace(read=lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    monkeypatch.setattr(own_tables, "open_binary", lambda path: contextlib.nullcontext((failing, 0)))
+    assert_refused(found, ["Input/output error"], understood, tmp_path)
 
 
 @pytest.mark.slow

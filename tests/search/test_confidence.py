@@ -93,14 +93,8 @@ def test_what_means_nothing_does_not_fit():
     assert np.mean([result.nothing_fits for result in results]) > 0.3 and len(results[0].hits) == 3
     right, results = ask("aa")
     assert np.mean([result.nothing_fits for result in np.array(results, object)[right]]) < 0.1
-
-
-def test_answers_do_not_depend_on_their_company():
-    model, index = world()
-    texts = [model.caption("aa", n) for n in range(300, 310)]
-    together = [result.sure for result in search(index, model, [Query(text) for text in texts], 3)]
-    apart = [search(index, model, [Query(text)], 20)[0].sure for text in texts]
-    np.testing.assert_allclose(together, apart, atol=1e-5)
+    (alone,) = search(index, model, [Query(model.caption("aa", 303))], 20)  # whatever else is asked
+    assert abs(alone.sure - results[3].sure) < 1e-5
 
 
 def test_images_and_filtered_answers_are_not_judged(tmp_path):

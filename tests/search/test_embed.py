@@ -94,8 +94,15 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         make_shard(embedder, model, folder, number, *shard)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(embed, "make_shard", stopping)
+        patch.setattr(embed, "make_shard", stopping)  # no signal: shells start background jobs without SIGINT
         run(tmp_path, sources)
+    (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
+    assert_refused(run, ["unfinished work on other sources or with other settings"], tmp_path, sources)
+    (tmp_path / "model" / "config.json").unlink()
+    other = ColorEmbedder(seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(embed, "load_model", lambda *_: (other, take_fingerprint(other)))
+        assert_refused(run, ["unfinished work in ", " was made by the model colors at step 7"], tmp_path, sources)
     parts, again = tmp_path / ".out.embedding" / "parts", []
     assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
     before = {path: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
@@ -109,25 +116,6 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         patch.setattr(embed, "make_shard", counting)
         assert contents(run(tmp_path, sources[::-1])) == whole  # the order of sources decides nothing
     assert not set(again) & set(done) and len(again) + len(done) == count
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
-def test_another_model_does_not_go_on(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed, "_finish", interrupted)  # no signal: shells start background jobs without SIGINT
-        run(tmp_path, sources)
-    (next((tmp_path / ".out.embedding" / "parts").glob("*.json"))).unlink()
-    other = ColorEmbedder(seed=1)
-    monkeypatch.setattr(embed, "load_model", lambda *_: (other, take_fingerprint(other)))
-    with pytest.raises(UserError, match="unfinished work in .* was made by the model colors at step 7"):
-        run(tmp_path, sources)
-    (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
-    with pytest.raises(UserError, match="unfinished work on other sources or with other settings"):
-        run(tmp_path, sources)
 
 
 def test_too_much_that_is_unusable(tmp_path, model):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
 
+from mural_tf import text_files
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search import changes, collect, commands
@@ -56,21 +58,58 @@ def built(folder, output, embedder=None, **options):
 # --- sources
 
 
-def found_names(kind, places, split=""):
-    return [x.name if isinstance(x, Unreadable) else x[0].name for x in collect.find(kind, places, split)]
+LEADS_OUT, NO_FILE = "File name that leads out of its folder.", "Not a regular file, or a link that leads nowhere."
+LONG = "x" * 300
+OUTSIDE = ["red.png", "../secret.png", "{folder}/secret.png", "link.png", "nul\0.png", "{folder}/images/red.png"]
 
 
-def test_globs_tables_and_files(folder, tmp_path):
-    pictures = [str(folder / n) for n in ("blue.png", "broken.png", "red.png", "violet.png")]
-    assert found_names(IMAGES, [f"{folder}/*.png"]) == pictures
-    assert found_names(IMAGES, [f"{folder}/**/*.PNG"]) == [str(folder / "a/orange.PNG")]
-    table = tmp_path / "table.tsv"
-    table.write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n", encoding="utf-8")
-    found = [item for item, _ in collect.find(IMAGES, [str(table)])]
-    assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
-    assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
-    index = Index.build(tmp_path / "index", ColorEmbedder(), [table, folder / "red.png"])
-    assert list(index.items) == ["images/red.png"]  # the same file is indexed once
+@pytest.mark.parametrize("files, kind, places, names, reasons", [
+    ({}, IMAGES, ["images/*.png"], "images/blue.png images/broken.png images/red.png images/violet.png", {}),
+    ({}, IMAGES, ["images/**/*.PNG"], "images/a/orange.PNG", {}),
+    ({"a.tsv": "images/red.png\trot\tde\n\nimages/no.png\n"}, IMAGES, ["a.tsv"], "images/red.png images/no.png", {}),
+    ({"a.tsv": "en\tred\nde\trot\nno\n", "b.txt": "red\n\ngreen\n"}, TEXTS, ["a.tsv", "b.txt"],
+        "en:red de:rot :no :red :green", {}),
+    ({"a.txt": b"red\n\xff\xfe\npurple\n" + bytes(20)}, TEXTS, ["a.txt"], ":red :purple",
+        {"a.txt:2": "Text that is not UTF-8.", "a.txt:4": "Text with a null character."}),
+    ({"a.tsv": "language\ttext\tbrand\nde\trot\tacme\nen\tred\n"}, TEXTS, ["a.tsv"], "de:rot[acme] en:red", {}),
+    ({"images/a.tsv": "red.png\tcaption\ten\tacme\nblue.png\n"}, IMAGES, ["images/a.tsv"], "red.png blue.png", {}),
+    ({"a.txt": f"one\n{LONG}\nthree\n"}, TEXTS, ["a.txt"], ":one :three", {"a.txt:2": ""}),
+    ({"a.tsv": f"one.png\n{LONG}\nthree.png\n"}, IMAGES, ["a.tsv"], "one.png three.png", {"a.tsv:2": ""}),
+    ({"images/folder.jpg": pathlib.Path.mkdir, "images/lost.jpg": lambda path: path.symlink_to("nowhere"),
+        "images/pipe.jpg": os.mkfifo, "images/pipe.tfrecord": os.mkfifo}, IMAGES, ["images"],
+        "a/orange.PNG blue.png broken.png photo.webp red.png violet.png",
+        dict.fromkeys(["folder.jpg", "lost.jpg", "pipe.jpg", "pipe.tfrecord"], NO_FILE)),
+    ({"secret.png": png((250, 0, 0)), "images/link.png": lambda path: path.symlink_to("../secret.png"),
+        "images/a.tsv": "\n".join(OUTSIDE)}, IMAGES, ["images/a.tsv"], "red.png {folder}/images/red.png",
+        {**dict.fromkeys(["../secret.png", "secret.png", "link.png"], LEADS_OUT), "images/a.tsv:5": "with a null"}),
+])  # fmt: skip
+def test_sources(folder, monkeypatch, files, kind, places, names, reasons):
+    """What is found, texts with their languages and brands, and why other lines and files are not used."""
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 200)
+    for name, content in files.items():
+        path = folder.parent / name
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.format(folder=folder.parent).encode())
+    found, lacking = [], {}
+    for entry in collect.find(kind, places):
+        if isinstance(entry, Unreadable):
+            lacking[os.path.relpath(entry.name)] = entry.reason
+        else:
+            brand = f"[{entry[0].fields['brand']}]" if entry[0].fields else ""
+            found.append(f"{entry[0].language}:"[: 9 * (kind == TEXTS)] + entry[0].name + brand)
+    assert " ".join(found) == names.format(folder=folder.parent)
+    assert lacking.keys() == reasons.keys() and all(reasons[name] in reason for name, reason in lacking.items())
+
+
+def test_a_table_names_files_and_captions(folder, tmp_path):
+    (tmp_path / "a.tsv").write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n")
+    index = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "a.tsv", folder / "red.png"])
+    (item,) = index.table  # the same file is indexed once
+    named = item.name, item.path, item.captions
+    assert named == ("images/red.png", str(folder / "red.png"), (("de", "ein roter Fleck"),))
     assert (tmp_path / "index/skipped.tsv").read_text() == "images/missing.png\tNo such file or directory.\n"
 
 
@@ -81,21 +120,9 @@ def test_records_are_searched_and_read_again(data):
         assert index.read_image(row) == png(COLORS[name])
     assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
     assert len(in_memory(data)) == 4  # every split; orange is in two
+    texts = [item.name for item, _ in collect.find(TEXTS, [str(data)], "test")]
+    assert len(texts) == 9 and "thing again" in texts
     assert_refused(collect.find, ["No image_text records of split 'train'"], IMAGES, [str(data)], "train")
-
-
-def test_texts_of_records_tables_and_files(data, tmp_path):
-    captions = found_names(TEXTS, [str(data)], "test")
-    assert len(captions) == 9 and "thing again" in captions
-    (tmp_path / "texts.tsv").write_text("en\tred\nde\trot\nno language\n", encoding="utf-8")
-    (tmp_path / "texts.txt").write_text("red\n\npurple\n", encoding="utf-8")
-    found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
-    texts = [("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")]
-    assert [(item.language, item.name) for item in found] == texts
-    (tmp_path / "texts.txt").write_bytes(b"red\n\xff\xfe\npurple\n" + bytes(20))
-    found = list(collect.find(TEXTS, [str(tmp_path / "texts.txt")]))
-    assert [entry for entry in found if isinstance(entry, Unreadable)] == found[1::2] and len(found) == 4
-    assert found[1][:2] == (f"{tmp_path}/texts.txt:2", "Text that is not UTF-8.")
 
 
 def test_damaged_records_are_listed_and_the_rest_is_indexed(data, tmp_path):
@@ -208,14 +235,9 @@ def test_places_that_are_no_index_are_refused(shared, tmp_path):
         (lambda place: Index.build(place, ColorEmbedder()), "none", "is not an index yet: name folders"),
     ):  # fmt: skip
         assert_refused(call, [words], tmp_path / place)
-    assert len(os.listdir(tmp_path / "mine")) == len(os.listdir(tmp_path / "old")) == 1
-
-
-def test_two_processes_do_not_change_one_index(shared, tmp_path):
     with changes.changing(tmp_path / "index", new=True):
-        with pytest.raises(UserError, match="Another process"):
-            built(shared[0], tmp_path / "index")
-    assert len(built(shared[0], tmp_path / "index")) == 4
+        assert_refused(built, ["Another process"], shared[0], tmp_path / "index")
+    assert len(os.listdir(tmp_path / "mine")) == len(os.listdir(tmp_path / "old")) == 1
 
 
 # --- queries and commands
@@ -225,7 +247,8 @@ def test_queries_of_a_table(tmp_path):
     (tmp_path / "queries.tsv").write_text("sw\tnyekundu\tred.png\ta/orange.PNG\n\nred\n", encoding="utf-8")
     right = ("red.png", "a/orange.PNG")
     assert read_queries(tmp_path / "queries.tsv") == [Query("nyekundu", "sw", right=right), Query("red")]
-    for content, message in ((b"sw\t\n", "line 1: no sentence"), (b"red\n\xff\n", "tsv:2: text that is not UTF-8")):
+    for content, message in ((b"sw\t\n", "line 1: no sentence"), (b"red\n\xff\n", "tsv:2: text that is not UTF-8"),
+                             (b"red\n" + b"x" * (2**24 + 1), "tsv:2: line of more than")):  # fmt: skip
         (tmp_path / "queries.tsv").write_bytes(content)
         assert_refused(read_queries, [message], tmp_path / "queries.tsv")
 
@@ -276,16 +299,10 @@ def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monk
 
 def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
     """The picture encoder is neither compared nor loaded, unless pictures are the questions or the texts differ."""
-
-    class OtherPictures(ColorEmbedder):
-        def encode_image(self, images, **options):
-            return 1.0 - super().encode_image(images, **options)
-
-    class TextsAlone(ColorEmbedder):
-        def encode_image(self, images, **options):
-            raise AssertionError("pictures are encoded")
-
-    index = shared[2]
-    index.check_model(TextsAlone(), by_pictures=False)
-    assert_refused(index.check_model, ["The index was made by the model"], OtherPictures())
-    assert_refused(index.check_model, ["The index was made by the model"], OtherPictures(seed=5), False)
+    texts_alone, others = ColorEmbedder(), [ColorEmbedder(), ColorEmbedder(seed=5)]
+    texts_alone.encode_image = lambda *_, **__: pytest.fail("pictures are encoded")
+    for one in others:
+        one.encode_image = lambda images, **options: 1.0 - ColorEmbedder().encode_image(images, **options)
+    shared[2].check_model(texts_alone, by_pictures=False)
+    for embedder, by_pictures in zip(others, (True, False)):
+        assert_refused(shared[2].check_model, ["The index was made by the model"], embedder, by_pictures)

@@ -58,13 +58,10 @@ def update(table, folder, embedder=None, **options):
 # --- fields
 
 
-def test_a_bar_that_is_drawn_for_every_picture_changes_nothing(table, opened, tmp_path, monkeypatch):
+def test_a_bar_changes_nothing_and_a_field_that_no_item_has_is_said(table, opened, tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "tqdm", functools.partial(changes.tqdm, mininterval=0, miniters=1))
     made = Index.build(tmp_path / "index", ColorEmbedder(), [table], progress=True)
     assert np.array_equal(made.embeddings, opened.embeddings)
-
-
-def test_a_field_that_no_item_has_is_said_when_an_index_is_made(table, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     with pytest.raises(UserError, match="--fields=brnad: no item has this field; the fields are brand, price"):
         commands.index([str(table)], str(tmp_path / "index"), model="colors", fields=["price", "brnad"])
@@ -76,14 +73,6 @@ def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
     groups = collect.cut_files(IMAGES, [(str(table), "table.tsv")], part)
     found = [item for group in groups for item, _ in collect.read(IMAGES, group)]
     assert len(groups) > 1 and [item.fields.get("brand") for item in found] == ["acme", "acme", "zeta", None]
-
-
-def test_tables_without_names_of_columns_and_of_texts(table, tmp_path):
-    table.write_text("red.png\tcaption\ten\tacme\nblue.png\n", encoding="utf-8")
-    assert [item.fields for item, _ in collect.find(IMAGES, [str(table)])] == [{}, {}]
-    (tmp_path / "texts.tsv").write_text("language\ttext\tbrand\nde\trot\tacme\nen\tred\n", encoding="utf-8")
-    found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv")])]
-    assert found == [Item("rot", language="de", fields={"brand": "acme"}), Item("red", language="en")]
 
 
 @pytest.fixture

@@ -105,7 +105,10 @@ def test_words_are_found_as_people_type_them(asked, said):
     assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
-def test_a_question_asks_each_trigram_once_and_frequent_ones_too(monkeypatch):
+def test_a_question_asks_each_trigram_once_and_words_with_a_minus_are_left_out(index, monkeypatch):
+    assert words.split("a shoe -red T-shirt -5 - x") == ("a shoe T-shirt -5 - x", ["red"])
+    assert {hit.row for hit in found(index, "frog -blue")} == {0, 2, 3}
+    assert {hit.row for hit in found(index, "frog -blue -red")} == {2, 3}
     assert words.grams("aaaa") == [" aa", "aaa", "aa "]
     assert (
         words.spread("की") != words.spread("का") != words.spread("क")
@@ -113,12 +116,6 @@ def test_a_question_asks_each_trigram_once_and_frequent_ones_too(monkeypatch):
     monkeypatch.setattr(item_table, "MOST_POSTINGS", 0)
     assert sorted(table_of(ITEMS).by_words("frog", 9)[0].tolist()) == [1, 2]
     assert table_of(ITEMS).by_words("frog shoe roter", 9)[0].tolist() == [0]  # by the four that the fewest have
-
-
-def test_words_with_a_minus_are_left_out(index):
-    assert words.split("a shoe -red T-shirt -5 - x") == ("a shoe T-shirt -5 - x", ["red"])
-    assert {hit.row for hit in found(index, "frog -blue")} == {0, 2, 3}
-    assert {hit.row for hit in found(index, "frog -blue -red")} == {2, 3}
 
 
 def test_pictures_that_look_the_same_are_one_hit():

@@ -173,30 +173,25 @@ def test_gallery_holds_any_sentence(index, sentence):
     assert page.text.count(shown) == 2  # the title and a heading
 
 
-def test_gallery_of_captions_says_what_is_seen(tmp_path):
+def test_gallery_says_what_is_seen_and_links_addresses_alone(tmp_path):
+    fields = {"brand": '<b>"acme"', "shop": "https://example.org/?a=1&b=2", "run": "javascript:alert(1)",
+              "odd": 'https://example.org/"onclick="alert(1)'}  # fmt: skip
     (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
-    items = [Item("1", str(tmp_path / "red.png"), captions=(("de", "ein roter Fleck"), ("en", "a red spot"))),
-             Item("gone", str(tmp_path / "gone.png"))]  # fmt: skip
+    captions = (("de", "ein roter Fleck"), ("en", "a red spot"))
+    items = [Item("1", f"{tmp_path}/red.png", -1, captions, fields=fields), Item("gone", f"{tmp_path}/gone.png")]
     vectors = np.array([[1, 0, 0], [0.8, 0.6, 0]], np.float32)
     page = gallery_of(Index(items, vectors, take_fingerprint(ColorEmbedder())), Query("rot", "de"), Query("red"))
     shown = [(image["alt"], image["lang"]) for image in page.all("img")]
     assert shown == [("ein roter Fleck", "de"), ("a red spot", "en")]
     assert page.text.count("not available") == 2  # the image that is gone
-
-
-def test_gallery_shows_fields_and_links_addresses_alone(tmp_path):
-    fields = {"brand": '<b>"acme"', "shop": "https://example.org/?a=1&b=2", "run": "javascript:alert(1)",
-              "odd": 'https://example.org/"onclick="alert(1)'}  # fmt: skip
-    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
-    item = Item("red", f"{tmp_path}/red.png", 0, fields=fields)  # in a file of records: no link
-    page = gallery_of(Index([item], np.eye(1, 3, dtype=np.float32), take_fingerprint(ColorEmbedder())), Query("red"))
-    assert page.all("a") == [{"href": fields["shop"], "rel": "noopener noreferrer"}] and not page.all("b")
+    links = [{"href": (tmp_path / "red.png").as_uri()}, {"href": fields["shop"], "rel": "noopener noreferrer"}]
+    assert page.all("a") == links * 2 and not page.all("b")
     for text in ('brand: <b>"acme"', "shop", "run: javascript:alert(1)", f"odd: {fields['odd']}"):
         assert text in page.text
 
 
-def test_gallery_of_texts(tmp_path):
-    (tmp_path / "texts.tsv").write_text("de\trot\nar\tأحمر\n", encoding="utf-8")
-    index = index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
-    page = gallery_of(index, Query("red"))
+def test_gallery_of_texts():
+    items = [Item("rot", language="de"), Item("أحمر", language="ar")]
+    made = Index(items, np.eye(2, 3, dtype=np.float32), take_fingerprint(ColorEmbedder()), TEXTS)
+    page = gallery_of(made, Query("red"))
     assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")

@@ -194,12 +194,9 @@ def test_pictures_are_turned_by_exif_in_every_format(ask):
     assert np.dot(other, upright) < 0.98
 
 
-def test_damaged_requests_get_errors_or_right_answers(server):
-    counts, wrong = fuzz(server.port, range(150))
-    assert not wrong and counts[200] and counts[400] and is_well(server.port)
-
-
 def test_status_metadata_and_health(ask, server):
+    signatures = [signature for model in server.models.values() for signature in model.signatures.values()]
+    assert len(signatures) == 5 and all(any(one is warm for warm in server.warmed) for one in signatures)
     status, answer = ask(TEXT)
     state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     assert status == 200 and answer == {"model_version_status": [{"version": "1", **state}]}
@@ -212,11 +209,6 @@ def test_status_metadata_and_health(ask, server):
     assert (status, answer) == (200, {"status": "ok"})
     assert (headers["Server"], headers["X-Content-Type-Options"]) == ("mural_tf", "nosniff")
     assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
-
-
-def test_every_signature_is_warm_before_the_server_listens(server):
-    signatures = [signature for model in server.models.values() for signature in model.signatures.values()]
-    assert len(signatures) == 5 and all(any(one is warm for warm in server.warmed) for one in signatures)
 
 
 def test_a_mounted_route_uses_the_encoders(ask, direct):
@@ -275,7 +267,9 @@ def test_malformed_requests_are_reported(ask, monkeypatch):
         assert got == status and set(answer) == {"error"} and words in answer["error"], (body, answer)
 
 
-def test_packed_bodies_and_slow_ones(ask, server):
+def test_damaged_requests_and_packed_ones_get_errors_or_right_answers(ask, server):
+    counts, wrong = fuzz(server.port, range(150))
+    assert not wrong and counts[200] and counts[400] and is_well(server.port)
     packed = gzip.compress(json.dumps({"instances": ["thing"]}).encode())
     assert ask(TEXT + ":predict", packed, headers={"Content-Encoding": "gzip"})[0] == 200
     bomb = gzip.compress(b" " * 2**26)

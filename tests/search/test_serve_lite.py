@@ -87,15 +87,15 @@ run()
 def test_a_question_needs_no_tensorflow(export, index):
     """The index was made by the workdir; its export's lite/ is asked, by the export's name."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", QUERY, "search", "query", "thing w1", f"--index={index}", "--json=-"]
-    done = subprocess.run(
-        [*command, f"--model={export}"], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+    done, refused = (
+        subprocess.run([*command, f"--model={model}"], capture_output=True, text=True, env=environment)
+        for model in (export, export.parent)
     )
     assert done.returncode == 0, done.stderr
     hits = json.loads(done.stdout)["results"][0]["hits"]
     (expected,) = commands.query(str(index), [Query("thing w1")], model=str(export), top=10)
     assert [hit["name"] for hit in hits] == [hit.name for hit in expected.hits]
-    done = subprocess.run([*command, f"--model={export.parent}"], capture_output=True, text=True,
-                          env=os.environ | {"PYTHONPATH": path})  # fmt: skip
-    assert done.returncode == 1 and "needs TensorFlow, which is not installed here" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert refused.returncode == 1 and "needs TensorFlow, which is not installed here" in refused.stderr
+    assert "Traceback" not in refused.stderr

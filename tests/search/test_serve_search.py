@@ -18,6 +18,7 @@ import pytest
 from odd_pictures import png_of_size
 from page_reader import Page
 from PIL import Image
+from refusals import assert_refused
 from running_app import ask as ask_server
 from running_app import running
 from search_data import ColorEmbedder, png, shop, write_folder
@@ -82,6 +83,9 @@ def test_the_page_begins_with_everything_and_with_examples_without_stray_signs(a
     assert "My <b>" in page.text and "4 pictures." in page.text and len(page.all("img")) == 4
     assert {"class": "chip", "dir": "auto", "href": "search?sentence=a+red+spot"} in page.all("a")
     assert ask("/")[0] == 302
+    # Ends of a range become filters.
+    status, _, headers = ask("/search?sentence=rot&from.price=3&to.price=+7&to.year=&offset=20")
+    assert (status, headers["Location"]) == (302, "search?sentence=rot&filter=price%3E%3D3&filter=price%3C%3D7")
 
 
 def test_the_page_of_an_answer_narrows_it_and_says_what_to_relax(ask):
@@ -113,11 +117,6 @@ def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
     assert [image["src"] for image in page.all("img")] == [f"search/picture/0?of={STATE}"]
     assert page.all("a")[1]["href"] == "search?sentence=rot&filter=brand%3Dacme" and "brand acme" in page.text
     assert "search?filter=brand%3Dacme" in hrefs(page) and "search?like=0&filter=brand%3Dacme" not in hrefs(page)
-
-
-def test_ends_of_a_range_become_filters(ask):
-    status, _, headers = ask("/search?sentence=rot&from.price=3&to.price=+7&to.year=&offset=20")
-    assert (status, headers["Location"]) == (302, "search?sentence=rot&filter=price%3E%3D3&filter=price%3C%3D7")
 
 
 @pytest.mark.parametrize("options, shown, hidden", [
@@ -274,18 +273,15 @@ def test_what_a_page_shows_and_where_its_links_lead(shop_index):
                     assert ask(f"/search/answer?{to.partition('?')[2]}")[1]["matching"] == int(count), text
 
 
-def test_a_picture_is_a_query(ask):
-    assert names(ask("/search/answer?k=2", png((0, 0, 200)))) == ["blue.png", "violet.png"]
-    assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))) == ["red.png", "blue.png"]
-
-
 def multipart(data, name="picture"):
     """The body of a page's form, and its header."""
     head = f'--b\r\nContent-Disposition: form-data; name="{name}"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
     return head.encode() + data + b"\r\n--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
 
-def test_a_picture_of_the_form_leads_to_an_address_that_can_be_narrowed(ask):
+def test_a_picture_is_a_query_and_of_the_form_an_address_that_can_be_narrowed(ask):
+    assert names(ask("/search/answer?k=2", png((0, 0, 200)))) == ["blue.png", "violet.png"]
+    assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))) == ["red.png", "blue.png"]
     body, headers = multipart(png((0, 0, 200)))
     status, _, headers = ask("/search/answer", body, headers=headers)
     assert status == 303 and headers["Location"].startswith("../search?picture=")
@@ -294,6 +290,10 @@ def test_a_picture_of_the_form_leads_to_an_address_that_can_be_narrowed(ask):
     assert "Like your picture" in page.text and page.all("img")[0]["src"].startswith("search/picture/1?")
     assert read(ask(address + "&filter=brand%3Dacme")).text.count("Like this") == 2
     assert ask("/search/answer", *multipart(png((0, 0, 200)), "other")[:1], headers=multipart(b"")[1])[0] == 400
+    huge = png_of_size(16_384, 16_384)
+    for bad, wanted in ((b"", 400), (b"no", 400), (png((0, 0, 200))[:45], 400), (huge, 400), (bytes(10_001), 413)):
+        status, answer, _ = ask("/search/answer", bad)
+        assert status == wanted and answer["error"]
     for code in ("AAAA", "%C3%A9", "AQ"):  # zeros, no code, and a vector of another size
         status, answer, _ = ask(f"/search?picture={code}")
         assert status == 400 and "choose the picture again" in answer["error"]
@@ -306,14 +306,6 @@ def test_a_vector_in_an_address_is_nearly_the_vector():
         code = vector_code(vector)
         assert len(code) < 900 and re.fullmatch("[A-Za-z0-9_-]+", code)
         assert 0.999 < vector_of(code, 640) @ vector < 1.001
-
-
-def test_pictures_that_are_none_or_too_much_are_refused(ask):
-    huge = png_of_size(16_384, 16_384)
-    bodies = {b"": 400, b"no": 400, png((0, 0, 200))[:45]: 400, huge: 400, bytes(10_001): 413}
-    for body, wanted in bodies.items():
-        status, answer, _ = ask("/search/answer", body)
-        assert status == wanted and answer["error"]
 
 
 def test_larger_pictures_have_nothing_but_pixels(tmp_path):
@@ -383,11 +375,9 @@ def test_wrong_questions_get_an_error(ask):
 
 def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
     (tmp_path / "workdir/export/text_encoder").mkdir(parents=True)
-    assert app._export_of(str(tmp_path / "workdir")) == str(tmp_path / "workdir/export")
     assert app._export_of(str(tmp_path / "workdir/export")) == str(tmp_path / "workdir/export")
     for gone in ("", str(tmp_path / "gone")):
-        with pytest.raises(UserError, match="which is not there: give --export"):
-            app._export_of(gone)
+        assert_refused(app._export_of, ["which is not there: give --export"], gone)
 
 
 @pytest.mark.parametrize("export, with_index, is_small, made", [
@@ -427,16 +417,12 @@ def test_errors_name_no_place_of_the_machine(ask, monkeypatch):
         assert ask(path)[:2] == (500, {"error": "The server failed on this request; its log says why."})
 
 
-def test_an_index_of_another_model_is_refused(index, monkeypatch):
-    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
-    with pytest.raises(UserError, match="The index was made by the model"):
-        search_routes(index, ColorEmbedder())
-
-
-def test_a_damaged_index_is_named_before_models_are_loaded(tmp_path):
+def test_what_cannot_be_served_is_named_before_models_are_loaded(index, tmp_path, monkeypatch):
+    """A damaged index, and an index of another model."""
     (tmp_path / "text_encoder/1").mkdir(parents=True)
     (tmp_path / "text_encoder/1/saved_model.pb").touch()
     Index.build(tmp_path / "index", ColorEmbedder(), [str(write_folder(tmp_path / "images"))])
     (tmp_path / "index/index.sqlite").write_bytes(b"no")
-    with pytest.raises(UserError, match="index.sqlite"):
-        serve(tmp_path, index=tmp_path / "index", port=0)
+    assert_refused(lambda: serve(tmp_path, index=tmp_path / "index", port=0), ["index.sqlite"])
+    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
+    assert_refused(search_routes, ["The index was made by the model"], index, ColorEmbedder())
