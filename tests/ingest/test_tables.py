@@ -444,9 +444,6 @@ def test_html_is_read_as_text(text, plain):
     assert plain_text(text) == plain
 
 
-# --- languages that nobody says
-
-
 class FakeDetector:
     """Tells German from English by a word, and is not sure."""
 
@@ -510,9 +507,6 @@ def test_lingua_knows_a_column_of_two_languages():
     things += [f"{color} {thing}" for color in ("red", "blue") for thing in ("jacket", "trousers", "hat", "blouse")]
     guess = table_columns.Guess(things)
     assert set(guess.shares) == {"de", "en"} and guess("blaue Mütze") == "de" and guess("blue hat") == "en"
-
-
-# --- damaged tables
 
 
 DAMAGED = {"csv": ",", "tsv": "UTF-16", "jsonl": ".jsonl", "json": ".json", "parquet": "Parquet"}

@@ -7,9 +7,9 @@ import zlib
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 from search_data import png, ranked, unit
 
-from mural_tf.errors import UserError
 from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
@@ -113,9 +113,6 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
     assert whole.sure == 1.0  # a value of a field, whatever the model knows of it
 
 
-# --- what is learnt
-
-
 def test_what_is_measured():
     pictures = {7: 0.5, 3: 0.9, **{row: 0.1 for row in range(20, 40)}}  # as if 7 were the better one
     found = ranked([7, 3], pictures=pictures, texts={7: 0.8, 3: 0.6, 4: 0.1}, words={3: 1.0})
@@ -140,7 +137,7 @@ def test_a_regression_finds_the_optimum():
 
 
 @pytest.mark.parametrize("count, right, message", [
-    (40, 40, "80 captions of 40 pictures are too few: .* 200 of 50 pictures"),
+    (40, 40, "80 captions of 40 pictures are too few: "),
     (0, 0, "0 captions of 0 pictures"), (300, 10, "10 of 600 captions found their picture first, at least 30 must"),
 ])  # fmt: skip
 def test_too_little_teaches_nothing(count, right, message):
@@ -149,8 +146,7 @@ def test_too_little_teaches_nothing(count, right, message):
     answers = [ranked([5 if place < right else 6], pictures={5: 0.5}) for place in range(len(entries))]
     asked = [asked_captions.AskedCaption(model.caption(a, n), a, n, 5, answer)
              for (n, a), answer in zip(entries, answers)]  # fmt: skip
-    with pytest.raises(UserError, match=message):
-        confidence.learn(index, model, asked)
+    assert_refused(confidence.learn, [message], index, model, asked)
 
 
 def test_pictures_weigh_more_where_a_model_knows_them():
@@ -202,5 +198,5 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):
-        with pytest.raises(UserError, match="How sure answers are is damaged .* make the index again"):
-            confidence.from_bytes(damaged, 300)
+        words = ["How sure answers are is damaged", "make the index again"]
+        assert_refused(confidence.from_bytes, words, damaged, 300)

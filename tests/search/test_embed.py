@@ -67,9 +67,6 @@ def rows_of_file(path):
     return [(embed.to_item(row), tuple(vector)) for rows, of in read_rows(path) for row, vector in zip(rows, of)]
 
 
-# --- the folder
-
-
 def test_texts(tmp_path, model):
     output = run(tmp_path, write_sources(tmp_path))
     found, described = rows_of(output), json.loads((output / "embeddings.json").read_text())
@@ -136,9 +133,6 @@ def test_mistakes(tmp_path):
     assert_refused(run, ["Nothing to embed: 0 images and texts read"], tmp_path, [str(tmp_path / "empty.txt")])
     (tmp_path / "model").rmdir()
     assert_refused(run, ["The model folder", "does not exist"], tmp_path, [str(tmp_path / "empty.txt")])
-
-
-# --- cutting files
 
 
 def read_all(kind, groups):
@@ -209,8 +203,7 @@ def test_an_index_follows_embeddings(tmp_path):
     assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
     assert index_of(tmp_path / "out", tmp_path / "index").counts.kept == 4
     fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
-    with pytest.raises(UserError, match="another set of embeddings"):
-        run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    assert_refused(run, ["another set of embeddings"], tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     (tmp_path / "out").rename(tmp_path / "before")
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
     again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
@@ -237,8 +230,7 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
         ([tmp_path / "data"], "other", {}, "--model is missing"),
         ([embedded], "index", {"model": str(tmp_path / "model")}, "was made by the model"),
     ):
-        with pytest.raises(UserError, match=words):
-            commands.index(list(map(str, sources)), str(tmp_path / output), **options)
+        assert_refused(commands.index, [words], list(map(str, sources)), str(tmp_path / output), **options)
 
 
 def test_damaged_embeddings_are_named(tmp_path):
@@ -256,10 +248,8 @@ def test_damaged_embeddings_are_named(tmp_path):
             assert path.name in str(error) and "\n" not in str(error)
     for content in (b"", b"PAR1", data[: len(data) // 2]):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=f"{path.name} is damaged"):
-            index_of(embedded, tmp_path / "index")
-    with pytest.raises(UserError, match="holds no embeddings"):
-        index_of(tmp_path / "images", tmp_path / "index")
+        assert_refused(index_of, [f"{path.name} is damaged"], embedded, tmp_path / "index")
+    assert_refused(index_of, ["holds no embeddings"], tmp_path / "images", tmp_path / "index")
 
 
 def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
@@ -303,25 +293,19 @@ def exported(tmp_path_factory):
     return load_index(folder / "index"), folder / "index.parquet"
 
 
-def test_ids_fields_and_vectors_leave(exported):
+def test_ids_fields_and_vectors_leave_and_become_an_index_again(exported, tmp_path):
     index, path = exported
     ((rows, vectors),) = read_rows(path)
     assert list(map(embed.to_item, rows)) == [dataclasses.replace(item, digest="") for item in index.table]
     np.testing.assert_array_equal(vectors, index.embeddings)
     assert vectors.dtype == np.float16 and not vectors[COUNT].any()
-
-
-def test_what_left_becomes_an_index_again(exported, tmp_path):
-    index, path = exported
     assert embed.to_item({"name": "a"}) == Item("a")  # columns that another program left out
     model, about, items = embed.read(path.parent)
     again = sync(tmp_path / "again", None, items, model=model, **about)
-    assert list(again.items) == list(index.items)
-    assert again.bare.tolist() == index.bare.tolist() == [COUNT]
+    assert list(again.items) == list(index.items) and again.bare.tolist() == index.bare.tolist() == [COUNT]
     np.testing.assert_array_equal(again.embeddings, index.embeddings)
     for vector, words in ((np.full(3, 5.0), "'x' has the length 8.66: expected 1"), (np.full(3, np.nan), "length nan")):
-        with pytest.raises(UserError, match=words):
-            sync(tmp_path / "again", None, [(Item("x"), vector)], model=model, **about)
+        assert_refused(sync, [words], tmp_path / "again", None, [(Item("x"), vector)], model=model, **about)
 
 
 def test_the_recipe_for_faiss_finds_what_exact_search_finds(exported):
@@ -347,9 +331,6 @@ def test_the_recipe_for_postgresql_fits_its_table(exported):
     name, captions, fields, vector = copied[7]
     assert name == "p7" and json.loads(captions) == [["sw", "kitu 7"]] and json.loads(fields)["price"] == "7"
     np.testing.assert_array_equal(np.array(json.loads(vector), np.float16), index.embeddings[7])  # pgvector's text form
-
-
-# --- processes
 
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from search_data import COLORS, ColorEmbedder, image_records, names, png, write_
 
 from mural_tf import text_files
 from mural_tf.data import records
-from mural_tf.errors import UserError
+from mural_tf.progress import announcing
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, index_in_memory, load_index
@@ -157,6 +157,37 @@ def test_missing_sources_are_named(tmp_path):
         assert_refused(make, ["None of the 1 images can be read"], tmp_path / "empty")
 
 
+def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
+    """Thumbnails of programs and hidden files are no pictures of the folder; videos and papers are named."""
+    folder = tmp_path / "photos"
+    for name in ("red.png", ".Trashes/a.png", "@eaDir/red.png/SYNOPHOTO_THUMB_M.jpg", "__MACOSX/b.png", "._red.png",
+                 "System Volume Information/c.png", "clip.mp4", "paper.pdf", "raw.CR2"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png((250, 0, 0)))
+    blue = '<rect width="8" height="8" fill="#0000fa"/>'
+    (folder / "drawing.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8">{blue}</svg>')
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
+    with announcing():
+        made = Index.build(tmp_path / "index", ColorEmbedder(), [folder])
+    assert sorted(made.items) == ["drawing.svg", "red.png"]
+    assert np.abs(made.embeddings[list(made.items).index("drawing.svg")] - [0, 0, 1]).max() < 0.02
+    assert "phone.heic\tHEIC picture: `pip install pillow-heif`" in (tmp_path / "index/skipped.tsv").read_text()
+    said = capsys.readouterr()
+    lines = [line for line in (said.out + said.err).splitlines() if line.startswith("Not taken: ")]
+    for words in ("5 x picture that is hidden", "1 x file that is not a picture (.mp4)", "(.pdf)", "(.CR2)"):
+        assert any(words in line for line in lines), lines
+
+
+def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path):
+    write_folder(tmp_path / "images")
+    (tmp_path / "images/good\udcff.png").write_bytes(png(COLORS["red.png"]))
+    (tmp_path / "images/broken\udcff.png").write_bytes(b"no picture")
+    for kept in (0, 5):
+        found = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "images"])
+        assert "good\udcff.png" in list(found.table.names()) and len(found) == 5 and found.counts.kept == kept
+        assert "broken\\udcff.png" in (tmp_path / "index/skipped.tsv").read_text()
+
+
 # --- indexes in folders
 
 
@@ -240,9 +271,6 @@ def test_places_that_are_no_index_are_refused(shared, tmp_path):
     assert len(os.listdir(tmp_path / "mine")) == len(os.listdir(tmp_path / "old")) == 1
 
 
-# --- queries and commands
-
-
 def test_queries_of_a_table(tmp_path):
     (tmp_path / "queries.tsv").write_text("sw\tnyekundu\tred.png\ta/orange.PNG\n\nred\n", encoding="utf-8")
     right = ("red.png", "a/orange.PNG")
@@ -278,12 +306,6 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
     assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
     assert (tmp_path / "p.html").stat().st_size > 1000
-    # Another text tower may ask pictures of which no captions are compared, another image tower may not.
-    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
-    assert commands.query(str(index), [Query("red")], model=str(tmp_path))[0].hits[0].name == "red.png"
-    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
-    with pytest.raises(UserError, match="The index was made by the model"):
-        commands.query(str(index), [Query("red")], model=str(tmp_path))
 
 
 @pytest.mark.parametrize("queries, options, message", [
@@ -293,8 +315,7 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 ])  # fmt: skip
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
-    with pytest.raises(UserError, match=message):
-        commands.query(str(shared[1]), queries, **options)
+    assert_refused(commands.query, [message], str(shared[1]), queries, **options)
 
 
 def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
@@ -304,5 +325,6 @@ def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
     for one in others:
         one.encode_image = lambda images, **options: 1.0 - ColorEmbedder().encode_image(images, **options)
     shared[2].check_model(texts_alone, by_pictures=False)
+    shared[2].check_model(ColorEmbedder(seed=1))  # any text tower may ask pictures of which no captions are compared
     for embedder, by_pictures in zip(others, (True, False)):
         assert_refused(shared[2].check_model, ["The index was made by the model"], embedder, by_pictures)

@@ -1,15 +1,16 @@
 """One ranking of pictures, captions and words: what comes first, what any question does, and how weights are chosen."""
 
+import string
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 from search_data import ColorEmbedder, png, ranked, unit
 
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.errors import UserError
 from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import asked_captions, commands, item_table, ranking, words
 from mural_tf.search.database import table_of
@@ -31,19 +32,12 @@ HOSTILE = ['"', "'", '"; DROP TABLE items; --', "a OR", "NEAR(a b)", "frog AND",
 class TwoHeads(ColorEmbedder):
     """By the second head texts are known by their letters, whatever the colours."""
 
-    text_heads = ("text_text",)
-
-    def with_text_head(self, name):
-        assert name == "text_text"
-        return Letters()
+    text_heads, with_text_head = ("text_text",), lambda self, name: Letters()
 
 
 class Letters:
     def encode_text(self, texts, progress=None):
-        counts = np.array(
-            [[text.lower().count(letter) + 1e-3 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
-        )
-        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        return unit(np.array([[text.lower().count(a) + 1e-3 for a in string.ascii_lowercase] for text in texts]))
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +64,9 @@ def test_what_cannot_be_asked_is_said(index):
         (index, "x" * 10_000, {}, "The sentence has 10,000 characters; at most 2,000 are read."),
         (index, "-red", {}, "'-red' says only what shall not be found"),
     ):
-        with pytest.raises(UserError, match=words_):
-            found(made, sentence, **options)
+        assert_refused(found, [words_], made, sentence, **options)
     index.check_model(TwoHeads())  # before it is asked
-    with pytest.raises(UserError, match="by the head text_text, which this export lacks"):
-        index.check_model(ColorEmbedder())
+    assert_refused(index.check_model, ["by the head text_text, which this export lacks"], ColorEmbedder())
     for text in (" " * 300_000 + "a" + " " * 300_000, "price<1" + " " * 300_000 + "x"):
         assert FILTER.fullmatch(text) is None or text[0] == "p"  # of one pass: with the square of it this never ends
 

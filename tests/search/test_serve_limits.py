@@ -148,9 +148,6 @@ def test_answers_are_the_json_of_their_arrays(serve):
     assert status == 200 and np.array_equal(answer["predictions"], np.repeat(2.0 * np.arange(5)[:, None], 20_000, 1))
 
 
-# --- batches
-
-
 class Doubler(Multiplier):
     """y = 2 x, but 13 is an error; remembers the rows of every run, and waits for its gate."""
 

@@ -239,9 +239,9 @@ def test_answers_are_what_python_finds(shop_index):
             np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], [hit[2] for hit in wanted], atol=1e-4)
             for hit in answer["hits"]:
                 item = shop_index.describe(hit["row"])
-                said = item.captions[1 if asked["language"] == "de" else 0]
-                assert ((hit["language"], hit["caption"]), hit["fields"], hit["has_image"], hit["name"]) == (
-                    said, item.fields, hit["row"] % 5 > 0, item.name)  # fmt: skip
+                language, caption = item.captions[asked["language"] == "de"]
+                shown = {"language": language, "caption": caption, "fields": item.fields, "name": item.name}
+                assert hit == {**hit, **shown, "has_image": hit["row"] % 5 > 0}
 
 
 OFFERED = re.compile(r'href="(search[^"]*)" dir="auto"[^>]*>(?:✓ )?([^<]*)</a> <span class="quiet">(\d+)')
@@ -363,12 +363,10 @@ def test_wrong_questions_get_an_error(ask):
         assert got == status and answer["error"], path
     letters = "/search/answer?sentence=" + "%E0%A4%A8" * 2000
     assert ask(letters)[0] == 200  # as long as is taken, in nine bytes each
-    for path, words in (
-        (letters + "x", "2001 characters; at most 2000"),
-        (letters + "x" * 5000, "7000 characters; at most 2000"),
-        ("/search/answer?sentence=red&page=2", "Unknown parameter 'page'; expected sentence, like, k, offset, "),
-    ):
-        assert words in ask(path)[1]["error"].replace(",000", "000").replace(",001", "001")
+    unknown = "/search/answer?sentence=red&page=2", "Unknown parameter 'page'; expected sentence, like, k, offset, "
+    longer = (letters + "x", "2001 characters; at most 2000"), (letters + "x" * 5000, "7000 characters; at most 2000")
+    for path, words in (*longer, unknown):
+        assert words in ask(path)[1]["error"]
     page = read(ask("/search?filter=brand", headers={"Accept": "text/html"}), 400)  # a page for browsers
     assert "The filter 'brand' is not of the form" in page.text
 
