@@ -98,8 +98,9 @@ def test_sources(folder, monkeypatch, files, kind, places, names, reasons):
         if isinstance(entry, Unreadable):
             lacking[os.path.relpath(entry.name)] = entry.reason
         else:
-            brand = f"[{entry[0].fields['brand']}]" if entry[0].fields else ""
-            found.append(f"{entry[0].language}:"[: 9 * (kind == TEXTS)] + entry[0].name + brand)
+            item, _ = entry
+            language = f"{item.language}:" if kind == TEXTS else ""
+            found.append(language + item.name + (f"[{item.fields['brand']}]" if item.fields else ""))
     assert " ".join(found) == names.format(folder=folder.parent)
     assert lacking.keys() == reasons.keys() and all(reasons[name] in reason for name, reason in lacking.items())
 
