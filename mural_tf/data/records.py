@@ -230,8 +230,8 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one text pair into one item: {name: [1]}. A pair without a group is one of its own."""
-    item = {name: v[None] for name, v in tf.io.parse_single_example(serialized, TEXT_PAIR_FEATURES).items()}
+    """Parses text pairs, a string or [N], into an item each: {name: [N]}. A pair without a group is one of its own."""
+    item = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
     alone = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
     item["group_id"] = tf.where(tf.equal(item["group_id"], ""), alone, item["group_id"])
     problems = (_text_problem(item[f"text_{side}"], EMPTY_TEXT, TEXT_NOT_UTF8) for side in "ab")

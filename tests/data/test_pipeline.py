@@ -13,7 +13,14 @@ from contract import losses_of
 
 from mural_tf.data import records
 from mural_tf.data.records import parse_image_text, parse_img2dataset
-from mural_tf.data.skipped import DAMAGED_RECORD, KINDS, UNREADABLE_IMAGE, SkippedRecords
+from mural_tf.data.skipped import (
+    DAMAGED_RECORD,
+    KINDS,
+    NOT_AN_EXAMPLE,
+    TEXT_NOT_UTF8,
+    UNREADABLE_IMAGE,
+    SkippedRecords,
+)
 from mural_tf.data.streams.epochs import (
     END_OF_EPOCH,
     EPOCH,
@@ -23,6 +30,7 @@ from mural_tf.data.streams.epochs import (
     check_first_item,
     count_languages,
     one_pass,
+    parser,
     start_of,
     unusable,
     usable_items,
@@ -274,6 +282,29 @@ def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
     counts = [len(set(items["image_id"][usable & (items["file"] == file)])) for file in range(2)]
     assert counts[0] == 31 and 13 < counts[1] < 32  # of 32 in each file
     assert usable.sum() == 2 * sum(counts) and items["file"][~usable].tolist() in ([0, 1], [1, 0])
+
+
+def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatch):
+    """100 records in blocks of 8, some with what is no record, without a text, without a group, not UTF-8."""
+    monkeypatch.setattr("mural_tf.data.streams.epochs.BLOCK", 8)
+    name = str(tmp_path / "train-00000-of-00001.tfrecord")
+    sides = {"text_a": b"one", "language_a": b"en", "text_b": b"eins", "language_b": b"de", "group_id": b"g"}
+    with tf.io.TFRecordWriter(name) as writer:
+        for n in range(100):
+            values = {**sides, "text_a": b"one %d" % n, **({"text_b": b"\xff"} if n % 31 == 5 else {})}
+            values = {k: v for k, v in values.items() if (k, n % 17) not in (("text_b", 3), ("group_id", 4))}
+            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in values.items()}
+            record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+            writer.write(b"\xff\xfe" if n in (50, 98) else record)
+    names = ("text_a", "language_b", "text_b", "group_id", "problem", "file", "byte", "lost")
+    alone = parser(lambda serialized: records.parse_text_pair(serialized), takes_many=False)
+    together, one_by_one = (list(one_pass([name], parse, names)) for parse in (records.parse_text_pair, alone))
+    assert len(together) == len(one_by_one) == 13
+    for block, expected in zip(together, one_by_one):
+        for key in names:
+            np.testing.assert_array_equal(block[key], expected[key])
+    problems = collections.Counter(np.concatenate([block["problem"] for block in together]).tolist())
+    assert problems == {b"": 89, NOT_AN_EXAMPLE.encode(): 8, TEXT_NOT_UTF8.encode(): 3}
 
 
 def harm(path, fault):

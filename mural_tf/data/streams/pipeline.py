@@ -28,6 +28,7 @@ from mural_tf.data.streams.epochs import (
     check_first_item,
     endless_items,
     one_pass,
+    parser,
     place_of_last,
     start_of,
     usable_items,
@@ -138,7 +139,7 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
         # What is drawn for an item differs between sources and pipelines, the order of files between sources alone.
         draws = seed + (number * 2**12 + share.pipeline) * 2**20
         stream = stream_of(name, config, texts, source, draws, share.pipelines, unusable)
-        parse = tf.function(stream.read, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all uses
+        parse = parser(stream.read, stream.takes_many)
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32
         data, after = stream.settings.data, places[number]

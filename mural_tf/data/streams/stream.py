@@ -51,6 +51,7 @@ class Stream:
       languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
+      takes_many: whether `read` takes records, string [N], and gives an item for each.
       with_pictures: whether items hold "image" and "image_id".
     """
 
@@ -59,6 +60,7 @@ class Stream:
     order: ClassVar[int] = 0
     without = "There is no record."
     language_key = "language"
+    takes_many = False
     with_pictures: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, texts: Texts):

@@ -69,6 +69,7 @@ class TextText(Stream):
             self.parse, self.decode = across_languages_parser(self._drawn_among), self._draw
             self.without += ", in different languages (one of data.text_text_languages, if set)"
         self.without += "."
+        self.takes_many = source == FILES and pivot is None
         if pivot is not None:
             pivots = pivots_of(settings.data, pivot)
             self.parse = with_pivot(self.parse, pivots)
