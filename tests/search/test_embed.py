@@ -77,6 +77,9 @@ def test_texts(tmp_path, model):
     assert described["made_by"]["identity"] == str(take_fingerprint(model)) and described["made_by"]["step"] == 7
     assert "tests" not in embed.describe(output) and f"{len(found):,} texts in" in embed.describe(output)
     assert sorted(path.name for path in tmp_path.glob(".out*")) == [".out.lock"]
+    described["skipped"] = {"rare": {"count": 1, "first": "a"}, "often": {"count": 2, "first": "b"}}
+    (output / "embeddings.json").write_text(json.dumps(described))
+    assert embed.describe(output).index("2 x often, first at b") < embed.describe(output).index("1 x rare")
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):

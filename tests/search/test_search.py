@@ -55,9 +55,6 @@ def built(folder, output, embedder=None, **options):
     return Index.build(output, embedder or ColorEmbedder(), [folder], **options)
 
 
-# --- sources
-
-
 LEADS_OUT, NO_FILE = "File name that leads out of its folder.", "Not a regular file, or a link that leads nowhere."
 LONG = "x" * 300
 OUTSIDE = ["red.png", "../secret.png", "{folder}/secret.png", "link.png", "nul\0.png", "{folder}/images/red.png"]
@@ -187,9 +184,6 @@ def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path):
         found = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "images"])
         assert "good\udcff.png" in list(found.table.names()) and len(found) == 5 and found.counts.kept == kept
         assert "broken\\udcff.png" in (tmp_path / "index/skipped.tsv").read_text()
-
-
-# --- indexes in folders
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -177,6 +177,8 @@ def test_a_sentence_finds_its_picture(ask, index):
         "sentence": "green", "kind": "images", "count": 4, "matching": 4, "total": 4, "index": "now +",
         "hits": [{"rank": 1, "score": 0.6, "row": 3, "name": "orange.PNG", **plain}],
     }  # fmt: skip
+    (hit,) = search_page.answer(index, ColorEmbedder(), search_page.Question("rot", k=1))["hits"]
+    assert (hit["rank"], hit["name"]) == (1, "red.png")
     answer = ask("/search/answer?sentence=rot&k=2")
     assert names(answer) == ["red.png", "orange.PNG"] and os.path.dirname(index.describe(0).path) not in str(answer[1])
     red, green, _ = Image.open(io.BytesIO(ask("/search/picture/0?side=240")[1])).convert("RGB").getpixel((2, 2))
@@ -256,7 +258,7 @@ def test_what_a_page_shows_and_where_its_links_lead(shop_index):
             asked |= {draw.choice([("sentence", "red shoe"), ("like", str(draw.choice([3, 17]))), ("sort", "Stock")])}
             offset = draw.choice([0, 5, 20, 40])
             query = urlencode([*sorted(asked), ("offset", offset)])
-            answer, page = ask(f"/search/answer?{query}")[1], read(ask(f"/search?{query}"))
+            answer, page = ask(f"/search/answer?{query}&facets=1")[1], read(ask(f"/search?{query}"))
             links = [link["href"] for link in page.all("a")]
             rows = [int(link.rpartition("item=")[2]) for link in links if "item=" in link]
             assert rows == [hit["row"] for hit in answer["hits"]]
@@ -264,6 +266,8 @@ def test_what_a_page_shows_and_where_its_links_lead(shop_index):
             assert [int(re.search(r"picture/(\d+)", place)[1]) for place in shown] == [row for row in rows if row % 5]
             pages = [max(0, offset - 20)] * (offset > 0) + [offset + 20] * (offset + 20 < answer["total"])
             assert [int(link.rpartition("offset=")[2]) for link in links if "offset=" in link] == pages
+            for name in ("Brand", "Stock", "Regular price"):  # to sort by
+                assert (f"{name}, lowest first" in page.text) == ("least" in answer["facets"].get(name, {}))
             offered = OFFERED.findall(html.unescape(page.source))
             assert offered or not answer["matching"]
             for to, value, count in offered:
