@@ -28,13 +28,13 @@ COLORS = {"a/orange.PNG": (200, 150, 0), "blue.png": (0, 0, 250), "red.png": (25
 class ColorEmbedder:
     """An image is its mean colour, a text the colour it names (any other text some colour); L2-normalised.
 
-    `seed` makes it another model for texts without a known colour; `fail_after` images it stops like a killed run.
+    `seed` makes it another model for texts without a known colour.
     """
 
     path, step = "colors", 7
 
-    def __init__(self, seed=0, fail_after=None):
-        self.seed, self.fail_after, self.encoded = seed, fail_after, 0
+    def __init__(self, seed=0):
+        self.seed, self.encoded = seed, 0
 
     def use_training_states(self):
         """Has no such states."""
@@ -42,8 +42,6 @@ class ColorEmbedder:
     def encode_image(self, images, batch_size=64, on_error="raise", progress=None):
         vectors, kept = [np.zeros((0, 3))], []
         for index, image in enumerate(images):
-            if self.fail_after is not None and self.encoded >= self.fail_after:
-                raise KeyboardInterrupt
             try:
                 color = self._color(image)
             except OSError:
