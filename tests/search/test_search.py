@@ -151,6 +151,7 @@ def test_missing_sources_are_named(tmp_path):
                           ([], "Nothing to index")):  # fmt: skip
         assert_refused(collect.find, [words], IMAGES, [str(tmp_path / place) for place in places])
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
+    assert_refused(collect.find, ["No texts in"], TEXTS, [str(tmp_path / "empty")])  # pictures are no texts
     for make in (in_memory, lambda folder: built(folder, tmp_path / "index")):
         assert_refused(make, ["None of the 1 images can be read"], tmp_path / "empty")
 

@@ -126,9 +126,6 @@ def test_one_word_for_why_a_thing_was_found(found_by, word):
     assert queries.why(found_by) == word
 
 
-# --- the page
-
-
 SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",
              "\udcff", "<script>alert(1)</script>\"'&", "</title><img src=x>"]  # fmt: skip
 
