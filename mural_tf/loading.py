@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mural_tf.config import base_config
@@ -17,7 +18,7 @@ from mural_tf.embedder import Embedder, Encoders
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_description, newest_version
 from mural_tf.progress import announce
-from mural_tf.remote_folders import display_name, local_model
+from mural_tf.remote_folders import display_name, local_model, model_place
 from mural_tf.trust import trusting
 
 if TYPE_CHECKING:
@@ -57,11 +58,37 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     return embedder
 
 
+def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the export that training left in a workdir; any other path as it is."""
+    folder = model_place(path)
+    is_workdir = not (folder / "text_encoder").is_dir() and (folder / "export" / "text_encoder").is_dir()
+    return os.path.join(os.fspath(path), "export") if is_workdir else path
+
+
 def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the `lite/` of an export that has one, where LiteRT is installed; any other path as it is."""
+    """Returns the `lite/` of an export that has one, where LiteRT is installed; else `export_of` the path."""
+    path = export_of(path)
     small = newest_description(local_model(path)) / LITE_FOLDER
     is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
     return small if is_usable else path
+
+
+def load_to_ask(
+    path: str | os.PathLike[str], check: Callable[[Embedder], None], load: Callable[..., Embedder]
+) -> Embedder:
+    """Loads, by `load`, the quickest encoders of a model that `check` accepts; a workdir may be ahead of its export.
+
+    Raises `UserError` as `load`, or as `check` of the model itself.
+    """
+    try:
+        embedder = load(quickest(path))
+        check(embedder)
+    except UserError:
+        if export_of(path) == path:
+            raise
+        embedder = load(path)
+        check(embedder)
+    return embedder
 
 
 def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:

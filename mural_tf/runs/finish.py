@@ -169,6 +169,10 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     searches = json_field(summary, "search", list[str], path)
     export, data, tuned = workdir / EXPORT, config.data.directory, f"{display_name(workdir)}_tuned"
     source = f"{workdir} --trust" if names_code(config) else str(workdir)
+    with_images = has_images(config.image_tower)
+    # A workdir has the states of texts that training made, so that an index takes a tenth of the time.
+    asked = export if names_code(config) and export.exists() else workdir
+    part = f" --split={split}" if table else ""
     # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
     change = " --config.other_method=True" if method_class(config.model).starts_from else ""
     lines = [
@@ -181,8 +185,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        *([f"  python -m mural_tf search index {data} --model={export if export.exists() else source} "
-           "--output=my_index"] if has_images(config.image_tower) else []),
+        *([f"  python -m mural_tf search index {data}{part} --model={asked} --output=my_index"] if with_images else []),
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
     ]  # fmt: skip
     if takes_steps(method_class(config.model)):

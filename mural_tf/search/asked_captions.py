@@ -96,7 +96,7 @@ def ask(index, pictures, embedder) -> list[AskedCaption]:
     for language in dict.fromkeys(language for _, language, _, _ in entries):
         rows, _, texts, numbers = zip(*(entry for entry in entries if entry[1] == language))
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
-        captions = None if pictures.captions is None else index.captions.encode(embedder, texts, QUESTIONS)
+        captions = None if pictures.captions is None else index.captions.encode_questions(embedder, texts, vectors)
         asked = texts, vectors, captions, DEPTH, (), ALL, columns[language]
         own, ranked = ranking.rank_all(pictures, *asked), ranking.rank_all(index, *asked)
         for n, row in enumerate(rows):

@@ -27,7 +27,7 @@ from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
 from mural_tf.fingerprint import Fingerprint, take_fingerprint
-from mural_tf.progress import tqdm
+from mural_tf.progress import announce, tqdm
 from mural_tf.remote_folders import display_name
 from mural_tf.search import collect
 from mural_tf.search import database as files
@@ -40,6 +40,7 @@ from mural_tf.sqlite import sqlite3
 
 SKIPPED, LOCK = "skipped.tsv", ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
+MANY = 1_000  # captions that take seconds
 BLOCK_BYTES = 2**26  # of encoded images in a block, about
 TOGETHER = 64  # images that are read at a time, by
 READERS = 8  # threads
@@ -226,6 +227,8 @@ class _Changes:
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
         if not texts:
             return {}
+        if len(texts) >= MANY:
+            announce(f"Encoding {len(texts):,} captions …")
         embedder = self.embedder.with_text_head(self.head) if self.head else self.embedder
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, CAPTIONS))
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}

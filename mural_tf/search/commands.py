@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
+from mural_tf.progress import announce
 from mural_tf.remote_folders import display_name, local_folder, model_place
 from mural_tf.search import confidence, ranking
 from mural_tf.search import index as index_files
@@ -130,6 +131,7 @@ def calibrate_index(
     """
     from mural_tf.search import asked_captions, changes, collect
 
+    announce("Asking the index with captions, to learn how sure its answers are …")
     files = _captioned(sources)
     entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
     pictures = index_in_memory(embedder, entries) if files else pictures
@@ -204,11 +206,14 @@ def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool =
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
-    embedder = load(quickest(model))
-    if few and (tensorflow := sys.modules.get("tensorflow")):
-        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    made.check_model(embedder, by_pictures)
-    return embedder
+    from mural_tf.loading import load_to_ask
+
+    def check(embedder) -> None:
+        if few and (tensorflow := sys.modules.get("tensorflow")):
+            tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        made.check_model(embedder, by_pictures)
+
+    return load_to_ask(model, check, load)
 
 
 def check_outputs(html: str = "", json: str = "") -> None:

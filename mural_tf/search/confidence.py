@@ -196,7 +196,7 @@ def ask(index, embedder, texts: Sequence[str]) -> list[Ranked]:
     if not texts:
         return []
     vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
-    captions = None if index.captions is None else index.captions.encode(embedder, texts, QUESTIONS)
+    captions = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
     return ranking.rank_all(index, texts, vectors, captions, rank=ALL)
 
 

@@ -227,14 +227,12 @@ class Index:
     @functools.cached_property
     def embedder(self) -> Embedder:
         """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
-        from mural_tf.loading import load, quickest
+        from mural_tf.loading import load, load_to_ask
 
         path = self.model.path
         if not path or not model_place(path).is_dir():
             raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
-        loaded = load(quickest(path))
-        self.check_model(loaded, by_pictures=False)
-        return loaded
+        return load_to_ask(path, functools.partial(self.check_model, by_pictures=False), load)
 
     @property
     def _named(self) -> str:

@@ -183,7 +183,7 @@ def search(
             captions = None
             if way in (TEXTS, ALL) and index.captions is not None:
                 sentences = [words.split(query.text)[0] for query in asked]
-                captions = index.captions.encode(embedder, sentences, ranking.QUESTIONS)
+                captions = index.captions.encode_questions(embedder, sentences, vectors)
             ranked = find(index, vectors, asked, Page(top, offset, sort), filters, captions=captions, rank=way)
             for number, result in zip(numbers, ranked):
                 results[number] = result

@@ -108,6 +108,10 @@ class Captions:
         embedder = embedder.with_text_head(self.head) if self.head else embedder
         return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
 
+    def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None) -> np.ndarray:
+        """Returns the vectors that questions have for captions: `vectors`, theirs for pictures, if the head is one."""
+        return vectors if vectors is not None and not self.head else self.encode(embedder, texts, QUESTIONS)
+
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -20,6 +20,8 @@ class Tokenizer(tf.Module):
     A derived class gives `tokenize`, `pack`, and where it is worth while its own `_row_ids`.
     """
 
+    # A module looks for variables in all that it holds, many times for an export: not in 250,000 pieces each time.
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset({"_vocabulary", "_pieces", *tf.Module._TF_MODULE_IGNORED_PROPERTIES})
     takes_languages = False  # whether texts may begin with a tag, see language_words.py
 
     def __init__(

@@ -125,7 +125,7 @@ def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, ca
     (tmp_path / "export").mkdir() if exported else None
     describe(base_config(), tmp_path)
     printed = capsys.readouterr().out
-    assert f"--model={tmp_path / 'export' if exported else tmp_path} --output=my_index" in printed
+    assert f"--model={tmp_path} --output=my_index" in printed
     assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
 
 

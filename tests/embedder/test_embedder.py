@@ -476,6 +476,30 @@ def test_broken_exports_are_named(export, tmp_path):
         mural_tf.load(copy)
 
 
+@pytest.mark.parametrize("is_left_behind", [False, True])
+def test_a_workdir_is_asked_by_its_export(tmp_path, monkeypatch, is_left_behind):
+    """Which loads in a fraction of the time; a workdir that was trained on is another model than its export."""
+    monkeypatch.setattr("mural_tf.loading.importlib.util.find_spec", lambda name: None)  # of LiteRT
+    export, loaded = tmp_path / "export", []
+    assert loading.export_of(tmp_path) == tmp_path
+    (export / "text_encoder").mkdir(parents=True)
+    assert loading.export_of(export) == export and loading.export_of(str(tmp_path)) == str(export)
+
+    def load(path):
+        loaded.append(os.fspath(path))
+        return loaded[-1]
+
+    def check(embedder):
+        if is_left_behind and embedder == str(export):
+            raise UserError("another model")
+
+    model = loading.load_to_ask(tmp_path, check, load)
+    assert model == str(tmp_path if is_left_behind else export) and loaded == [str(export), model][: 1 + is_left_behind]
+    if is_left_behind:
+        with pytest.raises(UserError, match="another model"):
+            loading.load_to_ask(export, check, load)
+
+
 def test_hub_modules_are_loaded(toy, tmp_path, monkeypatch):
     shutil.copytree(toy.path / "hub", tmp_path / "hub")
     shutil.copyfile(toy.path / "config.json", tmp_path / "config.json")

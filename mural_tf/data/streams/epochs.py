@@ -259,7 +259,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
         numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
         return _together(numbered.map(parse_numbered).ignore_errors().unbatch())
 
-    if _takes_many(parse):  # a call for each record takes ten times as long; a block with a fault is none at all here
+    if _takes_many(parse):  # a call for each record takes ten times as long; a block with a fault gives nothing here
         whole = tf.data.Dataset.from_tensors(block["serialized"])
         whole = whole.map(lambda many: {**parse(many), "number": tf.range(records_read)}).ignore_errors()
         rest = tf.data.Dataset.from_tensors(0).map(lambda _: one_by_one())

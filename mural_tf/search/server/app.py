@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
 from mural_tf.export.versions import newest_models
-from mural_tf.loading import lite_embedder, load
+from mural_tf.loading import export_of, lite_embedder, load
 from mural_tf.remote_folders import local_model, model_place
 from mural_tf.search.index import load_index
 from mural_tf.search.server import limits as bounds
@@ -138,7 +138,7 @@ def _export_of(model: str) -> str:
     folder = model_place(model)
     if not model or not folder.is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
-    return str(folder / "export") if not (folder / "text_encoder").is_dir() and (folder / "export").is_dir() else model
+    return str(export_of(model))
 
 
 def _lite(export: str | pathlib.Path):
