@@ -7,10 +7,10 @@ import pytest
 from mural_tf.errors import UserError
 
 
-def assert_refused(call, expected, *arguments, errors=(UserError,)):
+def assert_refused(call, expected, *arguments, errors=(UserError,), **named):
     """`expected`: a list of texts, each a part of the message."""
     with pytest.raises(errors) as error:
-        call(*arguments)
+        call(*arguments, **named)
     assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)
 
 

@@ -7,8 +7,10 @@ import pathlib
 import numpy as np
 from PIL import Image
 
+from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search.items import Item
+from mural_tf.search.queries import Query, search
 from mural_tf.search.ranking import Ranked
 
 WORDS = {
@@ -26,13 +28,13 @@ COLORS = {"a/orange.PNG": (200, 150, 0), "blue.png": (0, 0, 250), "red.png": (25
 class ColorEmbedder:
     """An image is its mean colour, a text the colour it names (any other text some colour); L2-normalised.
 
-    `seed` makes it another model for texts without a known colour; `fail_after` images it stops like a killed run.
+    `seed` makes it another model for texts without a known colour.
     """
 
     path, step = "colors", 7
 
-    def __init__(self, seed=0, fail_after=None):
-        self.seed, self.fail_after, self.encoded = seed, fail_after, 0
+    def __init__(self, seed=0):
+        self.seed, self.encoded = seed, 0
 
     def use_training_states(self):
         """Has no such states."""
@@ -40,8 +42,6 @@ class ColorEmbedder:
     def encode_image(self, images, batch_size=64, on_error="raise", progress=None):
         vectors, kept = [np.zeros((0, 3))], []
         for index, image in enumerate(images):
-            if self.fail_after is not None and self.encoded >= self.fail_after:
-                raise KeyboardInterrupt
             try:
                 color = self._color(image)
             except OSError:
@@ -84,6 +84,18 @@ def write_folder(folder):
     (folder / "photo.webp").write_bytes(b"RIFF")
     (folder / "notes.txt").write_text("no image")
     return folder
+
+
+def image_records(captions, colors=COLORS):
+    """Records of images of these colours, whose captions are `captions(name)`: texts by their languages."""
+    for name, color in colors.items():
+        of = captions(name)
+        yield records.ImageTextRecord(name, png(color), list(of.values()), list(of), [""] * len(of))
+
+
+def names(index, query="red", *filters):
+    """The names of all that a sentence finds, best first."""
+    return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], 99, filters)[0].hits]
 
 
 BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]

@@ -43,8 +43,8 @@ def text(content, name="t.csv", names=NAMES, encoding="utf-8"):
     return write
 
 
-def lines(*objects, name="t.jsonl", end="\n"):
-    return text("".join(json.dumps(one) + end for one in objects), name)
+def lines(*objects, name="t.jsonl", end="\n", names=NAMES):
+    return text("".join(json.dumps(one, ensure_ascii=False) + end for one in objects), name, names)
 
 
 def workbook(*sheets, change=lambda book: None, dimension=None, names=NAMES):

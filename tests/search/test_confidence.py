@@ -7,9 +7,9 @@ import zlib
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 from search_data import png, ranked, unit
 
-from mural_tf.errors import UserError
 from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
@@ -93,14 +93,8 @@ def test_what_means_nothing_does_not_fit():
     assert np.mean([result.nothing_fits for result in results]) > 0.3 and len(results[0].hits) == 3
     right, results = ask("aa")
     assert np.mean([result.nothing_fits for result in np.array(results, object)[right]]) < 0.1
-
-
-def test_answers_do_not_depend_on_their_company():
-    model, index = world()
-    texts = [model.caption("aa", n) for n in range(300, 310)]
-    together = [result.sure for result in search(index, model, [Query(text) for text in texts], 3)]
-    apart = [search(index, model, [Query(text)], 20)[0].sure for text in texts]
-    np.testing.assert_allclose(together, apart, atol=1e-5)
+    (alone,) = search(index, model, [Query(model.caption("aa", 303))], 20)  # whatever else is asked
+    assert abs(alone.sure - results[3].sure) < 1e-5
 
 
 def test_images_and_filtered_answers_are_not_judged(tmp_path):
@@ -117,9 +111,6 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
         assert result.sure is None and "probability" not in to_json(other, [result])
     (whole,) = search(other, model, [Query("acme")], 2)
     assert whole.sure == 1.0  # a value of a field, whatever the model knows of it
-
-
-# --- what is learnt
 
 
 def test_what_is_measured():
@@ -146,7 +137,7 @@ def test_a_regression_finds_the_optimum():
 
 
 @pytest.mark.parametrize("count, right, message", [
-    (40, 40, "80 captions of 40 pictures are too few: .* 200 of 50 pictures"),
+    (40, 40, "80 captions of 40 pictures are too few: "),
     (0, 0, "0 captions of 0 pictures"), (300, 10, "10 of 600 captions found their picture first, at least 30 must"),
 ])  # fmt: skip
 def test_too_little_teaches_nothing(count, right, message):
@@ -155,8 +146,7 @@ def test_too_little_teaches_nothing(count, right, message):
     answers = [ranked([5 if place < right else 6], pictures={5: 0.5}) for place in range(len(entries))]
     asked = [asked_captions.AskedCaption(model.caption(a, n), a, n, 5, answer)
              for (n, a), answer in zip(entries, answers)]  # fmt: skip
-    with pytest.raises(UserError, match=message):
-        confidence.learn(index, model, asked)
+    assert_refused(confidence.learn, [message], index, model, asked)
 
 
 def test_pictures_weigh_more_where_a_model_knows_them():
@@ -208,5 +198,5 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):
-        with pytest.raises(UserError, match="How sure answers are is damaged .* make the index again"):
-            confidence.from_bytes(damaged, 300)
+        words = ["How sure answers are is damaged", "make the index again"]
+        assert_refused(confidence.from_bytes, words, damaged, 300)

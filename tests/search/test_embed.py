@@ -1,8 +1,10 @@
-"""Embedding by shards: the same vectors however it runs, resumed after a kill; and indexes made of them."""
+"""Embedding by shards: the same vectors however it runs, resumed after a kill; indexes made of them, and exported."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -10,7 +12,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from object_store import object_store, stored, upload
-from search_data import COLORS, ColorEmbedder, png, write_folder
+from refusals import assert_refused
+from search_data import COLORS, ColorEmbedder, image_records, png, write_folder
 
 from mural_tf.data import records
 from mural_tf.data.vectors import read_rows, vector_files
@@ -51,33 +54,22 @@ def run(folder, sources, output="out", **settings):
 
 def rows_of(output):
     """(item, vector) of all shards, in their order."""
-    for path in vector_files(output):
-        for rows, vectors in read_rows(path):
-            yield from zip(map(embed.to_item, rows), vectors)
+    return [row for path in vector_files(output) for row in rows_of_file(path)]
 
 
 def contents(output):
     """{file: its rows, or bytes}: Parquet's own bytes hold the place of the model."""
-    parts = {path.name: [(item, tuple(vector)) for item, vector in rows_of_file(path)] for path in vector_files(output)}
+    parts = {path.name: rows_of_file(path) for path in vector_files(output)}
     return {**parts, "embeddings.json": (output / "embeddings.json").read_bytes()}
 
 
 def rows_of_file(path):
-    blocks = [(map(embed.to_item, rows), vectors.tolist()) for rows, vectors in read_rows(path)]
-    return [entry for items, vectors in blocks for entry in zip(items, vectors)]
-
-
-# --- the folder
+    return [(embed.to_item(row), tuple(vector)) for rows, of in read_rows(path) for row, vector in zip(rows, of)]
 
 
 def test_texts(tmp_path, model):
     output = run(tmp_path, write_sources(tmp_path))
-    found, described = list(rows_of(output)), json.loads((output / "embeddings.json").read_text())
-    expected = {("de", f"Satz {n % 250}") for n in range(1, 300, 2)}
-    expected |= {("", f"sentence {n}") for n in [*range(0, 250, 2), *range(0, 400, 8)]}
-    assert {(item.language, item.name) for item, _ in found} == expected
-    vectors = model.encode_text([item.name for item, _ in found])
-    np.testing.assert_array_equal(vectors, np.array([vector for _, vector in found]))
+    found, described = rows_of(output), json.loads((output / "embeddings.json").read_text())
     assert described["count"] == len(found) and len(vector_files(output)) > 5 and described["embedding_size"] == 3
     assert described["skipped"] == {"Text that is not UTF-8": {"count": 1, "first": f"{tmp_path}/texts.tsv:301"}}
     assert described["left_out"]["repeated"]["count"] == 400 - len(found)
@@ -85,20 +77,9 @@ def test_texts(tmp_path, model):
     assert described["made_by"]["identity"] == str(take_fingerprint(model)) and described["made_by"]["step"] == 7
     assert "tests" not in embed.describe(output) and f"{len(found):,} texts in" in embed.describe(output)
     assert sorted(path.name for path in tmp_path.glob(".out*")) == [".out.lock"]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_images(tmp_path, model, dtype):
-    write_sources(tmp_path)
-    output = run(tmp_path, [str(tmp_path / "images")], kind=IMAGES, dtype=dtype, shard_items=2)
-    found = list(rows_of(output))
-    assert [item.name for item, _ in found] == sorted(COLORS)
-    assert found[0][1].dtype == dtype
-    expected = model.encode_image([png(COLORS[item.name]) for item, _ in found])
-    assert np.abs(expected - np.array([vector for _, vector in found])).max() < (1e-7 if dtype == "float32" else 1e-3)
-    described = json.loads((output / "embeddings.json").read_text())
-    kind = "File that is not an image that Pillow reads"
-    assert described["skipped"] == {kind: {"count": 2, "first": "broken.png"}} and len(vector_files(output)) == 3
+    described["skipped"] = {"rare": {"count": 1, "first": "a"}, "often": {"count": 2, "first": "b"}}
+    (output / "embeddings.json").write_text(json.dumps(described))
+    assert embed.describe(output).index("2 x often, first at b") < embed.describe(output).index("1 x rare")
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
@@ -113,8 +94,15 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         make_shard(embedder, model, folder, number, *shard)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(embed, "make_shard", stopping)
+        patch.setattr(embed, "make_shard", stopping)  # no signal: shells start background jobs without SIGINT
         run(tmp_path, sources)
+    (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
+    assert_refused(run, ["unfinished work on other sources or with other settings"], tmp_path, sources)
+    (tmp_path / "model" / "config.json").unlink()
+    other = ColorEmbedder(seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(embed, "load_model", lambda *_: (other, take_fingerprint(other)))
+        assert_refused(run, ["unfinished work in ", " was made by the model colors at step 7"], tmp_path, sources)
     parts, again = tmp_path / ".out.embedding" / "parts", []
     assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
     before = {path: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
@@ -130,51 +118,24 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     assert not set(again) & set(done) and len(again) + len(done) == count
 
 
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
-def test_another_model_does_not_go_on(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed, "_finish", interrupted)  # no signal: shells start background jobs without SIGINT
-        run(tmp_path, sources)
-    (next((tmp_path / ".out.embedding" / "parts").glob("*.json"))).unlink()
-    other = ColorEmbedder(seed=1)
-    monkeypatch.setattr(embed, "load_model", lambda *_: (other, take_fingerprint(other)))
-    with pytest.raises(UserError, match="unfinished work in .* was made by the model colors at step 7"):
-        run(tmp_path, sources)
-    (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
-    with pytest.raises(UserError, match="unfinished work on other sources or with other settings"):
-        run(tmp_path, sources)
-
-
 def test_too_much_that_is_unusable(tmp_path, model):
     (tmp_path / "bad.txt").write_bytes(b"".join(b"good %d\n" % n if n % 10 else b"\xff\n" for n in range(1500)))
-    with pytest.raises(UserError) as error:
-        run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.05, shard_items=500)
-    assert "images and texts (" in str(error.value) and f"first at {tmp_path}/bad.txt:" in str(error.value)
+    words = ["images and texts (", f"first at {tmp_path}/bad.txt:"]
+    options = {"max_skipped_fraction": 0.05, "shard_items": 500}
+    assert_refused(lambda: run(tmp_path, [str(tmp_path / "bad.txt")], **options), words)
     assert not (tmp_path / "out").exists()
-    assert (
-        len(list(rows_of(run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.2, shard_items=500))))
-        == 1350
-    )
+    output = run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.2, shard_items=500)
+    assert len(rows_of(output)) == 1350
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(UserError, match="^max_skipped_fraction=nan: expected a number from 0 to 1"):
-        Settings(max_skipped_fraction=float("nan"))
-    sources = write_sources(tmp_path)
-    with pytest.raises(UserError, match="The model folder .* does not exist"):
-        embed.embed(str(tmp_path / "nothing"), sources, tmp_path / "out", Settings())
-    with pytest.raises(UserError, match="missing does not exist"):
-        run(tmp_path, [str(tmp_path / "missing")])
+    assert_refused(lambda: Settings(max_skipped_fraction=float("nan")),
+                   ["max_skipped_fraction=nan: expected a number from 0 to 1"])  # fmt: skip
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(UserError, match="Nothing to embed: 0 images and texts read"):
-        run(tmp_path, [str(tmp_path / "empty.txt")])
-
-
-# --- cutting files
+    assert_refused(run, ["missing does not exist"], tmp_path, [str(tmp_path / "missing")])
+    assert_refused(run, ["Nothing to embed: 0 images and texts read"], tmp_path, [str(tmp_path / "empty.txt")])
+    (tmp_path / "model").rmdir()
+    assert_refused(run, ["The model folder", "does not exist"], tmp_path, [str(tmp_path / "empty.txt")])
 
 
 def read_all(kind, groups):
@@ -185,9 +146,8 @@ def read_all(kind, groups):
 @pytest.mark.parametrize("items", [1, 7, 10_000])
 def test_parts_of_texts_are_the_whole(tmp_path, items):
     sources = write_sources(tmp_path)
-    groups = collect.cut_files(TEXTS, collect.list_files(TEXTS, sources), items)
-    assert read_all(TEXTS, groups) == read_all(TEXTS, [[p for g in collect.cut_files(
-        TEXTS, collect.list_files(TEXTS, sources), 10**9) for p in g]])  # fmt: skip
+    groups, whole = (collect.cut_files(TEXTS, collect.list_files(TEXTS, sources), most) for most in (items, 10**9))
+    assert read_all(TEXTS, groups) == read_all(TEXTS, whole)
     assert len(groups) == 1 if items == 10_000 else len(groups) > 5
     assert all(sum(unit.weight for _, unit in group) <= items or len(group) == 1 for group in groups)
 
@@ -207,8 +167,8 @@ def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
     for items in (1, 5, 17):
         groups = collect.cut_files(IMAGES, files, items)
         assert len(groups) > 1 and read_all(IMAGES, groups) == whole
-    assert len(whole) >= 59 and (damage is None) == (len(whole) == 60 and not any(
-        isinstance(entry, Unreadable) for entry in whole))  # fmt: skip
+    is_whole = len(whole) == 60 and not any(isinstance(entry, Unreadable) for entry in whole)
+    assert len(whole) >= 59 and (damage is None) == is_whole
 
 
 # --- indexes of embeddings
@@ -219,21 +179,25 @@ def index_of(embedded, output, prune=False):
     return sync(output, None, items, prune, model=model, **about)
 
 
-@pytest.mark.parametrize("kind", [IMAGES, TEXTS])
-def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, kind):
+@pytest.mark.parametrize("kind, dtype", [(IMAGES, "float32"), (IMAGES, "float16"), (TEXTS, "float32")])
+def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, kind, dtype):
     sources = write_sources(tmp_path) if kind == TEXTS else [str(write_sources(tmp_path) and tmp_path / "images")]
-    embedded = run(tmp_path, sources, kind=kind, shard_items=3 if kind == IMAGES else 12)
+    embedded = run(tmp_path, sources, kind=kind, dtype=dtype, shard_items=2 if kind == IMAGES else 12)
     made = index_of(embedded, tmp_path / "a")
-    direct = Index.build(tmp_path / "b", model, sorted(sources), kind=kind)
+    direct = Index.build(tmp_path / "b", model, sorted(sources), kind=kind, dtype=dtype)
     assert sorted(map(repr, made.table)) == sorted(map(repr, direct.table)) and made.model.distance(direct.model) == 0
     order = [np.argsort(list(index.items), kind="stable") for index in (made, direct)]
     np.testing.assert_array_equal(made.embeddings[order[0]], direct.embeddings[order[1]])
-    names = [(item.language, item.name) for item, _ in rows_of(embedded)]
-    assert len(set(names)) == len(made) and (kind == IMAGES or len(names) > len(made))  # some came in two shards
+    names, shards = [(item.language, item.name) for item, _ in rows_of(embedded)], len(vector_files(embedded))
+    assert len(set(names)) == len(made) and made.dtype == dtype
+    assert shards == 3 if kind == IMAGES else shards > 5 and len(names) > len(made)  # some came in two shards
+    if kind == IMAGES:
+        skipped = json.loads((embedded / "embeddings.json").read_text())["skipped"]
+        assert skipped == {"File that is not an image that Pillow reads": {"count": 2, "first": "broken.png"}}
 
 
 def test_an_index_follows_embeddings(tmp_path):
-    rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
+    rows = list(image_records(lambda name: {"en": name}))
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
     fields = tmp_path / "data" / "fields.jsonl"
     fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
@@ -242,8 +206,7 @@ def test_an_index_follows_embeddings(tmp_path):
     assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
     assert index_of(tmp_path / "out", tmp_path / "index").counts.kept == 4
     fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
-    with pytest.raises(UserError, match="another set of embeddings"):
-        run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    assert_refused(run, ["another set of embeddings"], tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     (tmp_path / "out").rename(tmp_path / "before")
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
     again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
@@ -254,7 +217,7 @@ def test_an_index_follows_embeddings(tmp_path):
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     write_sources(tmp_path)
-    rows = [records.ImageTextRecord(n, png(color), [f"thing {n}"], ["en"], [""]) for n, color in COLORS.items()]
+    rows = image_records(lambda name: {"en": f"thing {name}"})
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", rows)
     embedded = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
@@ -264,13 +227,13 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
     assert len(made.captions.vectors) == 4 and made.counts.kept == 4
-    with pytest.raises(UserError, match="holds vectors that `embed` made: give this folder alone"):
-        commands.index([str(embedded), "photos"], str(tmp_path / "index"))
-    with pytest.raises(UserError, match="--model is missing"):
-        commands.index([str(tmp_path / "data")], str(tmp_path / "other"))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
-    with pytest.raises(UserError, match="was made by the model"):
-        commands.index([str(embedded)], str(tmp_path / "index"), model=str(tmp_path / "model"))
+    for sources, output, options, words in (
+        ([embedded, "photos"], "index", {}, "holds vectors that `embed` made: give this folder alone"),
+        ([tmp_path / "data"], "other", {}, "--model is missing"),
+        ([embedded], "index", {"model": str(tmp_path / "model")}, "was made by the model"),
+    ):
+        assert_refused(commands.index, [words], list(map(str, sources)), str(tmp_path / output), **options)
 
 
 def test_damaged_embeddings_are_named(tmp_path):
@@ -288,10 +251,8 @@ def test_damaged_embeddings_are_named(tmp_path):
             assert path.name in str(error) and "\n" not in str(error)
     for content in (b"", b"PAR1", data[: len(data) // 2]):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=f"{path.name} is damaged"):
-            index_of(embedded, tmp_path / "index")
-    with pytest.raises(UserError, match="holds no embeddings"):
-        index_of(tmp_path / "images", tmp_path / "index")
+        assert_refused(index_of, [f"{path.name} is damaged"], embedded, tmp_path / "index")
+    assert_refused(index_of, ["holds no embeddings"], tmp_path / "images", tmp_path / "index")
 
 
 def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
@@ -309,7 +270,70 @@ def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
     assert peaks[1] < 1.2 * peaks[0], peaks
 
 
-# --- processes
+# --- what leaves an index, and the recipes of docs/search.md for engines that take it
+
+
+DOCS = ROOT / "docs/search.md"
+COUNT = 60
+
+
+def recipe(name):
+    """A function of the page."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    exec(next(block for block in blocks if f"def {name}(" in block), names)
+    return names[name]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An index with captions, fields and an item without a picture, and its file."""
+    folder = tmp_path_factory.mktemp("exported")
+    items = [(Item(f"p{n}", captions=(("sw", f"kitu {n}"),), fields={"brand": "acme", "price": str(n)}, digest="1"),
+              png((4 * n, 0, 250 - 4 * n))) for n in range(COUNT)]  # fmt: skip
+    sync(folder / "index", ColorEmbedder(), [*items, (Item("a gift", digest="1"), None)], dtype="float16")
+    commands.export(str(folder / "index"), str(folder / "index.parquet"))
+    return load_index(folder / "index"), folder / "index.parquet"
+
+
+def test_ids_fields_and_vectors_leave_and_become_an_index_again(exported, tmp_path):
+    index, path = exported
+    ((rows, vectors),) = read_rows(path)
+    assert list(map(embed.to_item, rows)) == [dataclasses.replace(item, digest="") for item in index.table]
+    np.testing.assert_array_equal(vectors, index.embeddings)
+    assert vectors.dtype == np.float16 and not vectors[COUNT].any()
+    assert embed.to_item({"name": "a"}) == Item("a")  # columns that another program left out
+    model, about, items = embed.read(path.parent)
+    again = sync(tmp_path / "again", None, items, model=model, **about)
+    assert list(again.items) == list(index.items) and again.bare.tolist() == index.bare.tolist() == [COUNT]
+    np.testing.assert_array_equal(again.embeddings, index.embeddings)
+    for vector, words in ((np.full(3, 5.0), "'x' has the length 8.66: expected 1"), (np.full(3, np.nan), "length nan")):
+        assert_refused(sync, [words], tmp_path / "again", None, [(Item("x"), vector)], model=model, **about)
+
+
+def test_the_recipe_for_faiss_finds_what_exact_search_finds(exported):
+    pytest.importorskip("faiss")
+    index, path = exported
+    built, names = recipe("faiss_index")(path, lists=4, visited=4)
+    queries = np.asarray(index.embeddings[:9], np.float32)
+    _, expected = index.search(queries, 1)
+    _, found = built.search(queries, 1)
+    assert [names[row] for row in found[:, 0]] == [index.items[row] for row in expected[:, 0]]
+
+
+def test_the_recipe_for_postgresql_fits_its_table(exported):
+    """No PostgreSQL with pgvector runs here: the text and what is copied are looked at."""
+    index, path = exported
+    (statements,) = re.findall(r"```sql\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (columns,) = re.findall(r"CREATE TABLE items \((.*)\);", statements)
+    assert re.findall(r"(\w+) (text|jsonb|halfvec)", columns) == [
+        ("name", "text"), ("captions", "jsonb"), ("fields", "jsonb"), ("vector", "halfvec")
+    ]  # fmt: skip
+    copied = list(recipe("rows")(path))
+    assert len(copied) == COUNT + 1 and all(len(row) == 4 for row in copied)
+    name, captions, fields, vector = copied[7]
+    assert name == "p7" and json.loads(captions) == [["sw", "kitu 7"]] and json.loads(fields)["price"] == "7"
+    np.testing.assert_array_equal(np.array(json.loads(vector), np.float16), index.embeddings[7])  # pgvector's text form
 
 
 PROGRAM = """
@@ -334,8 +358,7 @@ def test_two_processes_give_the_same_vectors(tmp_path, toy):
 @pytest.mark.slow
 def test_a_bucket_gives_and_takes_the_same_vectors(tmp_path, monkeypatch):
     sources = tmp_path / "in"
-    rows = [records.ImageTextRecord(name, png(color), ["a"], ["en"], [""]) for name, color in COLORS.items()]
-    records.write_records(sources / "data", records.IMAGE_TEXT, "train", rows)
+    records.write_records(sources / "data", records.IMAGE_TEXT, "train", image_records(lambda name: {"en": "a"}))
     (sources / "texts.tsv").write_text("".join(f"de\tSatz {n}\n" for n in range(300)))
     with object_store(monkeypatch) as client:
         upload(client, sources, "in")

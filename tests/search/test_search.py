@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
 import pytest
-from search_data import COLORS, ColorEmbedder, png, write_folder
+from refusals import assert_refused
+from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
 
+from mural_tf import text_files
 from mural_tf.data import records
-from mural_tf.errors import UserError
-from mural_tf.fingerprint import take_fingerprint
+from mural_tf.progress import announcing
 from mural_tf.search import changes, collect, commands
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Index, index_in_memory, load_index
@@ -38,10 +40,7 @@ def shared(tmp_path_factory):
 def data(tmp_path_factory):
     """TFRecords: four images with captions in two languages; the orange one comes twice, with another caption."""
     place = tmp_path_factory.mktemp("records")
-    rows = [
-        records.ImageTextRecord(name, png(color), [f"thing {name}", f"ding {name}"], ["en", "de"], ["", ""])
-        for name, color in COLORS.items()
-    ]
+    rows = list(image_records(lambda name: {"en": f"thing {name}", "de": f"ding {name}"}))
     again = records.ImageTextRecord(rows[0].image_id, rows[0].image, ["thing again"], ["en"], [""])
     records.write_records(place / "data", records.IMAGE_TEXT, "test", [*rows, again], shards=2)
     records.write_records(place / "data", records.IMAGE_TEXT, "dev", [rows[0]])
@@ -56,28 +55,60 @@ def built(folder, output, embedder=None, **options):
     return Index.build(output, embedder or ColorEmbedder(), [folder], **options)
 
 
-def names(index, query, top=99):
-    return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], top)[0].hits]
+LEADS_OUT, NO_FILE = "File name that leads out of its folder.", "Not a regular file, or a link that leads nowhere."
+LONG = "x" * 300
+OUTSIDE = ["red.png", "../secret.png", "{folder}/secret.png", "link.png", "nul\0.png", "{folder}/images/red.png"]
 
 
-# --- sources
+@pytest.mark.parametrize("files, kind, places, names, reasons", [
+    ({}, IMAGES, ["images/*.png"], "images/blue.png images/broken.png images/red.png images/violet.png", {}),
+    ({}, IMAGES, ["images/**/*.PNG"], "images/a/orange.PNG", {}),
+    ({"a.tsv": "images/red.png\trot\tde\n\nimages/no.png\n"}, IMAGES, ["a.tsv"], "images/red.png images/no.png", {}),
+    ({"a.tsv": "en\tred\nde\trot\nno\n", "b.txt": "red\n\ngreen\n"}, TEXTS, ["a.tsv", "b.txt"],
+        "en:red de:rot :no :red :green", {}),
+    ({"a.txt": b"red\n\xff\xfe\npurple\n" + bytes(20)}, TEXTS, ["a.txt"], ":red :purple",
+        {"a.txt:2": "Text that is not UTF-8.", "a.txt:4": "Text with a null character."}),
+    ({"a.tsv": "language\ttext\tbrand\nde\trot\tacme\nen\tred\n"}, TEXTS, ["a.tsv"], "de:rot[acme] en:red", {}),
+    ({"images/a.tsv": "red.png\tcaption\ten\tacme\nblue.png\n"}, IMAGES, ["images/a.tsv"], "red.png blue.png", {}),
+    ({"a.txt": f"one\n{LONG}\nthree\n"}, TEXTS, ["a.txt"], ":one :three", {"a.txt:2": ""}),
+    ({"a.tsv": f"one.png\n{LONG}\nthree.png\n"}, IMAGES, ["a.tsv"], "one.png three.png", {"a.tsv:2": ""}),
+    ({"images/folder.jpg": pathlib.Path.mkdir, "images/lost.jpg": lambda path: path.symlink_to("nowhere"),
+        "images/pipe.jpg": os.mkfifo, "images/pipe.tfrecord": os.mkfifo}, IMAGES, ["images"],
+        "a/orange.PNG blue.png broken.png photo.webp red.png violet.png",
+        dict.fromkeys(["folder.jpg", "lost.jpg", "pipe.jpg", "pipe.tfrecord"], NO_FILE)),
+    ({"secret.png": png((250, 0, 0)), "images/link.png": lambda path: path.symlink_to("../secret.png"),
+        "images/a.tsv": "\n".join(OUTSIDE)}, IMAGES, ["images/a.tsv"], "red.png {folder}/images/red.png",
+        {**dict.fromkeys(["../secret.png", "secret.png", "link.png"], LEADS_OUT), "images/a.tsv:5": "with a null"}),
+])  # fmt: skip
+def test_sources(folder, monkeypatch, files, kind, places, names, reasons):
+    """What is found, texts with their languages and brands, and why other lines and files are not used."""
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 200)
+    for name, content in files.items():
+        path = folder.parent / name
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.format(folder=folder.parent).encode())
+    found, lacking = [], {}
+    for entry in collect.find(kind, places):
+        if isinstance(entry, Unreadable):
+            lacking[os.path.relpath(entry.name)] = entry.reason
+        else:
+            item, _ = entry
+            language = f"{item.language}:" if kind == TEXTS else ""
+            found.append(language + item.name + (f"[{item.fields['brand']}]" if item.fields else ""))
+    assert " ".join(found) == names.format(folder=folder.parent)
+    assert lacking.keys() == reasons.keys() and all(reasons[name] in reason for name, reason in lacking.items())
 
 
-def found_names(kind, places, split=""):
-    return [x.name if isinstance(x, Unreadable) else x[0].name for x in collect.find(kind, places, split)]
-
-
-def test_globs_tables_and_files(folder, tmp_path):
-    pictures = [str(folder / n) for n in ("blue.png", "broken.png", "red.png", "violet.png")]
-    assert found_names(IMAGES, [f"{folder}/*.png"]) == pictures
-    assert found_names(IMAGES, [f"{folder}/**/*.PNG"]) == [str(folder / "a/orange.PNG")]
-    table = tmp_path / "table.tsv"
-    table.write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n", encoding="utf-8")
-    found = [item for item, _ in collect.find(IMAGES, [str(table)])]
-    assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
-    assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
-    index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(table), f"{folder}/red.png"]))
-    assert list(index.items) == ["images/red.png"] and index.skipped == 1  # the same file is indexed once
+def test_a_table_names_files_and_captions(folder, tmp_path):
+    (tmp_path / "a.tsv").write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n")
+    index = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "a.tsv", folder / "red.png"])
+    (item,) = index.table  # the same file is indexed once
+    named = item.name, item.path, item.captions
+    assert named == ("images/red.png", str(folder / "red.png"), (("de", "ein roter Fleck"),))
+    assert (tmp_path / "index/skipped.tsv").read_text() == "images/missing.png\tNo such file or directory.\n"
 
 
 def test_records_are_searched_and_read_again(data):
@@ -87,23 +118,9 @@ def test_records_are_searched_and_read_again(data):
         assert index.read_image(row) == png(COLORS[name])
     assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
     assert len(in_memory(data)) == 4  # every split; orange is in two
-    with pytest.raises(UserError, match="No image_text records of split 'train'"):
-        collect.find(IMAGES, [str(data)], "train")
-
-
-def test_texts_of_records_tables_and_files(data, tmp_path):
-    captions = found_names(TEXTS, [str(data)], "test")
-    assert len(captions) == 9 and "thing again" in captions
-    (tmp_path / "texts.tsv").write_text("en\tred\nde\trot\nno language\n", encoding="utf-8")
-    (tmp_path / "texts.txt").write_text("red\n\npurple\n", encoding="utf-8")
-    found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
-    assert [(item.language, item.name) for item in found] == [
-        ("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")
-    ]  # fmt: skip
-    (tmp_path / "texts.txt").write_bytes(b"red\n\xff\xfe\npurple\n" + bytes(20))
-    found = list(collect.find(TEXTS, [str(tmp_path / "texts.txt")]))
-    assert [entry for entry in found if isinstance(entry, Unreadable)] == found[1::2] and len(found) == 4
-    assert found[1][:2] == (f"{tmp_path}/texts.txt:2", "Text that is not UTF-8.")
+    texts = [item.name for item, _ in collect.find(TEXTS, [str(data)], "test")]
+    assert len(texts) == 9 and "thing again" in texts
+    assert_refused(collect.find, ["No image_text records of split 'train'"], IMAGES, [str(data)], "train")
 
 
 def test_damaged_records_are_listed_and_the_rest_is_indexed(data, tmp_path):
@@ -130,18 +147,44 @@ def test_damaged_records_are_listed_and_the_rest_is_indexed(data, tmp_path):
 
 def test_missing_sources_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
-    for place, message in (("missing", "does not exist"), ("*.jpg", "does not exist"), ("empty", "No images in")):
-        with pytest.raises(UserError, match=message):
-            collect.find(IMAGES, [str(tmp_path / place)])
-    with pytest.raises(UserError, match="Nothing to index"):
-        collect.find(IMAGES, [])
+    for places, words in ((["missing"], "does not exist"), (["*.jpg"], "does not exist"), (["empty"], "No images in"),
+                          ([], "Nothing to index")):  # fmt: skip
+        assert_refused(collect.find, [words], IMAGES, [str(tmp_path / place) for place in places])
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
+    assert_refused(collect.find, ["No texts in"], TEXTS, [str(tmp_path / "empty")])  # pictures are no texts
     for make in (in_memory, lambda folder: built(folder, tmp_path / "index")):
-        with pytest.raises(UserError, match="None of the 1 images can be read"):
-            make(tmp_path / "empty")
+        assert_refused(make, ["None of the 1 images can be read"], tmp_path / "empty")
 
 
-# --- indexes in folders
+def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
+    """Thumbnails of programs and hidden files are no pictures of the folder; videos and papers are named."""
+    folder = tmp_path / "photos"
+    for name in ("red.png", ".Trashes/a.png", "@eaDir/red.png/SYNOPHOTO_THUMB_M.jpg", "__MACOSX/b.png", "._red.png",
+                 "System Volume Information/c.png", "clip.mp4", "paper.pdf", "raw.CR2"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png((250, 0, 0)))
+    blue = '<rect width="8" height="8" fill="#0000fa"/>'
+    (folder / "drawing.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8">{blue}</svg>')
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
+    with announcing():
+        made = Index.build(tmp_path / "index", ColorEmbedder(), [folder])
+    assert sorted(made.items) == ["drawing.svg", "red.png"]
+    assert np.abs(made.embeddings[list(made.items).index("drawing.svg")] - [0, 0, 1]).max() < 0.02
+    assert "phone.heic\tHEIC picture: `pip install pillow-heif`" in (tmp_path / "index/skipped.tsv").read_text()
+    said = capsys.readouterr()
+    lines = [line for line in (said.out + said.err).splitlines() if line.startswith("Not taken: ")]
+    for words in ("5 x picture that is hidden", "1 x file that is not a picture (.mp4)", "(.pdf)", "(.CR2)"):
+        assert any(words in line for line in lines), lines
+
+
+def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path):
+    write_folder(tmp_path / "images")
+    (tmp_path / "images/good\udcff.png").write_bytes(png(COLORS["red.png"]))
+    (tmp_path / "images/broken\udcff.png").write_bytes(b"no picture")
+    for kept in (0, 5):
+        found = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "images"])
+        assert "good\udcff.png" in list(found.table.names()) and len(found) == 5 and found.counts.kept == kept
+        assert "broken\\udcff.png" in (tmp_path / "index/skipped.tsv").read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -154,8 +197,7 @@ def test_an_index_is_written_and_read(shared, tmp_path, dtype):
     item = dataclasses.replace(index.describe(1), content="", digest="")
     assert item == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
     scores, rows = index.search(np.array([[1, 0, 0], [0, 0, 1]], np.float32), 2)
-    found = [[index.items[row] for row in line] for line in rows]
-    assert found == [["red.png", "a/orange.PNG"], ["blue.png", "violet.png"]]
+    assert rows.tolist() == [[2, 0], [1, 3]]
     assert np.abs(scores - [[1, 0.8], [1, 0.8]]).max() < 1e-3
     skipped = dict(line.split("\t") for line in (place / "skipped.tsv").read_text().splitlines())
     assert skipped["broken.png"] == skipped["photo.webp"] == "File that is not an image that Pillow reads."
@@ -198,13 +240,13 @@ def test_a_complete_index_stays_as_it_is(shared, tmp_path):
     assert len(built(folder, place, again)) == 4 and again.encoded == 0 and index.is_current()
     assert (place / "index.sqlite").read_bytes() == before
     (tmp_path / "texts.txt").write_text("red")
-    for arguments, words in (
-        (dict(kind=TEXTS), "kind 'images', not 'texts'"), (dict(dtype="float16"), "dtype 'float32', not 'float16'"),
-        (dict(sources=[tmp_path / "texts.txt"]), "sources .*texts.txt"),
-        (dict(model=ColorEmbedder(seed=1)), "The index .* was made by the model .*colors at step 7"),
+    for given, words in (
+        (dict(kind=TEXTS), ["kind 'images', not 'texts'"]), (dict(dtype="float16"), ["dtype 'float32', not 'float16'"]),
+        (dict(sources=[tmp_path / "texts.txt"]), ["sources ", "texts.txt"]),
+        (dict(model=ColorEmbedder(seed=1)), ["The index ", "was made by the model ", "colors at step 7"]),
     ):  # fmt: skip
-        with pytest.raises(UserError, match=words):
-            Index.build(place, **{"model": again, "sources": [folder], **arguments})
+        options = {"model": again, "sources": [folder], **given}
+        assert_refused(lambda named=options: Index.build(place, **named), words)
 
 
 def test_places_that_are_no_index_are_refused(shared, tmp_path):
@@ -212,43 +254,27 @@ def test_places_that_are_no_index_are_refused(shared, tmp_path):
     (tmp_path / "mine/precious.txt").write_text("mine")
     (tmp_path / "old").mkdir()
     (tmp_path / "old/index.json").write_text('{"format": 3}')
-    for place, words in (("mine", "neither empty nor an index"), ("old", "made by an earlier version: make it again")):
-        with pytest.raises(UserError, match=words):
-            built(shared[0], tmp_path / place)
-        assert len(os.listdir(tmp_path / place)) == 1
-    for place, words in (("mine", "is not an index"), ("old", "earlier version"), ("none", "is not an index")):
-        with pytest.raises(UserError, match=words):
-            load_index(tmp_path / place)
-    with pytest.raises(UserError, match="is not an index yet: name folders"):
-        Index.build(tmp_path / "none", ColorEmbedder())
-
-
-def test_two_processes_do_not_change_one_index(shared, tmp_path):
+    for call, place, words in (
+        (lambda place: built(shared[0], place), "mine", "neither empty nor an index"),
+        (lambda place: built(shared[0], place), "old", "made by an earlier version: make it again"),
+        (load_index, "mine", "is not an index"), (load_index, "old", "earlier version"),
+        (load_index, "none", "is not an index"),
+        (lambda place: Index.build(place, ColorEmbedder()), "none", "is not an index yet: name folders"),
+    ):  # fmt: skip
+        assert_refused(call, [words], tmp_path / place)
     with changes.changing(tmp_path / "index", new=True):
-        with pytest.raises(UserError, match="Another process"):
-            built(shared[0], tmp_path / "index")
-    assert len(built(shared[0], tmp_path / "index")) == 4
-
-
-def test_items_survive_the_database():
-    item = Item("bild \ud800\n名\0", "/x", 12, (("ja", "赤\u2028い"), ("de", "")), "", {"z": "\udc00", "a": ""})
-    opened = Index([item, Item("b")], np.eye(2, dtype=np.float32), take_fingerprint(ColorEmbedder()))
-    assert opened.describe(0) == item and list(opened.describe(0).fields) == ["z", "a"]
-    assert list(opened.items) == [item.name, "b"] and list(opened.table) == [item, Item("b")]
-
-
-# --- queries and commands
+        assert_refused(built, ["Another process"], shared[0], tmp_path / "index")
+    assert len(os.listdir(tmp_path / "mine")) == len(os.listdir(tmp_path / "old")) == 1
 
 
 def test_queries_of_a_table(tmp_path):
     (tmp_path / "queries.tsv").write_text("sw\tnyekundu\tred.png\ta/orange.PNG\n\nred\n", encoding="utf-8")
-    assert read_queries(tmp_path / "queries.tsv") == [
-        Query("nyekundu", "sw", right=("red.png", "a/orange.PNG")), Query("red")
-    ]  # fmt: skip
-    for content, message in ((b"sw\t\n", "line 1: no sentence"), (b"red\n\xff\n", "tsv:2: text that is not UTF-8")):
+    right = ("red.png", "a/orange.PNG")
+    assert read_queries(tmp_path / "queries.tsv") == [Query("nyekundu", "sw", right=right), Query("red")]
+    for content, message in ((b"sw\t\n", "line 1: no sentence"), (b"red\n\xff\n", "tsv:2: text that is not UTF-8"),
+                             (b"red\n" + b"x" * (2**24 + 1), "tsv:2: line of more than")):  # fmt: skip
         (tmp_path / "queries.tsv").write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            read_queries(tmp_path / "queries.tsv")
+        assert_refused(read_queries, [message], tmp_path / "queries.tsv")
 
 
 def test_images_and_texts_find_each_other(shared, data):
@@ -276,12 +302,6 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
     assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
     assert (tmp_path / "p.html").stat().st_size > 1000
-    # Another text tower may ask pictures of which no captions are compared, another image tower may not.
-    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
-    assert commands.query(str(index), [Query("red")], model=str(tmp_path))[0].hits[0].name == "red.png"
-    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
-    with pytest.raises(UserError, match="The index was made by the model"):
-        commands.query(str(index), [Query("red")], model=str(tmp_path))
 
 
 @pytest.mark.parametrize("queries, options, message", [
@@ -291,24 +311,16 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 ])  # fmt: skip
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
-    with pytest.raises(UserError, match=message):
-        commands.query(str(shared[1]), queries, **options)
+    assert_refused(commands.query, [message], str(shared[1]), queries, **options)
 
 
 def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
     """The picture encoder is neither compared nor loaded, unless pictures are the questions or the texts differ."""
-
-    class OtherPictures(ColorEmbedder):
-        def encode_image(self, images, **options):
-            return 1.0 - super().encode_image(images, **options)
-
-    class TextsAlone(ColorEmbedder):
-        def encode_image(self, images, **options):
-            raise AssertionError("pictures are encoded")
-
-    index = shared[2]
-    index.check_model(TextsAlone(), by_pictures=False)
-    with pytest.raises(UserError, match="The index was made by the model"):
-        index.check_model(OtherPictures())
-    with pytest.raises(UserError, match="The index was made by the model"):
-        index.check_model(OtherPictures(seed=5), by_pictures=False)
+    texts_alone, others = ColorEmbedder(), [ColorEmbedder(), ColorEmbedder(seed=5)]
+    texts_alone.encode_image = lambda *_, **__: pytest.fail("pictures are encoded")
+    for one in others:
+        one.encode_image = lambda images, **options: 1.0 - ColorEmbedder().encode_image(images, **options)
+    shared[2].check_model(texts_alone, by_pictures=False)
+    shared[2].check_model(ColorEmbedder(seed=1))  # any text tower may ask pictures of which no captions are compared
+    for embedder, by_pictures in zip(others, (True, False)):
+        assert_refused(shared[2].check_model, ["The index was made by the model"], embedder, by_pictures)

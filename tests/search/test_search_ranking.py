@@ -1,16 +1,16 @@
 """One ranking of pictures, captions and words: what comes first, what any question does, and how weights are chosen."""
 
-import dataclasses
+import string
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from refusals import assert_refused
 from search_data import ColorEmbedder, png, ranked, unit
 
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.errors import UserError
 from mural_tf.fingerprint import Fingerprint
 from mural_tf.search import asked_captions, commands, item_table, ranking, words
 from mural_tf.search.database import table_of
@@ -32,19 +32,12 @@ HOSTILE = ['"', "'", '"; DROP TABLE items; --', "a OR", "NEAR(a b)", "frog AND",
 class TwoHeads(ColorEmbedder):
     """By the second head texts are known by their letters, whatever the colours."""
 
-    text_heads = ("text_text",)
-
-    def with_text_head(self, name):
-        assert name == "text_text"
-        return Letters()
+    text_heads, with_text_head = ("text_text",), lambda self, name: Letters()
 
 
 class Letters:
     def encode_text(self, texts, progress=None):
-        counts = np.array(
-            [[text.lower().count(letter) + 1e-3 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
-        )
-        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        return unit(np.array([[text.lower().count(a) + 1e-3 for a in string.ascii_lowercase] for text in texts]))
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +53,22 @@ def found(index, sentence, **options):
     return search(index, TwoHeads(), [Query(sentence)], 4, **options)[0].hits
 
 
-def test_ways_that_are_lacking_are_refused(index):
+def test_what_cannot_be_asked_is_said(index):
     plain = Index(ITEMS, index.embeddings, index.model)  # no captions are known: as it was before
     by_pictures = found(plain, "red", rank="pictures")
     assert [hit.row for hit in by_pictures] == [3, 2, 0, 1] and by_pictures[0].found_by == {}
-    with pytest.raises(UserError, match="rank=texts compares with captions"):
-        found(plain, "red", rank="texts")
-    with pytest.raises(UserError, match="sort=-colour: no item has numbers or dates in a field 'colour'"):
-        found(index, "frog", sort="-colour")
-    with pytest.raises(UserError, match="rank=best is not known; known: pictures, texts, words, all"):
-        found(index, "red", rank="best")
-
-
-def test_a_model_without_the_head_is_refused_before_it_is_asked(index):
-    index.check_model(TwoHeads())
-    with pytest.raises(UserError, match="by the head text_text, which this export lacks"):
-        index.check_model(ColorEmbedder())
+    for made, sentence, options, words_ in (
+        (plain, "red", {"rank": "texts"}, "rank=texts compares with captions"),
+        (index, "frog", {"sort": "-colour"}, "sort=-colour: no item has numbers or dates in a field 'colour'"),
+        (index, "red", {"rank": "best"}, "rank=best is not known; known: pictures, texts, words, all"),
+        (index, "x" * 10_000, {}, "The sentence has 10,000 characters; at most 2,000 are read."),
+        (index, "-red", {}, "'-red' says only what shall not be found"),
+    ):
+        assert_refused(found, [words_], made, sentence, **options)
+    index.check_model(TwoHeads())  # before it is asked
+    assert_refused(index.check_model, ["by the head text_text, which this export lacks"], ColorEmbedder())
+    for text in (" " * 300_000 + "a" + " " * 300_000, "price<1" + " " * 300_000 + "x"):
+        assert FILTER.fullmatch(text) is None or text[0] == "p"  # of one pass: with the square of it this never ends
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -104,30 +97,17 @@ def test_words_are_found_as_people_type_them(asked, said):
     assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
-def test_a_question_asks_each_trigram_once_and_frequent_ones_too(monkeypatch):
-    assert words.grams("aaaa") == [" aa", "aaa", "aa "]
-    monkeypatch.setattr(item_table, "MOST_POSTINGS", 0)
-    assert sorted(table_of(ITEMS).by_words("frog", 9)[0].tolist()) == [1, 2]
-    assert table_of(ITEMS).by_words("frog shoe roter", 9)[0].tolist() == [0]  # by the four that the fewest have
-
-
-def test_vowel_signs_of_indic_scripts_tell_words_apart():
-    assert words.spread("की") != words.spread("का") != words.spread("क")
-
-
-def test_long_questions_and_filters_are_told_their_bounds(index):
-    for text in (" " * 300_000 + "a" + " " * 300_000, "price<1" + " " * 300_000 + "x"):
-        assert FILTER.fullmatch(text) is None or text[0] == "p"  # of one pass: with the square of it this never ends
-    with pytest.raises(UserError, match="The sentence has 10,000 characters; at most 2,000 are read."):
-        found(index, "x" * 10_000)
-
-
-def test_words_with_a_minus_are_left_out(index):
+def test_a_question_asks_each_trigram_once_and_words_with_a_minus_are_left_out(index, monkeypatch):
     assert words.split("a shoe -red T-shirt -5 - x") == ("a shoe T-shirt -5 - x", ["red"])
     assert {hit.row for hit in found(index, "frog -blue")} == {0, 2, 3}
     assert {hit.row for hit in found(index, "frog -blue -red")} == {2, 3}
-    with pytest.raises(UserError, match="'-red' says only what shall not be found"):
-        found(index, "-red")
+    assert words.grams("aaaa") == [" aa", "aaa", "aa "]
+    assert (
+        words.spread("की") != words.spread("का") != words.spread("क")
+    )  # vowel signs of Indic scripts tell words apart
+    monkeypatch.setattr(item_table, "MOST_POSTINGS", 0)
+    assert sorted(table_of(ITEMS).by_words("frog", 9)[0].tolist()) == [1, 2]
+    assert table_of(ITEMS).by_words("frog shoe roter", 9)[0].tolist() == [0]  # by the four that the fewest have
 
 
 def test_pictures_that_look_the_same_are_one_hit():
@@ -140,19 +120,6 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
-def test_scores_are_weighted_values():
-    """Cosines count from the least of their list, in units of 0.1; words by their share's square."""
-    weights = {"pictures": 1.0, "texts": 0.5, "words": 2.0}
-    found = ranked(pictures={1: 0.5, 4: 0.45, 2: 0.2, 3: 0.2}, texts={4: 0.3, 1: 0.1, 3: 0.1}, words={2: 1.0, 3: 0.5})
-    # 1: 3 + 0; 4: 2.5 + 0.5 * 2; 2: 0 + 2; 3: 0 + 0 + 0.5
-    assert found.fused(weights).rows.tolist() == [4, 1, 2, 3]
-    assert dataclasses.replace(found, whole=frozenset({3})).fused(weights).rows.tolist() == [3, 4, 1, 2]
-    alone = [{**dict.fromkeys(ranking.WAYS, 0.0), way: 1.0} for way in ranking.WAYS]
-    assert found.ranks_of(4, [weights, *alone]).tolist() == [1, 2, 1, np.inf]
-    assert found.ranks_of(3, [weights, *alone]).tolist() == [4, 4, 4, 2]  # of equal ones the first row
-    assert found.ranks_of(9, [weights]).tolist() == [np.inf]
-
-
 def test_what_found_an_item_is_said_also_beyond_the_tenth_place():
     many = {row: 1 - row / 100 for row in range(20)}
     results = ranked(pictures=many, texts={row: many[row] for row in (30, *range(5, 18)) if row in many})
@@ -160,21 +127,9 @@ def test_what_found_an_item_is_said_also_beyond_the_tenth_place():
     assert results.found_by(8) == {"pictures": 9, "texts": 4} and results.found_by(17) == {"texts": 13}
 
 
-def test_units_are_measured_again_when_captions_come(index):
-    made = Index(ITEMS, index.embeddings, index.model)
-    of_vectors = ranking.units_of(made)
-    made.captions = index.captions
-    assert ranking.units_of(made)["texts"] == index.captions.unit != of_vectors["texts"]
-    # Of three vectors that differ in everything, and as if ten more were known to differ by the usual unit.
-    assert abs(ranking._unit(np.eye(3)) - ranking.USUAL * np.sqrt(10 / 13)) < 1e-6
-
-
 def test_a_part_of_a_word_of_another_language_does_not_outvote_pictures():
     """ "sun" is found in *sungura*, a rabbit: two of its three trigrams."""
-    items = [
-        Item("a", captions=(("sw", "sungura"),)),
-        *(Item(str(n), captions=(("sw", f"kitu {n}"),)) for n in range(40)),
-    ]
+    items = [Item(str(n), captions=(("sw", f"kitu {n}" if n else "sungura"),)) for n in range(41)]
     vectors = unit(np.random.default_rng(0).standard_normal((41, 8)))
     made = Index(items, vectors, Fingerprint(vectors[:9]))
     made.captions = ranking.Captions(vectors.astype(np.float16), made.table, "")
@@ -186,13 +141,10 @@ def test_vectors_of_texts_are_not_outvoted_by_their_letters():
     """A question in another language shares a word with the wrong text."""
     items = [Item("red"), Item("a rotten apple"), *(Item(f"{number:04}") for number in range(40))]
     vectors = np.eye(3, dtype=np.float32)[[0, 1, *[2] * 40]]
-    texts, question = Index(items, vectors, take_fingerprint(TwoHeads()), "texts"), "rot wie eine Tomate"
-    vector = np.array([[1, 0, 0]], np.float32)
-    (one,) = ranking.rank_all(texts, [question], vector, None)
-    assert list(one.lists) == ["texts", "words"] and list(one.lists["words"]) == [1]
-    (by_texts,) = ranking.rank_all(texts, [question], vector, None, rank="texts")
-    assert one.rows[0] == by_texts.rows[0] == 0
-    assert ranking.rank_all(texts, [question], None, None, rank="words")[0].rows.tolist() == [1]
+    texts = Index(items, vectors, take_fingerprint(TwoHeads()), "texts")
+    for rank, row, ways in (("all", 0, ["texts", "words"]), ("texts", 0, ["texts"]), ("words", 1, ["words"])):
+        (one,) = ranking.rank_all(texts, ["rot wie eine Tomate"], vectors[:1], None, rank=rank)
+        assert (one.rows[0], list(one.lists)) == (row, ways) and list(one.lists.get("words", [1])) == [1]
 
 
 @pytest.mark.parametrize("pictures, texts, words_, kept", [
@@ -264,37 +216,25 @@ def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
     outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
     (one,) = asked_captions.ask(made, outside, ColorEmbedder())
     (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})
-    assert (
-        one.target == one.ranked.rows[0] == -1 and one.is_right and one.ranked.rows[1:].tolist() == others.rows.tolist()
-    )
+    assert one.target == one.ranked.rows[0] == -1 and one.is_right
+    assert one.ranked.rows[1:].tolist() == others.rows.tolist()
     assert one.without_its_picture(made.weights).rows.tolist() == others.rows.tolist()
 
 
-COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
-
-
-@pytest.fixture
-def made(tmp_path, monkeypatch, capsys):
-    """An index of a data set whose captions are in two languages, its folder, and what was printed."""
+def test_an_index_keeps_weights_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch, capsys):
+    """Of a data set whose captions are in two languages."""
     monkeypatch.setattr(asked_captions, "LEAST_ASKED", 2)
     monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
+    colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
-                for name, colour in COLOURS.items()]  # fmt: skip
+                for name, colour in colours.items()]  # fmt: skip
         records.write_records(tmp_path / "data", IMAGE_TEXT, split, rows)
     (tmp_path / "model").mkdir()
     index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
-    return index, tmp_path, capsys.readouterr().out
-
-
-def test_an_index_keeps_weights(made):
-    index, tmp_path, printed = made
     assert load_index(tmp_path / "index").weights == index.weights and len(index.captions.vectors) == 12
+    printed = capsys.readouterr().out
     assert "finds first or among ten: pictures" in printed and "too few: at least 200 of 50" in printed
-
-
-def test_words_alone_need_neither_model_nor_tensorflow(made):
-    _, tmp_path, _ = made
     program = (
         "import sys\nfrom mural_tf.search import commands, embed\nfrom mural_tf.search.queries import Query\n"
         f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 from odd_pictures import bitmap, gif_of_size, png_of_size, saved
 from PIL import Image
+from refusals import assert_refused
 from running_app import ask as ask_server
 from running_app import running
 from toy_data import SIDE, toy_config, toy_tokenizer
@@ -27,7 +28,6 @@ from toy_export import TEXTS, pictures, toy_model
 from benchmarks.rest_attack import fuzz, is_well
 from mural_tf.backend import keras
 from mural_tf.data.pictures import for_the_encoder
-from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.saved_model import save_for_inference
 from mural_tf.search.server import models
@@ -103,41 +103,30 @@ def b64(data):
     return {"b64": base64.b64encode(data).decode()}
 
 
-def test_texts_in_rows_and_columns(ask, direct):
-    expected = direct("text_encoder", text=np.array([text.encode() for text in TEXTS], object))
-    for path, body, key in (
-        ("", {"instances": [{"text": text} for text in TEXTS]}, "predictions"),
-        ("", {"instances": TEXTS, "signature_name": "serving_default"}, "predictions"),
-        ("", {"instances": [b64(text.encode()) for text in TEXTS]}, "predictions"),
-        ("/versions/1", {"inputs": TEXTS}, "outputs"),
-        ("/versions/1", {"inputs": {"text": TEXTS}}, "outputs"),
-    ):
-        status, answer = ask(f"{TEXT}{path}:predict", body)
-        assert status == 200 and set(answer) == {key}
-        assert_close(answer[key], expected)
-    status, answer = ask(TEXT + ":predict", {"signature_name": "text_text", "instances": TEXTS})
-    assert_close(answer["predictions"], direct("text_encoder", "text_text", text=TEXTS))
-    assert ask(TEXT + ":predict", json.dumps({"instances": ["x" * 10**5, "a\0b"]}))[0] == 200
+TOKENS = {"input_word_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "input_type_ids": [[0, 0, 0]]}
+WORD = base64.b64encode(b"thing w1").decode()  # ends with "="
 
 
-def test_bytes_and_bodies_that_clients_write_otherwise(ask):
-    """Base64 without padding, in lines as of MIME, and a byte order mark: TensorFlow Serving takes these too."""
-    wanted = ask(TEXT + ":predict", {"instances": ["thing w1"]})[1]
-    encoded = base64.b64encode(b"thing w1").decode()
-    assert encoded.endswith("=")
-    for text in (encoded.rstrip("="), encoded[:4] + "\r\n" + encoded[4:] + "\n"):
-        body = json.dumps({"instances": [{"b64": text}]})
-        assert ask(TEXT + ":predict", body.encode("utf-8-sig")) == (200, wanted)
-
-
-def test_inputs_with_several_names(ask, direct):
-    tokens = {"input_word_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "input_type_ids": [[0, 0, 0]]}
-    expected = direct("text_encoder", "tokens", **tokens)
-    row = {name: value[0] for name, value in tokens.items()}
-    for body, key in (({"instances": [row]}, "predictions"), ({"inputs": tokens}, "outputs")):
-        status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", **body})
-        assert status == 200
-        assert_close(answer[key], expected)
+@pytest.mark.parametrize("path, body, inputs", [
+    ("", {"instances": [{"text": text} for text in TEXTS]}, {"text": TEXTS}),
+    ("", {"instances": TEXTS, "signature_name": "serving_default"}, {"text": TEXTS}),
+    ("", {"instances": [b64(text.encode()) for text in TEXTS]}, {"text": TEXTS}),
+    # Base64 without padding and in lines as of MIME: TensorFlow Serving takes these, too.
+    ("", {"instances": [{"b64": one} for one in (WORD.rstrip("="), f"{WORD[:4]}\r\n{WORD[4:]}\n")]},
+        {"text": ["thing w1"] * 2}),
+    ("/versions/1", {"inputs": TEXTS}, {"text": TEXTS}), ("/versions/1", {"inputs": {"text": TEXTS}}, {"text": TEXTS}),
+    ("", {"instances": TEXTS, "signature_name": "text_text"}, {"text": TEXTS}),
+    ("", {"instances": [{name: row for name, (row,) in TOKENS.items()}], "signature_name": "tokens"}, TOKENS),
+    ("", {"inputs": TOKENS, "signature_name": "tokens"}, TOKENS),
+    ("", {"instances": ["x" * 10**5, "a\0b"]}, {"text": ["x" * 10**5, "a\0b"]}),
+])  # fmt: skip
+def test_every_form_of_a_request_gets_the_outputs_of_its_signature(ask, direct, path, body, inputs):
+    expected = direct("text_encoder", body.get("signature_name", "serving_default"), **inputs)
+    for encoding in ("utf-8", "utf-8-sig"):
+        status, answer = ask(f"{TEXT}{path}:predict", json.dumps(body).encode(encoding))
+        (values,) = answer.values()
+        assert status == 200 and set(answer) == {"predictions" if "instances" in body else "outputs"}
+        assert_close(values, expected)
 
 
 def test_images_that_cannot_be_read_are_named_or_zeros_where_asked_for(ask, direct):
@@ -159,7 +148,12 @@ def test_images_that_cannot_be_read_are_named_or_zeros_where_asked_for(ask, dire
     assert status == 400 and "\"on_error\" must be 'raise' or 'zeros', got a list" in answer["error"]
 
 
+SCANS = saved(Image.new("L", (40, 30), 77), "JPEG", progressive=True)
+BOMB = SCANS[:-2] + 100 * SCANS[SCANS.rindex(b"\xff\xda") : -2] + SCANS[-2:]
+
+
 @pytest.mark.parametrize("images, words", [
+    ([SCANS, BOMB], "Row 1 (the first is 0) is a JPEG of 106 scans"),
     ([png_of_size(8, 8), png_of_size(8191, 8191)], "Row 1 (the first is 0) brings it to 67.1 million pixels of one"),
     ([png_of_size(4500, 4500, 6)], "Row 0 (the first is 0) brings it to 81.0 million pixels of one image"),
     ([png_of_size(7000, 7000)] * 4, "Row 2 (the first is 0) brings it to 147.0 million pixels of all images of a"),
@@ -170,6 +164,7 @@ def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, imag
     for extra in ({}, {"on_error": "zeros"}):
         status, answer = ask(IMAGE + ":predict", {"instances": [b64(image) for image in images], **extra})
         assert status == 400 and words in answer["error"], answer
+    assert ask(IMAGE + ":predict", {"instances": [b64(SCANS)]})[0] == 200
 
 
 def test_other_formats_are_encoded_again(ask, direct):
@@ -199,20 +194,9 @@ def test_pictures_are_turned_by_exif_in_every_format(ask):
     assert np.dot(other, upright) < 0.98
 
 
-def test_a_jpeg_of_many_scans_is_refused(ask):
-    good = saved(Image.new("L", (40, 30), 77), "JPEG", progressive=True)
-    assert ask(IMAGE + ":predict", {"instances": [b64(good)]})[0] == 200
-    bomb = good[:-2] + 100 * good[good.rindex(b"\xff\xda") : -2] + good[-2:]
-    status, answer = ask(IMAGE + ":predict", {"instances": [b64(good), b64(bomb)]})
-    assert status == 400 and "Row 1 (the first is 0) is a JPEG of 106 scans" in answer["error"]
-
-
-def test_damaged_requests_get_errors_or_right_answers(server):
-    counts, wrong = fuzz(server.port, range(150))
-    assert not wrong and counts[200] and counts[400] and is_well(server.port)
-
-
 def test_status_metadata_and_health(ask, server):
+    signatures = [signature for model in server.models.values() for signature in model.signatures.values()]
+    assert len(signatures) == 5 and all(any(one is warm for warm in server.warmed) for one in signatures)
     status, answer = ask(TEXT)
     state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     assert status == 200 and answer == {"model_version_status": [{"version": "1", **state}]}
@@ -227,95 +211,65 @@ def test_status_metadata_and_health(ask, server):
     assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
 
 
-def test_every_signature_is_warm_before_the_server_listens(server):
-    signatures = [signature for model in server.models.values() for signature in model.signatures.values()]
-    assert len(signatures) == 5 and all(any(one is warm for warm in server.warmed) for one in signatures)
-
-
 def test_a_mounted_route_uses_the_encoders(ask, direct):
     a, b = direct("text_encoder", "text_text", text=["thing w1", "ding v1"])
     status, answer = ask("/similarity?a=thing+w1&b=ding+v1")
     assert status == 200 and abs(answer - a @ b) < 1e-5
 
 
-DEEP = "[" * 100_000
+def tokens(ids, mask=None):
+    mask = mask or ids
+    return {"signature_name": "tokens", "inputs": {"input_word_ids": ids, "input_mask": mask, "input_type_ids": mask}}
+
+
+def pixels(*values):
+    return {"signature_name": "image", "inputs": [[[[*values]] * 32] * 32]}
+
+
 MALFORMED = [
-    (b"", 400, "not JSON that"),
-    (b"\xff\xfe", 400, "not UTF-8"),
-    (b"[]", 400, "Expected a JSON object"),
-    (DEEP, 400, ""),
-    ('{"instances": ' + "[" * 900 + "]" * 900 + "}", 400, ""),
-    ({}, 400, 'either "instances"'),
-    ({"instances": ["a"], "inputs": ["a"]}, 400, 'either "instances"'),
-    ({"instances": "a"}, 400, '"instances" must be a list, one value a row, got a string'),
-    ({"instances": [1]}, 400, "takes strings or"),
-    ({"instances": [{"text": "a"}, {"words": "b"}]}, 400, "\"instances\"[1] has the keys ['words']"),
-    ({"instances": [{"b64": "?"}]}, 400, "not base64"),
-    ({"instances": [{"b64": "AAAAA"}]}, 400, "not base64"),
-    ({"instances": []}, 400, '"instances" is empty'),
-    ('{"instances": [' + "9" * 5000 + "]}", 400, "not JSON that"),
-    ({"instances": [["a", "b"]]}, 400, "nested more than 1 deep, expected the shape [any]"),
-    ({"instances": [["a"], "b"]}, 400, "ragged"),
-    ('{"instances": ["\\ud800"]}', 400, "surrogate"),
-    ({"inputs": {"text": {"b64": "YQ=="}}}, 400, "must be a list"),
-    ({"signature_name": "classify", "instances": ["a"]}, 400, "has no signature 'classify'"),
-    ({"signature_name": 3, "instances": ["a"]}, 400, "must be a string"),
-    ({"signature_name": "tokens", "instances": ["a"]}, 400, "must be an object with the keys"),
-    ({"instances": ["a"] * 1025}, 400, "at most 1024"),
-    ('{"inputs": [[' + "[]," * 75_000 + "[]]]}", 413, "at most 140000 are taken"),
-    ({"instances": ["a" * 2**20]}, 413, ""),
-]
-TOKENS = [
-    ([[1.5]], "must hold int32 values only"),
-    ([[2**40]], "outside of int32"),
-    ([[1, [2]]], "ragged"),
-    ([[True]], "must hold int32 values only"),
-    ([1], "nested 1 deep, expected the shape [any, any]"),
-    ([[[1]]], "nested more than 2 deep, expected the shape [any, any]"),
-    ([[1], [1]], "same number of rows"),
-    ([[]], "1 to 8 tokens"),
-    ([[1] * 9], "1 to 8 tokens"),
-    ([[-1]], "indices[0,0] = -1 is not in"),
-]
+    (b"", "not JSON that"), (b"\xff\xfe", "not UTF-8"), (b"[]", "Expected a JSON object"), ("[" * 100_000, ""),
+    ('{"instances": ' + "[" * 900 + "]" * 900 + "}", ""), ('{"instances": [' + "9" * 5000 + "]}", "not JSON that"),
+    ({}, 'either "instances"'), ({"instances": ["a"], "inputs": ["a"]}, 'either "instances"'),
+    ({"instances": "a"}, '"instances" must be a list, one value a row, got a string'),
+    ({"instances": [1]}, "takes strings or"), ({"instances": []}, '"instances" is empty'),
+    ({"instances": [{"text": "a"}, {"words": "b"}]}, "\"instances\"[1] has the keys ['words']"),
+    ({"instances": [{"b64": "?"}]}, "not base64"), ({"instances": [{"b64": "AAAAA"}]}, "not base64"),
+    ({"instances": [["a", "b"]]}, "nested more than 1 deep, expected the shape [any]"),
+    ({"instances": [["a"], "b"]}, "ragged"), ('{"instances": ["\\ud800"]}', "surrogate"),
+    ({"inputs": {"text": {"b64": "YQ=="}}}, "must be a list"), ({"instances": ["a"] * 1025}, "at most 1024"),
+    ({"signature_name": "classify", "instances": ["a"]}, "has no signature 'classify'"),
+    ({"signature_name": 3, "instances": ["a"]}, "must be a string"),
+    ({"signature_name": "tokens", "instances": ["a"]}, "must be an object with the keys"),
+    (tokens([[1.5]], [[1]]), "must hold int32 values only"), (tokens([[2**40]], [[1]]), "outside of int32"),
+    (tokens([[True]], [[1]]), "must hold int32 values only"), (tokens([[1, [2]]], [[1]]), "ragged"),
+    (tokens([1], [[1]]), "nested 1 deep, expected the shape [any, any]"),
+    (tokens([[[1]]], [[1]]), "nested more than 2 deep, expected the shape [any, any]"),
+    (tokens([[1], [1]], [[1]]), "same number of rows"), (tokens([[]]), "1 to 8 tokens"),
+    (tokens([[1] * 9]), "1 to 8 tokens"), (tokens([[-1]], [[1]]), "indices[0,0] = -1 is not in"),
+    (tokens([[1], [1, 2]]), "is ragged: lists of 1 and of 2 values"),
+]  # fmt: skip
+REFUSED = [
+    *((f"{TEXT}:predict", body, 400, words) for body, words in MALFORMED),
+    (f"{TEXT}:predict", '{"inputs": [[' + "[]," * 75_000 + "[]]]}", 413, "at most 140000 are taken"),
+    (f"{TEXT}:predict", {"instances": ["a" * 2**20]}, 413, ""),
+    (f"{IMAGE}:predict", pixels(0.0), 400, "begins with the shape [1, 32, 32, 1], expected [any, 32, 32, 3]"),
+    (f"{IMAGE}:predict", pixels(0.0, float("nan"), 0.0), 400, "not finite"),
+    ("/v1/models/no:predict", {}, 404, "There is no model 'no'; there are image_encoder, text_encoder."),
+    (f"{TEXT}/versions/7:predict", {"instances": ["a"]}, 404, "no version 7"),
+    ("/", None, 404, ""), (f"{TEXT}:classify", {}, 404, ""), (f"{TEXT}:predict", None, 405, ""),
+]  # fmt: skip
 
 
 def test_malformed_requests_are_reported(ask, monkeypatch):
     monkeypatch.setattr("mural_tf.search.server.limits.VALUES", 140_000)
-    for body, status, words in MALFORMED:
-        found, answer = ask(TEXT + ":predict", body)
-        assert found == status and set(answer) == {"error"} and words in answer["error"], (body, answer)
+    for path, body, status, words in REFUSED:
+        got, answer = ask(path, body)
+        assert got == status and set(answer) == {"error"} and words in answer["error"], (body, answer)
 
 
-def test_malformed_numbers_are_reported(ask):
-    for ids, words in TOKENS:
-        good = [[1] * len(ids[0])] if words == "1 to 8 tokens" else [[1]]
-        body = {
-            "signature_name": "tokens",
-            "inputs": {"input_word_ids": ids, "input_mask": good, "input_type_ids": good},
-        }
-        status, answer = ask(TEXT + ":predict", body)
-        assert status == 400 and words in answer["error"], (ids, answer)
-    columns = {name: [[1], [1, 2]] for name in ("input_word_ids", "input_mask", "input_type_ids")}
-    status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", "inputs": columns})
-    assert status == 400 and "is ragged: lists of 1 and of 2 values" in answer["error"]
-    status, answer = ask(IMAGE + ":predict", {"signature_name": "image", "inputs": [[[[0.0]] * 32] * 32]})
-    assert status == 400 and "begins with the shape [1, 32, 32, 1], expected [any, 32, 32, 3]" in answer["error"]
-    body = {"signature_name": "image", "inputs": [[[[0.0, float("nan"), 0.0]] * 32] * 32]}
-    assert "not finite" in ask(IMAGE + ":predict", body)[1]["error"]
-
-
-def test_wrong_paths_and_methods(ask):
-    assert ask("/v1/models/nothing:predict", {"instances": ["a"]}) == (
-        404,
-        {"error": "There is no model 'nothing'; there are image_encoder, text_encoder."},
-    )
-    assert "no version 7" in ask(TEXT + "/versions/7:predict", {"instances": ["a"]})[1]["error"]
-    for path, method, status in (("/", "GET", 404), (TEXT + ":classify", "POST", 404), (TEXT + ":predict", "PUT", 405)):
-        found, answer = ask(path, "{}" if method != "GET" else None, method)
-        assert found == status and set(answer) == {"error"}
-
-
-def test_packed_bodies_and_slow_ones(ask, server):
+def test_damaged_requests_and_packed_ones_get_errors_or_right_answers(ask, server):
+    counts, wrong = fuzz(server.port, range(150))
+    assert not wrong and counts[200] and counts[400] and is_well(server.port)
     packed = gzip.compress(json.dumps({"instances": ["thing"]}).encode())
     assert ask(TEXT + ":predict", packed, headers={"Content-Encoding": "gzip"})[0] == 200
     bomb = gzip.compress(b" " * 2**26)
@@ -396,17 +350,15 @@ def test_what_cannot_be_served_is_said_in_one_line(encoders, tmp_path):
     (tmp_path / "damaged/text_encoder/2/saved_model.pb").write_bytes(b"no graph")
     with socket.create_server(("localhost", 0)) as taken:
         for options, words in (
-            ({}, ("--export=EXPORT, --index=INDEX",)),
-            ({"export": encoders, "port": taken.getsockname()[1]}, ("Cannot listen on localhost", "in use")),
-            ({"export": tmp_path / "gone"}, ("gone does not exist", "export")),
-            ({"export": tmp_path / "workdir"}, ("it is a workdir, whose export is", "workdir/export")),
-            ({"export": tmp_path / "damaged"}, ("damaged/text_encoder/2",)),
-            ({"export": encoders, "index": tmp_path}, ("is not an index",)),
-            ({"index": tmp_path}, ("is not an index",)),
+            ({}, ["--export=EXPORT, --index=INDEX"]),
+            ({"export": encoders, "port": taken.getsockname()[1]}, ["Cannot listen on localhost", "in use"]),
+            ({"export": tmp_path / "gone"}, ["gone does not exist", "export"]),
+            ({"export": tmp_path / "workdir"}, ["it is a workdir, whose export is", "workdir/export"]),
+            ({"export": tmp_path / "damaged"}, ["damaged/text_encoder/2"]),
+            ({"export": encoders, "index": tmp_path}, ["is not an index"]),
+            ({"index": tmp_path}, ["is not an index"]),
         ):
-            with pytest.raises(UserError) as error:
-                serve(**{"port": 0, **options})
-            assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+            assert_refused(lambda given=options: serve(**{"port": 0, **given}), words)
 
 
 def test_the_newest_version_that_all_encoders_have_is_served(encoders, tmp_path):

@@ -1,17 +1,22 @@
-"""Which fields are shown: of a shop's export with twenty columns, and each rule alone."""
+"""What is shown of results: which fields, the lines of the terminal, and the page, from which nothing escapes."""
 
+import base64
 import dataclasses
+import io
+import pathlib
 
 import numpy as np
 import pytest
-from search_data import COLOURS, shop
+from page_reader import Page
+from PIL import Image
+from refusals import assert_refused
+from search_data import COLOURS, ColorEmbedder, png, shop, write_folder
 
-from mural_tf.errors import UserError
-from mural_tf.fingerprint import Fingerprint
-from mural_tf.search import fields, queries
-from mural_tf.search.index import Index
-from mural_tf.search.items import Item
-from mural_tf.search.queries import Hit, Query, Result, to_lines
+from mural_tf.fingerprint import Fingerprint, take_fingerprint
+from mural_tf.search import collect, fields, queries
+from mural_tf.search.index import Index, index_in_memory
+from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.search.queries import Hit, Query, Result, page_html, search, to_lines
 
 
 def test_a_shop_of_twenty_columns_shows_five():
@@ -20,10 +25,7 @@ def test_a_shop_of_twenty_columns_shows_five():
     assert chosen.card == ("Weight (kg)", "Brand", "Colour", "Regular price", "Categories")
     assert chosen.filters == ("In stock?", "Stock", "Weight (kg)", "Brand", "Colour", "Regular price", "Categories")
     assert list(chosen.of(shop()[0])) == list(chosen.card)
-
-
-def test_pictures_of_one_product_count_once():
-    """Otherwise an id, which all pictures of a product share, would look like a property that products share."""
+    # Pictures of one product count once: otherwise an id, which they all share, would look like a property.
     items = [dataclasses.replace(item, name=f"{item.name}#{n}") for item in shop(30) for n in range(3)]
     assert "ID" not in fields.choose(items).card and fields.choose(items) == fields.choose(shop(30))
 
@@ -33,10 +35,9 @@ def test_who_makes_the_index_may_name_them():
     assert chosen == (("Description", "Brand"), ("Brand",))
     assert fields.choose(shop(), []) == ((), ())
     fields.check_wanted(shop(), ["Brand"])
-    with pytest.raises(UserError, match="--fields=brnad: no item has this field; the fields are ID, Type, SKU"):
-        fields.check_wanted(shop(), ["brnad"])
-    with pytest.raises(UserError, match="no item has fields"):
-        fields.check_wanted([Item("a")], ["brand"])
+    words = ["--fields=brnad: no item has this field; the fields are ID, Type, SKU"]
+    assert_refused(fields.check_wanted, words, shop(), ["brnad"])
+    assert_refused(fields.check_wanted, ["no item has fields"], [Item("a")], ["brand"])
     assert fields.choose([Item("a"), Item("b")]) == ((), ())
 
 
@@ -71,13 +72,13 @@ def test_each_rule(values, on_card, is_filter):
     ("{}", False), ("{}, new", False), ("Rotes Hemd", True), ("Acme", True),
 ])  # fmt: skip
 def test_what_the_caption_says_is_not_said_again(title, on_card):
-    captions = [f"Acme {colour} shirt {n}" for n in range(4) for colour in COLOURS]
-    items = [Item("", captions=(("en", text),), fields={"x": title.format(text)}) for text in captions]
-    items += [Item("", captions=(("en", f"other {n}"),), fields={"x": f"some {n % 2}"}) for n in range(10)]
+    said = [f"Acme {colour} shirt {n}" for n in range(4) for colour in COLOURS]
+    values = [*((text, title.format(text)) for text in said), *((f"other {n}", f"some {n % 2}") for n in range(10))]
+    items = [Item("", captions=(("en", text),), fields={"x": value}) for text, value in values]
     assert bool(fields.choose(items).card) == on_card
 
 
-def test_ids_by_name_and_prices_by_name():
+def test_ids_and_prices_by_name_and_of_many_the_five_that_differ_most():
     def chosen(name, values):
         return fields.choose([Item(f"{n}", fields={name: value}) for n, value in enumerate(values)]).card
 
@@ -86,11 +87,8 @@ def test_ids_by_name_and_prices_by_name():
     words = [f"shoe {chr(97 + n)}" for n in range(20)]
     assert chosen("Handle", words) == () and chosen("handler", words) == ("handler",)
     assert chosen("country_code", ["DE", "FR"] * 10) == ("country_code",)  # of many items each: no id
-
-
-def test_of_many_the_five_in_which_items_differ_most():
     items = [Item(f"{n}", fields={f"f{k}": f"v {min(n % 12, k)}" for k in range(1, 9)}) for n in range(48)]
-    assert fields.choose(items).card == ("f4", "f5", "f6", "f7", "f8")
+    assert fields.choose(items).card == ("f4", "f5", "f6", "f7", "f8")  # in which items differ most
 
 
 def test_the_terminal_shows_what_a_card_does():
@@ -115,6 +113,8 @@ def test_how_sure_an_answer_is_in_one_plain_line(nothing_fits, sure, said):
     index = Index([Item("0")], np.ones((1, 1), np.float32), Fingerprint(np.ones((1, 1), np.float32)))
     result = Result(Query("a"), (Hit(1, 1.0, "0", 0),), sure=sure, nothing_fits=nothing_fits)
     assert to_lines(index, result)[0] == f"'a' in 1 images:{said}"
+    page = page_html(index, [result])
+    assert said[1:-1] in page and page.count("<p>") == 1 + bool(said)  # the last one is about the model
 
 
 @pytest.mark.parametrize("found_by, word", [
@@ -124,3 +124,64 @@ def test_how_sure_an_answer_is_in_one_plain_line(nothing_fits, sure, said):
 ])  # fmt: skip
 def test_one_word_for_why_a_thing_was_found(found_by, word):
     assert queries.why(found_by) == word
+
+
+SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",
+             "\udcff", "<script>alert(1)</script>\"'&", "</title><img src=x>"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = write_folder(tmp_path_factory.mktemp("images") / "images")
+    return index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
+
+
+def gallery_of(index, *queries):
+    return Page(page_html(index, search(index, ColorEmbedder(), list(queries), 3)))
+
+
+def test_gallery_shows_images_in_order_with_their_texts(index):
+    page = gallery_of(index, Query("red", "en", right=("a/orange.PNG",)), Query("purple"))
+    images = page.all("img")
+    assert [image["alt"] for image in images[:3]] == ["red.png", "a/orange.PNG", "violet.png"] and len(images) == 6
+    data = base64.b64decode(images[0]["src"].removeprefix("data:image/jpeg;base64,"))
+    assert np.abs(np.array(Image.open(io.BytesIO(data))).astype(int) - [250, 0, 0]).max() < 8  # red.png as JPEG
+    assert "The expected answer is number 2." in page.text and page.text.count("✓ expected") == 1
+    assert [item["class"] for item in page.all("li")] == ["other", "right", "other", "other", "other", "other"]
+    files = [pathlib.Path(index.describe(row).path).as_uri() for row in (2, 0)]
+    assert [link["href"] for link in page.all("a")][:2] == files
+    images = gallery_of(index, Query(image=index.describe(1).path)).all("img")
+    assert [image["alt"] for image in images[:2]] == ["The image that was asked for", "blue.png"]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_gallery_holds_any_sentence(index, sentence):
+    page = gallery_of(index, Query(sentence, 'ar"><i>'))
+    assert len(page.all("img")) == 3 and not page.all("i")
+    assert page.all("h2") == [{"class": "text", "dir": "auto", "lang": 'ar"><i>'}]
+    shown = sentence.replace("\x00", "\ufffd").replace("\udcff", "?").strip()
+    assert page.text.count(shown) == 2  # the title and a heading
+
+
+def test_gallery_says_what_is_seen_and_links_addresses_alone(tmp_path):
+    fields = {"brand": '<b>"acme"', "shop": "https://example.org/?a=1&b=2", "run": "javascript:alert(1)",
+              "odd": 'https://example.org/"onclick="alert(1)'}  # fmt: skip
+    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
+    captions = (("de", "ein roter Fleck"), ("en", "a red spot"))
+    items = [Item("1", f"{tmp_path}/red.png", -1, captions, fields=fields), Item("gone", f"{tmp_path}/gone.png")]
+    vectors = np.array([[1, 0, 0], [0.8, 0.6, 0]], np.float32)
+    page = gallery_of(Index(items, vectors, take_fingerprint(ColorEmbedder())), Query("rot", "de"), Query("red"))
+    shown = [(image["alt"], image["lang"]) for image in page.all("img")]
+    assert shown == [("ein roter Fleck", "de"), ("a red spot", "en")]
+    assert page.text.count("not available") == 2  # the image that is gone
+    links = [{"href": (tmp_path / "red.png").as_uri()}, {"href": fields["shop"], "rel": "noopener noreferrer"}]
+    assert page.all("a") == links * 2 and not page.all("b")
+    for text in ('brand: <b>"acme"', "shop", "run: javascript:alert(1)", f"odd: {fields['odd']}"):
+        assert text in page.text
+
+
+def test_gallery_of_texts():
+    items = [Item("rot", language="de"), Item("أحمر", language="ar")]
+    made = Index(items, np.eye(2, 3, dtype=np.float32), take_fingerprint(ColorEmbedder()), TEXTS)
+    page = gallery_of(made, Query("red"))
+    assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")
