@@ -252,3 +252,20 @@ def test_many_questions_with_answers_are_counted_by_language(index, capsys):
         "en           right first 4, among the 3 shown 4 of 4 queries",
         "all          right first 4, among the 3 shown 4 of 7 queries",
     ]
+
+
+@pytest.mark.parametrize("embedder, head, times", [(ColorEmbedder(), "", 1), (TwoHeads(), "text_text", 2)])
+def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head, times, monkeypatch):
+    colours, asked = ["red", "green", "blue"], []
+    items = [Item(f"p{n}", captions=(("en", colour),)) for n, colour in enumerate(colours)]
+    made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(embedder))
+    made.captions = ranking.Captions(np.zeros((0, 0), np.float16), made.table, head)
+    made.captions.vectors = made.captions.encode(embedder, colours).astype(np.float16)
+    for kind in (ColorEmbedder, Letters):
+
+        def encode(self, texts, real=kind.encode_text, **options):
+            return asked.append(texts) or real(self, texts, **options)
+
+        monkeypatch.setattr(kind, "encode_text", encode)
+    (result,) = search(made, embedder, [Query("red", "en")], 3)
+    assert asked == [["red"]] * times and result.hits[0].name == "p0"
