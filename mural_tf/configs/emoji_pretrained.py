@@ -42,5 +42,5 @@ def get_config(arguments: str = "mural"):
     config.optimizer.warmup_steps = 60
     config.train.steps = 600
     config.train.image_text_batch = config.train.text_text_batch = 512
-    config.train.checkpoint_every = 0  # at the end: the frozen towers are 500 MB, and the steps take a minute
+    config.train.checkpoint_every = 0  # at the end: the frozen towers are 500 MB, and the steps take two minutes
     return config
