@@ -240,7 +240,7 @@ def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, wi
 def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Callable[[tf.Tensor], np.ndarray]:
     """Returns `encode` of uint8 [B, S, S, 3] by TensorFlow Lite's float32 kernels, one picture on each processor.
 
-    They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/results/states.csv).
+    They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
     """
     signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
     traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
