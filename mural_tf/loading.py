@@ -76,16 +76,17 @@ def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def load_to_ask(
     path: str | os.PathLike[str], check: Callable[[Embedder], None], load: Callable[..., Embedder]
 ) -> Embedder:
-    """Loads, by `load`, the quickest encoders of a model that `check` accepts; a workdir may be ahead of its export.
+    """Loads, by `load`, the quickest encoders of a model; or a workdir whose export `check` refuses, and says so.
 
     Raises `UserError` as `load`, or as `check` of the model itself.
     """
     try:
         embedder = load(quickest(path))
         check(embedder)
-    except UserError:
+    except UserError as error:
         if export_of(path) == path:
             raise
+        announce(f"{display_name(error)} So the workdir itself is asked.")
         embedder = load(path)
         check(embedder)
     return embedder

@@ -9,6 +9,7 @@ from mural_tf.errors import UserError
 
 def assert_refused(call, expected, *arguments, errors=(UserError,), **named):
     """`expected`: a list of texts, each a part of the message."""
+    assert not isinstance(expected, str), "a text would be looked for letter by letter"
     with pytest.raises(errors) as error:
         call(*arguments, **named)
     assert all(part in str(error.value) for part in expected) and "\n" not in str(error.value), str(error.value)

@@ -170,7 +170,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     export, data, tuned = workdir / EXPORT, config.data.directory, f"{display_name(workdir)}_tuned"
     source = f"{workdir} --trust" if names_code(config) else str(workdir)
     with_images = has_images(config.image_tower)
-    # A workdir has the states of texts that training made, so that an index takes a tenth of the time.
+    # A workdir has the states of texts that training made, so that an index takes half of the time.
     asked = export if names_code(config) and export.exists() else workdir
     part = f" --split={split}" if table else ""
     # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.

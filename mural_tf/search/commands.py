@@ -200,13 +200,14 @@ def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool =
 
     Raises `UserError` if it is not there or another model.
     """
+    from mural_tf.loading import load_to_ask
+
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
         raise UserError(
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
-    from mural_tf.loading import load_to_ask
 
     def check(embedder) -> None:
         if few and (tensorflow := sys.modules.get("tensorflow")):

@@ -13,7 +13,8 @@ from mural_tf.errors import UserError
 from mural_tf.text import build_tokenizer
 from mural_tf.text.piece_models import model_of, parse_lines, read_lines
 from mural_tf.text.sentence_pieces import SentencePieceTokenizer
-from mural_tf.text.vocabulary_file import digest
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SETTINGS = dict(
     model="unigram",
@@ -41,6 +42,13 @@ def lines_of(pieces, settings=SETTINGS):
 
 def tokenizer(pieces=UNIGRAM, settings=SETTINGS, layout="siglip", **options):
     return SentencePieceTokenizer(lines_of(pieces, settings), layout=layout, **options)
+
+
+def test_an_export_does_not_look_for_variables_in_the_pieces():
+    """TensorFlow asks a module for its variables many times, and looks through all that it holds."""
+    for made in (tokenizer(UNIGRAM), WordPieceTokenizer([*RESERVED_TOKENS, "red"])):
+        seen = set(made._flatten(predicate=lambda value: isinstance(value, str)))
+        assert not seen & {*(piece for piece, *_ in UNIGRAM), "red"}
 
 
 def ids(object_, *texts):

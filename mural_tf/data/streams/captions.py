@@ -33,7 +33,9 @@ class ClozeCaptions(Stream):
         if not own.cloze_weight:
             return caption
         if self.settings.cached_texts:
-            raise UserError("text_tower.cached=True: a cloze task masks tokens anew: leave it out.")
+            raise UserError(
+                "text_tower.cached=True: a cloze task masks tokens anew: set it to False, or method.cloze_weight=0."
+            )
         return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 

@@ -34,7 +34,7 @@ class Views(ClozeCaptions):
     def __init__(self, settings, texts):
         super().__init__(settings, texts)
         if settings.image_tower.cached:
-            raise UserError("image_tower.cached=True: two views are drawn anew in every step: leave it out.")
+            raise UserError("image_tower.cached=True: two views are drawn anew in every step: set it to False.")
 
     def finish(self, items, seed):
         settings = self.settings
