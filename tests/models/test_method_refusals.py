@@ -1,6 +1,7 @@
 """What methods, losses and their streams refuse, in one line each: the call, the words that must occur."""
 
 import functools
+import importlib.util
 
 import contract
 import pyarrow
@@ -24,7 +25,6 @@ from mural_tf.losses.mule import distances
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import build_model, complete, method_class
 from mural_tf.models.cached_states import standardize_adapters
-from mural_tf.models.neighbours import importlib
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.trust import check_stored
