@@ -41,6 +41,7 @@ class Evaluation:
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
     `sizes`: row -> what was counted there, such as {"images": 1000, "captions": 5000}. `groups`: group -> its languages
     that were evaluated; "all" is not in it. `notes`: what a reader must know to judge the numbers, a sentence each.
+    `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, for who looks at the same pool.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Evaluation:
     sizes: dict[str, dict[str, int]]
     groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    pictures: tuple[np.ndarray, np.ndarray] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 # The metric of captions that no training text said, in data that hold some out: text to image, the mean of R@1, R@5 and
@@ -176,7 +178,8 @@ class Request:
         row_of[np.array(wanted)[kept]] = np.arange(len(kept))
 
         views = views or {name: [np.arange(len(row_of))]}
-        results = {view: Evaluation(view, self.split, "", {}, {}) for view in views}
+        pictures = images, np.array(wanted)[kept]
+        results = {view: Evaluation(view, self.split, "", {}, {}, pictures=pictures) for view in views}
         by_language: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
             owners = row_of[pool.owners[language]]

@@ -89,6 +89,7 @@ def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) ->
     """Writes the evaluation with `origin` (model, data_dir, step) to <folder>/evaluation/<name>-<split>.json."""
     path = as_path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {**origin, **dataclasses.asdict(evaluation)}
+    values = {**origin, **dataclasses.asdict(dataclasses.replace(evaluation, pictures=None))}
+    del values["pictures"]
     write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     return path

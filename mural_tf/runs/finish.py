@@ -142,7 +142,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     embedder = None if evaluation is None else measured.embedder(step)
     print("Writing the report …", flush=True)
     with _timed(seconds, "search"):
-        searches = {} if embedder is None else find_examples(embedder, config)
+        searches = {} if embedder is None else find_examples(evaluation, embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
     lines = [f"{sentence!r}: {', '.join(name for name, _ in hits[:3])}, …" for sentence, hits in searches.items()]
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]

@@ -52,7 +52,7 @@ def write_report_page(
       workdir: of a run whose training is over.
       config: the run's.
       evaluation: of its last step; `None`: nothing was evaluated.
-      embedder: finds the examples; None: they are left out.
+      embedder: reads the examples' captions; None: they are left out.
       seconds: stage → its time.
       searches: what `find_examples` found.
     """
@@ -158,20 +158,18 @@ def _bars(name: str, now: Mapping, source: Mapping, evaluation: Evaluation) -> d
 # Examples.
 
 
-def find_examples(embedder: Embedder, config: ConfigDict) -> dict[str, list[tuple[str, bytes]]]:
+def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, list[tuple[str, bytes]]]:
     """Returns sentence → ids and pictures closest to it, best first; of the data's example queries, if it has some."""
     sentences = EXAMPLE_QUERIES.get(config.data.source, ())
     if not sentences:
         return {}
     pool = read_pool(config.data.directory, config.evaluation.split)
-    ids = list(pool.image_numbers)
-    pictures = list(pool.read(range(len(ids))))
-    images, kept = embedder.encode_image(pictures, on_error="skip", progress=False)
+    ids, (images, numbers) = list(pool.image_numbers), evaluation.pictures
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
-    return {
-        sentence: [(ids[number], pictures[number]) for number in kept[numbers]]
-        for sentence, numbers in zip(sentences, rows)
-    }
+    closest = {sentence: numbers[nearest].tolist() for sentence, nearest in zip(sentences, rows)}
+    shown = sorted({number for nearest in closest.values() for number in nearest})
+    pictures = dict(zip(shown, pool.read(shown)))
+    return {sentence: [(ids[n], pictures[n]) for n in nearest] for sentence, nearest in closest.items()}
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
@@ -182,23 +180,20 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
         pool = read_pool(config.data.directory, config.evaluation.split)
     except UserError:
         return None
-    total = len(pool.image_numbers)
-    wanted = np.unique(np.linspace(0, total - 1, min(total, IMAGES)).round().astype(int))
-    pictures = list(pool.read(wanted.tolist()))
-    images, kept = embedder.encode_image(pictures, on_error="skip", progress=False)
-    if not len(kept):
-        return None
-    shown_pictures = [pictures[i] for i in kept]
+    total, (images, numbers) = len(pool.image_numbers), evaluation.pictures
+    rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
+    images, numbers = images[rows], numbers[rows]
+    shown_pictures = list(pool.read(numbers.tolist()))
     best = sorted(evaluation.sizes, key=lambda x: -evaluation.metrics[f"{evaluation.name}/{x}/mean_recall"])
     languages = {}
     for language in dict.fromkeys((best[0], best[len(best) // 2], best[-1])):
-        texts, owners = captions_of(pool, language, wanted[kept])
+        texts, owners = captions_of(pool, language, numbers)
         if texts:
             made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
             right = [example for example in made if example.found[0].rank <= 1]
             chosen = [*evenly(right, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
             languages[language] = [_example(example, texts[example.number], shown_pictures) for example in chosen]
-    return {"count": len(kept), "total": total, "languages": languages}
+    return {"count": len(numbers), "total": total, "languages": languages}
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:

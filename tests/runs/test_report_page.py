@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 from page_reader import Page
 from search_data import ColorEmbedder, png
@@ -17,6 +18,7 @@ from mural_tf.runs.finish import describe
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 
 HOSTILE = "<script>alert('x')</script>"
+CAPTIONS = {"red": (250, 0, 0), "rot": (200, 90, 0), "green": (0, 250, 0), HOSTILE: (0, 0, 250)}
 
 
 def evaluation(name="retrieval", languages=("de", "en", "sw"), value=20.0):
@@ -24,16 +26,17 @@ def evaluation(name="retrieval", languages=("de", "en", "sw"), value=20.0):
     numbers.update({f"{name}/{language}/text_to_image/recall@1": 1.0 for language in languages})
     numbers.update({f"{name}/well-resourced/mean_recall": value, f"{name}/all/mean_recall": value + 5})
     sizes = {language: {"images": 3, "captions": 3} for language in languages}
-    return Evaluation(name, "test", "every caption counted", numbers, sizes, {"well-resourced": ("de", "en")}, [])
+    groups, colors = {"well-resourced": ("de", "en")}, [png(color) for color in CAPTIONS.values()]
+    pictures = ColorEmbedder().encode_image(colors), np.arange(1, 5)  # picture 0 does not decode
+    return Evaluation(name, "test", "every caption counted", numbers, sizes, groups, [], pictures)
 
 
 @pytest.fixture
 def run(tmp_path):
     """A workdir with rows of a run, and its configuration."""
     config = toy_config(tmp_path / "data")
-    captions = {"red": (250, 0, 0), "rot": (200, 90, 0), "green": (0, 250, 0), HOSTILE: (0, 0, 250)}
     shown = [records.ImageTextRecord(f"i{k}", png(color), [text] * 2, ["en", "sw"], [""] * 2)
-             for k, (text, color) in enumerate(captions.items())]  # fmt: skip
+             for k, (text, color) in enumerate(CAPTIONS.items())]  # fmt: skip
     damaged = records.ImageTextRecord("bad", b"no picture", ["red"], ["en"], [""])
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", [damaged, *shown])
     counts = {"image_text": {"test": {"images": 5, "captions": 1234}}, "text_pairs": {"train": 7}}
@@ -97,9 +100,9 @@ def test_a_search_of_pictures_is_proposed_for_models_of_pictures(tower, tmp_path
 
 def test_examples_are_the_closest_pictures_that_can_be_read(run, monkeypatch):
     _, config = run
-    assert find_examples(ColorEmbedder(), config) == {}  # the data have no example queries
+    assert find_examples(evaluation(), ColorEmbedder(), config) == {}  # the data have no example queries
     monkeypatch.setitem(report_page.EXAMPLE_QUERIES, config.data.source, ("red", "青い風船"))
-    found = find_examples(ColorEmbedder(), config)
+    found = find_examples(evaluation(), ColorEmbedder(), config)
     assert {sentence: [name for name, _ in of] for sentence, of in found.items()} == {
         "red": ["i0", "i1", "i2", "i3"], "青い風船": ["i3", "i0", "i1", "i2"],
     }  # fmt: skip
