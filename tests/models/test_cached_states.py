@@ -180,6 +180,18 @@ def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
         assert np.max(np.abs(ours - theirs)) < 0.01 * np.max(np.abs(theirs))
 
 
+def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    made = {}
+    for precision in ("float32", "mixed_bfloat16"):
+        config = cached_config(tmp_path, "align")
+        config.text_tower.precision = precision
+        tables = state_tables(model_of(config), config, toy_data.toy_tokenizer(), tmp_path)
+        made[precision] = tables["caption"].sample()
+    assert [len(list((tmp_path / ".states").glob(f"{name}-*"))) for name in ("texts", "images")] == [2, 1]
+    assert 0.0 < difference(*made.values()) < 0.03 * np.abs(made["float32"]).max()
+
+
 @pytest.mark.slow
 def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     toy_data.write_toy_data(tmp_path)

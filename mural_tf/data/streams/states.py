@@ -27,13 +27,15 @@ from mural_tf.data.records import describe_files
 from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_sources
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Embed, Targets, TargetTable
+from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.towers import preparation
 from mural_tf.files import as_path
 from mural_tf.quiet import without_noise
 from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
-PICTURES_PER_CALL, TEXTS_PER_CALL = 32, 64  # of a tower
+PICTURES_PER_CALL = 32  # of a tower
+TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}  # more are slower in float32, and faster in bfloat16
 # Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
 PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
 STATES = "state of the frozen tower"
@@ -85,7 +87,8 @@ def text_states(
     with states.lock():
         if not states.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
-            states.extend(_texts_of(config, tokenizer, streams), of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
+            embed = of_texts(encode, tokenizer, _computed_in(config.text_tower, "text"))
+            states.extend(_texts_of(config, tokenizer, streams), embed, TEXTS_PER_BLOCK)
             states.finish(made_for, 0.0)
         return states.table(as_stored=True)
 
@@ -111,7 +114,7 @@ def states_of(
             return table
         begins = range(0, len(texts), TEXTS_PER_BLOCK)
         blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
-        states.extend(blocks, of_texts(encode, tokenizer), TEXTS_PER_BLOCK)
+        states.extend(blocks, of_texts(encode, tokenizer, _computed_in(config.text_tower, "text")), TEXTS_PER_BLOCK)
         return states.table(as_stored=True)
 
 
@@ -129,8 +132,8 @@ def image_states(
     `encode` maps uint8 [B, S, S, 3] to float32 [B, width]; other arguments are as of `text_states`.
     """
     streams = [stream for stream in streams if stream_class(stream).with_pictures]
-    settings = preparation(config.image_tower)
-    states = _folder(config, workdir, "images", f"{tower}-{digest_of((), settings)}", width)
+    settings = [preparation(config.image_tower), *_rounded_to(config.image_tower, "image")]
+    states = _folder(config, workdir, "images", f"{tower}-{digest_of((), *settings)}", width)
     made_for = data_digest(config, streams, "images")
     with states.lock():
         if not states.is_made_for(made_for):
@@ -165,8 +168,18 @@ def _folder_of_texts(config: ConfigDict, workdir: pathlib.Path, tower: str, widt
 def _digest_of_texts(config: ConfigDict, tower: str) -> str:
     vocabulary = config.vocabulary
     pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
-    pieces.append(config.text_tower.max_length)
+    pieces += [config.text_tower.max_length, *_rounded_to(config.text_tower, "text")]
     return f"{tower}-{digest_of((), pieces)}"
+
+
+def _computed_in(tower: ConfigDict, modality: str) -> str:
+    return dtype_policy(tower.precision, modality).compute_dtype
+
+
+def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
+    """What tells the states of a tower that computes in bfloat16 from others."""
+    computed_in = _computed_in(tower, modality)
+    return [computed_in] if computed_in != "float32" else []
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> Targets:
@@ -194,8 +207,9 @@ def _pictures_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Itera
             yield fingerprint(tf.constant(ids)).numpy(), pictures
 
 
-def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
+def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, computed_in: str = "float32") -> Embed:
     """Returns a function of tokens as one of texts, UTF-8: a few of about one length at a time, which waste least."""
+    per_call = TEXTS_PER_CALL[computed_in]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
     traced = tf.function(encode, input_signature=signature)
 
@@ -204,8 +218,8 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer) -> Embed:
         ids = {name: values.numpy() for name, values in tokens.items() if name in TOKENS}  # [N, T]
         lengths = ids["input_mask"].sum(axis=1)
         order, states = np.argsort(lengths, kind="stable"), None
-        for begin in range(0, len(texts), TEXTS_PER_CALL):
-            rows = order[begin : begin + TEXTS_PER_CALL]
+        for begin in range(0, len(texts), per_call):
+            rows = order[begin : begin + per_call]
             longest = max(1, lengths[rows[-1]])
             block = traced({name: values[rows, :longest] for name, values in ids.items()}).numpy()
             states = np.zeros([len(texts), block.shape[1]], block.dtype) if states is None else states
