@@ -211,7 +211,7 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, computed_in: str = 
     """Returns a function of tokens as one of texts, UTF-8: a few of about one length at a time, which waste least."""
     per_call = TEXTS_PER_CALL[computed_in]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
-    traced = tf.function(encode, input_signature=signature)
+    traced = tf.function(encode, input_signature=signature, autograph=False)  # which takes seconds of a start
 
     def embed(texts: list[bytes]) -> np.ndarray:
         tokens = tokenizer(tf.constant(texts), pad="longest")
@@ -233,7 +233,7 @@ def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, wi
     """Returns a function of prepared pixels as one of encoded pictures; zeros for pictures that do not decode."""
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
-    traced = tf.function(encode, reduce_retracing=True)
+    traced = tf.function(encode, reduce_retracing=True, autograph=False)
     if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
         traced = _by_lite_runtime(encode, tower.image_size)
 
