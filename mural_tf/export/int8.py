@@ -75,6 +75,43 @@ def to_float16(content: bytes) -> bytes:
     return _write(schema, model)
 
 
+def without_copies(content: bytes) -> bytes:
+    """Returns a float32 file that computes once what the converter computes several times.
+
+    An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
+    constants, which lies in the copy's weights. Here a copy becomes the first product times the constant.
+    """
+    schema, model = _schema(), _read(content)
+    graph, firsts, last = model.subgraphs[0], {}, len(model.subgraphs[0].tensors)
+    for operator, tensor, _ in list(_weights(schema, model)):
+        options, constants = (
+            operator.builtinOptions,
+            [graph.tensors[index] for index in operator.inputs[1:] if index >= 0],
+        )
+        data = [model.buffers[constant.buffer].data for constant in constants]
+        is_product = isinstance(options, schema.FullyConnectedOptionsT) and not options.fusedActivationFunction
+        if not is_product or any(part is None for part in data):
+            continue
+        values = [part.view("<f4").astype(np.float64) for part in data]
+        key = operator.inputs[0], tuple(graph.tensors[operator.outputs[0]].shape), tuple(tensor.shape), len(values)
+        first, weights = firsts.setdefault(key, (operator, values))
+        factor = np.vdot(weights[0], values[0]) / (np.vdot(weights[0], weights[0]) or 1.0)
+        if first is operator or not all(np.allclose(b, factor * a, rtol=1e-4) for a, b in zip(weights, values)):
+            continue
+        constant = _add_tensor(schema, model, [], schema.TensorType.FLOAT32, b"constant/%d" % len(graph.tensors))
+        graph.tensors[constant].buffer = _add_buffer(schema, model, np.float32(factor))
+        inputs, place = [first.outputs[0], constant], [other is operator for other in graph.operators].index(True)
+        product = _operator(schema, model, "MUL", inputs, operator.outputs[0], schema.MulOptionsT())
+        graph.operators[place] = product
+    if len(graph.tensors) == last:
+        return content
+    taken = {index for operator in graph.operators for index in (*operator.inputs, *operator.outputs)}
+    for index, tensor in enumerate(graph.tensors):
+        if index not in taken and index not in graph.inputs:
+            tensor.buffer = 0
+    return _write(schema, model)
+
+
 def _read(content: bytes):
     return _schema().ModelT.InitFromPackedBuf(content, 0)
 

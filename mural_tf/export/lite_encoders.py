@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from mural_tf.encoders.layers import unit_range
 from mural_tf.errors import UserError
+from mural_tf.export.int8 import without_copies
 from mural_tf.export.signatures import fold_batch_norm, text_variables
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.quiet import without_noise
@@ -54,7 +55,7 @@ def _convert(function, variables, name: str) -> bytes:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
     try:
         with without_noise():
-            return converter.convert()
+            return without_copies(converter.convert())
     except Exception as error:  # noqa: BLE001 - the converter's own class is not public
         lacking = re.findall(r"TF Select ops: (.*)|Custom ops: (.*)", str(error))
         operations = ", ".join(part for parts in lacking for part in parts if part)

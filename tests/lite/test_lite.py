@@ -20,6 +20,7 @@ from mural_tf.errors import UserError
 from mural_tf.fingerprint import TOLERANCE, take_fingerprint
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
+from mural_tf.encoders.kernels import ACTIVATIONS
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
 from mural_tf.export.lite_encoders import _convert
 from mural_tf.lite.runtime import Encoder
@@ -110,6 +111,23 @@ def test_int8_products_by_hand(tmp_path):
     found = run(to_int8(_convert(product, [matrix], "toy")), tmp_path / "a", image=x)
     expected = x @ matrix.numpy()
     assert np.abs(found / expected - 1.0).max() < 0.05
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_a_product_under_an_activation_is_computed_once(name, tmp_path):
+    """The converter puts constants of an activation into copies of the product's weights."""
+    draw = np.random.default_rng(0)
+    matrix, bias = (tf.Variable(draw.normal(0.0, 0.3, size).astype(np.float32)) for size in ([64, 32], [32]))
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 64], tf.float32, name="image")], autograph=False)
+    def activated(image):
+        return {"embedding": ACTIVATIONS[name](tf.nn.bias_add(tf.matmul(image, matrix), bias), training=False)}
+
+    content = _convert(activated, [matrix, bias], "toy")
+    assert len(layers_of(content)) == 1 and len(content) < 1.5 * 4 * 64 * 32
+    x = draw.normal(size=[3, 64]).astype(np.float32)
+    expected = ACTIVATIONS[name](x @ matrix.numpy() + bias.numpy(), training=False)
+    assert np.abs(run(content, tmp_path / "a", image=x) - expected).max() < 1e-5
 
 
 def test_what_tensorflow_lite_lacks_is_named():

@@ -1,0 +1,97 @@
+"""An export's image encoder in TensorFlow and in LiteRT on one processor: milliseconds per picture, and cosines.
+
+    python -m benchmarks.picture_engines --export=EXPORT --pictures=FOLDER
+
+EXPORT is of `run_export.py … --lite`. Each engine lives in a process of its own with one thread and embeds the same
+pictures when asked to, in turns, so that a busy machine slows both alike: in batches of 32, and one by one. Decoding
+counts. Ratios are medians of the rounds' ratios of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+ENGINES, BATCH = ("tensorflow", "litert"), 32
+
+
+def work(options) -> None:
+    """Answers each line of standard input, a batch size, with the processor seconds of all pictures."""
+    if options.worker == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    else:
+        from mural_tf.lite.runtime import set_threads
+
+        set_threads(1)
+    import mural_tf
+
+    folder = pathlib.Path(options.export)
+    embedder = mural_tf.load(folder if options.worker == "tensorflow" else folder / "lite")
+    pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
+    pictures = pictures[: options.count]
+
+    def embed(batch: int) -> np.ndarray:
+        blocks = [pictures[begin : begin + batch] for begin in range(0, len(pictures), batch)]
+        return np.concatenate([embedder.encode_image(block, batch_size=batch, progress=False) for block in blocks])
+
+    np.save(f"{options.output}/{options.worker}.npy", embed(BATCH))
+    embed(1)
+    print(json.dumps(len(pictures)), flush=True)
+    for line in sys.stdin:
+        begun = time.process_time()
+        embed(int(line))
+        print(json.dumps(time.process_time() - begun), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--export", required=True, help="with a lite/")
+    parser.add_argument("--pictures", required=True, help="a folder")
+    parser.add_argument("--output", default=".", help="a folder for the vectors")
+    parser.add_argument("--count", type=int, default=64, help="pictures")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return work(options)
+    processes = {}
+    for name in ENGINES:
+        command = [sys.executable, "-m", "benchmarks.picture_engines", *sys.argv[1:], f"--worker={name}"]
+        processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def answer(name: str) -> float:
+        for line in processes[name].stdout:
+            if line[0].isdigit():
+                return json.loads(line)
+        sys.exit(f"{name} ended; its message is above.")
+
+    count = [answer(name) for name in ENGINES][0]
+    for batch in (BATCH, 1):
+        seconds = {name: [] for name in ENGINES}
+        for _ in range(options.rounds):
+            for name in ENGINES:
+                print(batch, file=processes[name].stdin, flush=True)
+                seconds[name].append(answer(name))
+        ratios = [ours / lite for ours, lite in zip(*seconds.values())]
+        shown = ", ".join(f"{name} {min(values) / count * 1e3:.2f} ms" for name, values in seconds.items())
+        print(f"{batch} at once: {shown}; tensorflow / litert {statistics.median(ratios):.2f} "
+              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+    ours, lite = (np.load(f"{options.output}/{name}.npy") for name in ENGINES)
+    print(f"cosine at least {(ours * lite).sum(axis=1).min():.4f}")
+    for process in processes.values():
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()
