@@ -302,12 +302,14 @@ def _captioned(index) -> list[int]:
 def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
     from mural_tf.fingerprint import TOLERANCE, take_fingerprint
-    from mural_tf.search.index import model_of
+    from mural_tf.search.index import CAPTIONS, VECTORS, model_of
 
     model, recorded = take_fingerprint(embedder), model_of(folder)
     if recorded is None or model.distance(recorded) <= TOLERANCE:
         return recorded is not None
     print(f"{folder} is of another model than {model.describe()}: it is made anew.")
+    for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files
+        (folder / name).unlink(missing_ok=True)
     remove_tree(folder)
     return False
 

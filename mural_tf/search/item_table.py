@@ -143,15 +143,19 @@ class ItemTable:
         except sqlite3.Error as error:
             raise problem(self._path, error) from None
         weakref.finalize(self, self._database.close)
-        if (version := self._ask("PRAGMA user_version")[0][0]) != FORMAT:
+        self.postings = None  # a `Postings`, where many questions are asked
+        self.meta: dict[str, object] = {}
+        self.ids = self.caption_ids = np.zeros(0, np.int64)
+        if (version := self._ask("PRAGMA user_version")[0][0]) not in (FORMAT, 0):
             raise UserError(f"{self._path} was made by another version (format {version}): make the index again.")
+        if version == 0:  # made by a process that was killed before its first transaction
+            self._database.execute("ROLLBACK")  # nothing is read, and the next process may make it
+            return
         try:
             self.meta = meta_of(self._database)
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
-        self.ids = self._numbers("items")
-        self.postings = None  # a `Postings`, where many questions are asked
-        self.caption_ids = self._numbers("texts")
+        self.ids, self.caption_ids = self._numbers("items"), self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""

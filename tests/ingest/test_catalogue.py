@@ -255,6 +255,7 @@ def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     searching(wide(tmp_path, *range(4)), capsys)
     assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == ""
     monkeypatch.setattr(loading, "load", lambda *_: ColorEmbedder(seed=1))
+    monkeypatch.setattr(runs, "remove_tree", lambda folder: (folder / "index.sqlite").unlink())  # and is killed then
     assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4  # made anew
 
 
