@@ -191,5 +191,5 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):
-        words = ["How sure answers are is damaged", "make the index again"]
+        words = ["How sure answers are is damaged", "delete the index and make it again"]
         assert_refused(confidence.from_bytes, words, damaged, 300)

@@ -131,7 +131,7 @@ def test_vectors_of_another_length_are_never_ranked(index, value, monkeypatch):
     with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:
         other.execute("UPDATE vectors SET vector = ? WHERE item = 3", [np.full(3, value, np.float32).tobytes()])
     (index / "vectors.npy").unlink()
-    assert_refused(load_index, ["index.sqlite): make it again: the vector of row 2 has the length ", ", not 1"], index)
+    assert_refused(load_index, ["index.sqlite): delete it and make it again: the vector of row 2 ", ", not 1"], index)
 
 
 def test_busy_and_forbidden_and_of_another_version_is_not_damaged(index, monkeypatch):
