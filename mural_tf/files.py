@@ -195,9 +195,9 @@ def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
         copy_file(folder / name, store / name)
 
 
-def remove_partial(folder: pathlib.Path) -> None:
-    """Removes the files that killed processes left in or below `folder`, into which no other process may write."""
-    for path in folder.rglob(f"*{PARTIAL}"):
+def remove_partial(folder: pathlib.Path, below: bool = True) -> None:
+    """Removes the files that killed processes left in `folder` and `below` it, where no other process may write."""
+    for path in (folder.rglob if below else folder.glob)(f"*{PARTIAL}"):
         if path.is_file():
             path.unlink()
 

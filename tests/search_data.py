@@ -11,7 +11,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search.items import Item
 from mural_tf.search.queries import Query, search
-from mural_tf.search.ranking import Ranked
+from mural_tf.search.ranking import Captions, Ranked
 
 WORDS = {
     "red": (1, 0, 0),
@@ -96,6 +96,13 @@ def image_records(captions, colors=COLORS):
 def names(index, query="red", *filters):
     """The names of all that a sentence finds, best first."""
     return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], 99, filters)[0].hits]
+
+
+def with_captions(index, encoder, head=""):
+    """Gives an index its captions' vectors, by a model or by its head of this name; returns the index."""
+    texts = [text for item in index.table for _, text in item.captions]
+    index.captions = Captions(encoder.encode_text(texts).astype(np.float16), index.table, head)
+    return index
 
 
 BRANDS, COLOURS = ["Acme", "Bolt", "Cero", "Dune"], ["red", "blue", "green", "white", "black"]

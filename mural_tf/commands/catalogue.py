@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, read_json, remove_tree, storage_errors, write_whole
+from mural_tf.files import as_path, exclusive_lock, read_json, remove_partial, remove_tree, storage_errors, write_whole
 from mural_tf.ingest.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
 from mural_tf.progress import tqdm
 from mural_tf.remote_folders import local_folder, model_place
@@ -97,6 +97,8 @@ def catalogue(
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
     with exclusive_lock(folder / "catalogue.lock", busy):
+        if isinstance(folder, pathlib.Path):
+            remove_partial(folder, below=False)
         tally = RowTally()
         with tqdm(desc="Reading", unit=" rows") as bar:
             entries = read(understood, tally, folder / PICTURES, bar)
@@ -302,12 +304,14 @@ def _captioned(index) -> list[int]:
 def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
     from mural_tf.fingerprint import TOLERANCE, take_fingerprint
-    from mural_tf.search.index import model_of
+    from mural_tf.search.index import CAPTIONS, VECTORS, model_of
 
     model, recorded = take_fingerprint(embedder), model_of(folder)
     if recorded is None or model.distance(recorded) <= TOLERANCE:
         return recorded is not None
     print(f"{folder} is of another model than {model.describe()}: it is made anew.")
+    for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files
+        (folder / name).unlink(missing_ok=True)
     remove_tree(folder)
     return False
 

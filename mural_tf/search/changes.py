@@ -377,7 +377,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         try:
             with contextlib.closing(files.make(path) if new else connect(path)) as opened:
                 if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-                    raise UserError(f"The index {folder} was made by another version: make it again.")
+                    raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
                     opened.execute("PRAGMA wal_autocheckpoint = 0")
                 yield opened

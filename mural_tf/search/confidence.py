@@ -233,5 +233,5 @@ def from_bytes(data: bytes, count: int) -> Confidence | NoiseLevel | None:
         stored = Confidence(**{**values, **arrays}) if arrays else NoiseLevel(values["count"], levels)
         same_size = abs(count - stored.count) <= CHANGED * stored.count
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"How sure answers are is damaged ({error}): make the index again.") from None
+        raise UserError(f"How sure answers are is damaged ({error}): delete the index and make it again.") from None
     return stored if same_size and (not arrays or arrays["weights"].shape == (1 + len(FEATURES),)) else None

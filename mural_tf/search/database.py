@@ -64,7 +64,7 @@ def check_place(folder: pathlib.Path) -> None:
     if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
         return
     if (folder / OLD).is_file():
-        raise UserError(f"The index {folder} was made by an earlier version: make it again.")
+        raise UserError(f"The index {folder} was made by an earlier version: delete it and make it again.")
     with storage_errors(folder):
         is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
     if is_hidden:
@@ -114,7 +114,7 @@ def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
             raise ValueError(f"vectors {list(vectors.shape)}")
         return Fingerprint(vectors, str(model["path"]), model["step"])
     except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
-        raise UserError(f"The index is damaged (of its model: {error}): make it again.") from None
+        raise UserError(f"The index is damaged (of its model: {error}): delete it and make it again.") from None
 
 
 def keep(database: sqlite3.Connection, **values) -> None:

@@ -354,10 +354,11 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
     wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
     weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
-    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
-        raise UserError(f"{what} is damaged (its {', '.join(wrong) or 'dtype or weights'}): make it again.")
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
+    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
+        parts = ", ".join(wrong) or "dtype or weights"
+        raise UserError(f"{what} is damaged (its {parts}): delete it and make it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
@@ -425,7 +426,7 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
 
     Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
     """
-    what = f"The index is damaged ({database.NAME}): make it again"
+    what = f"The index is damaged ({database.NAME}): delete it and make it again"
     pairs = table.vectors(of_captions)
     pair = next(pairs, None)
     for begin in range(0, len(ids), TOGETHER):

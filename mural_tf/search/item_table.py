@@ -75,7 +75,7 @@ def problem(path: object, error: Exception) -> UserError:
         return UserError(f"{path} may not be read: check its permissions.")
     if "readonly" in reason or "full" in reason or "I/O" in reason:
         return UserError(f"{path} cannot be written or read ({reason}): check its permissions and the free space.")
-    return UserError(f"{path} is damaged ({reason}): make the index again.")
+    return UserError(f"{path} is damaged ({reason}): delete its folder and make the index again.")
 
 
 def meta_of(database: sqlite3.Connection) -> dict[str, object]:
@@ -143,15 +143,19 @@ class ItemTable:
         except sqlite3.Error as error:
             raise problem(self._path, error) from None
         weakref.finalize(self, self._database.close)
-        if (version := self._ask("PRAGMA user_version")[0][0]) != FORMAT:
-            raise UserError(f"{self._path} was made by another version (format {version}): make the index again.")
+        self.postings = None  # a `Postings`, where many questions are asked
+        self.meta: dict[str, object] = {}
+        self.ids = self.caption_ids = np.zeros(0, np.int64)
+        if (version := self._ask("PRAGMA user_version")[0][0]) not in (FORMAT, 0):
+            raise UserError(f"{self._path} was made by another version: delete its folder and make the index again.")
+        if version == 0:  # made by a process that was killed before its first transaction
+            self._database.execute("ROLLBACK")  # nothing is read, and the next process may make it
+            return
         try:
             self.meta = meta_of(self._database)
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
-        self.ids = self._numbers("items")
-        self.postings = None  # a `Postings`, where many questions are asked
-        self.caption_ids = self._numbers("texts")
+        self.ids, self.caption_ids = self._numbers("items"), self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""
@@ -275,7 +279,7 @@ class ItemTable:
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
         """Returns the fields' contents in rows, None for all: {"values": {value: count}} of few, by frequency.
 
-        Of many numbers or dates {"least": text, "most": text}, of many words {}.
+        Of few numbers or dates in their order; of many {"least": text, "most": text}, of many words {}.
         """
         among = "" if rows is None else f"WHERE item {AMONG}"
         question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
@@ -295,7 +299,8 @@ class ItemTable:
             if ends[name] is not None and len(values) > FEW_NUMBERS:
                 shown[name] = {"least": ends[name][0][1], "most": ends[name][1][1]}
             elif len(values) <= FEW:
-                shown[name] = {"values": dict(sorted(values.items(), key=lambda item: -item[1]))}
+                order = (lambda pair: -pair[1]) if ends[name] is None else (lambda pair: amount(pair[0]))
+                shown[name] = {"values": dict(sorted(values.items(), key=order))}
             else:
                 shown[name] = {}
         return shown

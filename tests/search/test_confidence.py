@@ -8,13 +8,13 @@ import zlib
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import png, ranked, unit
+from search_data import png, ranked, unit, with_captions
 
 from mural_tf.search import asked_captions, confidence
 from mural_tf.search.index import Index, take_fingerprint
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, search, to_json
-from mural_tf.search.ranking import DEFAULT_WEIGHTS, Captions
+from mural_tf.search.ranking import DEFAULT_WEIGHTS
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}
@@ -52,16 +52,11 @@ class World:
         return Index(items, self.pictures[numbers], take_fingerprint(self), IMAGES)
 
 
-def bare(model, numbers):
-    """An index of pictures that no words describe."""
-    return Index([Item(f"p{n}") for n in numbers], model.pictures[numbers], take_fingerprint(model), IMAGES)
-
-
 @functools.lru_cache(maxsize=1)
 def world():
-    """The model, and an index that has learnt from other pictures."""
+    """The model, and an index of pictures that no words describe, which has learnt from other pictures."""
     model = World()
-    index = bare(model, np.arange(300, 600))
+    index = Index([Item(f"p{n}") for n in range(300, 600)], model.pictures[300:], take_fingerprint(model), IMAGES)
     index.confidence = confidence.learn(index, model, asked_captions.ask(index, model.index(np.arange(300)), model))
     return model, index
 
@@ -165,9 +160,7 @@ def test_pictures_weigh_more_where_a_model_knows_them():
 
 def test_an_index_too_small_to_learn_from_knows_what_is_nonsense():
     model = World()
-    index = model.index(np.arange(10))
-    texts = [text for item in index.table for _, text in item.captions]
-    index.captions = Captions(model.encode_text(texts).astype(np.float16), index.table, "")
+    index = with_captions(model.index(np.arange(10)), model)
     index.confidence = confidence.measure_noise(index, model)
     asked = {f"the {model.caption('aa', n)}": ("aa", n) for n in range(10)}
     model.numbers |= asked
@@ -177,7 +170,7 @@ def test_an_index_too_small_to_learn_from_knows_what_is_nonsense():
     assert 20 <= sum(result.nothing_fits for result in noise) <= 50  # the others find something by chance
     lacking = next(result for result in noise if result.nothing_fits)
     assert json.loads(to_json(index, [lacking]))["results"][0]["nothing_fits"] and len(lacking.hits) == 1
-    assert not search(index, model, [Query(texts[0])], 1)[0].nothing_fits  # found as a whole
+    assert not search(index, model, [Query(model.caption("aa", 0))], 1)[0].nothing_fits  # found as a whole
 
 
 def test_it_is_kept_as_json():
@@ -198,5 +191,5 @@ def test_it_is_kept_as_json():
     assert confidence.from_bytes(confidence.to_bytes(level), 331) is None
     bad = b'{"levels": [1], "count": 300}', b'{"levels": {}}', data.replace(b'"fits"', b'"fit"')
     for damaged in (data[:100], b"", b"[]", b"{}", *bad):
-        words = ["How sure answers are is damaged", "make the index again"]
+        words = ["How sure answers are is damaged", "delete the index and make it again"]
         assert_refused(confidence.from_bytes, words, damaged, 300)

@@ -369,8 +369,7 @@ def test_a_bucket_gives_and_takes_the_same_vectors(tmp_path, monkeypatch):
                 Settings(kind, workers=0, shard_items=12), progress=False,
             )  # fmt: skip
             assert set(stored(client, f"sets/{kind}")) == {path.name for path in expected.iterdir()}
-            model, about, items = embed.read(output)
-            made = sync(tmp_path / f"index {kind}", None, items, model=model, **about)
+            made = index_of(output, tmp_path / f"index {kind}")
             assert len(made) == (4 if kind == IMAGES else 300)
             if kind == IMAGES:
                 assert made.read_image(0) == png(COLORS[made.items[0]])  # from the bucket

@@ -256,7 +256,7 @@ def test_places_that_are_no_index_are_refused(shared, tmp_path):
     (tmp_path / "old/index.json").write_text('{"format": 3}')
     for call, place, words in (
         (lambda place: built(shared[0], place), "mine", "neither empty nor an index"),
-        (lambda place: built(shared[0], place), "old", "made by an earlier version: make it again"),
+        (lambda place: built(shared[0], place), "old", "made by an earlier version: delete it and make it again"),
         (load_index, "mine", "is not an index"), (load_index, "old", "earlier version"),
         (load_index, "none", "is not an index"),
         (lambda place: Index.build(place, ColorEmbedder()), "none", "is not an index yet: name folders"),

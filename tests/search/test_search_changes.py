@@ -49,10 +49,6 @@ def made(table, tmp_path):
     return tmp_path / "index"
 
 
-def update(table, folder, embedder=None, **options):
-    return Index.build(folder, embedder or ColorEmbedder(), [table], **options)
-
-
 def test_a_bar_changes_nothing_and_a_field_that_no_item_has_is_said(table, opened, tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "tqdm", functools.partial(changes.tqdm, mininterval=0, miniters=1))
     made = Index.build(tmp_path / "index", ColorEmbedder(), [table], progress=True)
@@ -321,7 +317,7 @@ def test_readers_go_on_while_the_index_changes(table, made):
     changes.remove(made, ["red.png"])
     assert not reader.is_current()
     (table.parent / "blue.png").write_bytes(png((250, 250, 0)))
-    assert len(update(table, made)) == 3
+    assert len(Index.build(made, ColorEmbedder(), [table])) == 3
     for opened in (reader, first):  # what they opened
         assert names(opened) == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
         assert names(opened, "red", Filter("brand", "acme")) == ["red.png", "blue.png"]

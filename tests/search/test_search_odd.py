@@ -78,8 +78,21 @@ def test_damaged_files_end_in_one_line(index, name):
     assert is_cache or refused
     for damaged in (b"", b"PK\3\4", b"\x93NUMPY", content[: len(content) // 2]):
         (index / name).write_bytes(damaged)
-        with contextlib.nullcontext() if is_cache else pytest.raises(UserError, match="make the index again"):
+        with contextlib.nullcontext() if is_cache else pytest.raises(UserError, match="again"):
             ask_everything(index)
+
+
+@pytest.mark.parametrize("begin", [
+    lambda path: path.touch(), lambda path: sqlite3.connect(path).execute("PRAGMA journal_mode = WAL"), database.make,
+])  # fmt: skip
+def test_an_index_that_was_hardly_begun_goes_on(tmp_path, begin):
+    """Of a process that was killed before its first transaction."""
+    (tmp_path / "index").mkdir()
+    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
+    begin(tmp_path / "index/index.sqlite")
+    assert_refused(load_index, ["holds nothing yet: run the command"], tmp_path / "index")
+    assert index_files.model_of(tmp_path / "index") is None
+    assert len(Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "red.png"])) == 1
 
 
 @pytest.mark.parametrize("statement", [
@@ -118,7 +131,7 @@ def test_vectors_of_another_length_are_never_ranked(index, value, monkeypatch):
     with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:
         other.execute("UPDATE vectors SET vector = ? WHERE item = 3", [np.full(3, value, np.float32).tobytes()])
     (index / "vectors.npy").unlink()
-    assert_refused(load_index, ["index.sqlite): make it again: the vector of row 2 has the length ", ", not 1"], index)
+    assert_refused(load_index, ["index.sqlite): delete it and make it again: the vector of row 2 ", ", not 1"], index)
 
 
 def test_busy_and_forbidden_and_of_another_version_is_not_damaged(index, monkeypatch):

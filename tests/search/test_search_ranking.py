@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import ColorEmbedder, png, ranked, unit
+from search_data import ColorEmbedder, png, ranked, unit, with_captions
 
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
@@ -43,10 +43,7 @@ class Letters:
 @pytest.fixture(scope="module")
 def index():
     vectors = np.array([[0, 0, 1], [0, 1, 0], [0.6, 0.8, 0], [1, 0, 0]], np.float32)
-    made = Index(ITEMS, vectors, take_fingerprint(TwoHeads()))
-    texts = [text for item in ITEMS for _, text in item.captions]
-    made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
-    return made
+    return with_captions(Index(ITEMS, vectors, take_fingerprint(TwoHeads())), Letters(), "text_text")
 
 
 def found(index, sentence, **options):
@@ -193,9 +190,7 @@ def test_captions_that_ask_do_not_see_what_holds_the_answer(monkeypatch):
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
     items.append(Item("alone", captions=(("en", "a green one"),)))
     vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
-    made = Index(items, vectors, take_fingerprint(TwoHeads()))
-    texts = [text for item in items for _, text in item.captions]
-    made.captions = ranking.Captions(Letters().encode_text(texts).astype(np.float16), made.table, "text_text")
+    made = with_captions(Index(items, vectors, take_fingerprint(TwoHeads())), Letters(), "text_text")
     assert asked_captions.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
     asked = asked_captions.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
     assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
@@ -258,9 +253,8 @@ def test_many_questions_with_answers_are_counted_by_language(index, capsys):
 def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head, times, monkeypatch):
     colours, asked = ["red", "green", "blue"], []
     items = [Item(f"p{n}", captions=(("en", colour),)) for n, colour in enumerate(colours)]
-    made = Index(items, np.eye(3, dtype=np.float32), take_fingerprint(embedder))
-    made.captions = ranking.Captions(np.zeros((0, 0), np.float16), made.table, head)
-    made.captions.vectors = made.captions.encode(embedder, colours).astype(np.float16)
+    encoder = embedder.with_text_head(head) if head else embedder
+    made = with_captions(Index(items, np.eye(3, dtype=np.float32), take_fingerprint(embedder)), encoder, head)
     for kind in (ColorEmbedder, Letters):
 
         def encode(self, texts, real=kind.encode_text, **options):

@@ -143,11 +143,12 @@ def facets_of(items):
     return shown
 
 
-def test_values_are_offered_by_frequency_and_few_numbers_one_by_one():
+def test_values_are_offered_by_frequency_and_few_numbers_in_their_order():
     def facet(values):
         return database.table_of(Item(str(n), fields={"x": value}) for n, value in enumerate(values)).facets()["x"]
 
     assert list(facet("bacabb")["values"].items()) == [("b", 3), ("a", 2), ("c", 1)]
+    assert list(facet(["9.90", "18", "18", "7 EUR"])["values"].items()) == [("7 EUR", 1), ("9.90", 1), ("18", 2)]
     assert list(facet([str(n) for n in range(8)] * 2)) == ["values"] != list(facet([str(n) for n in range(9)]))
     assert len(facet([f"v{n}" for n in range(50)])["values"]) == 50 and facet([f"v{n}" for n in range(51)]) == {}
     assert facet([*map(str, range(9)), "none"]) == {"values": {**dict.fromkeys(map(str, range(9)), 1), "none": 1}}

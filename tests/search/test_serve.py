@@ -347,7 +347,8 @@ def test_what_cannot_be_served_is_said_in_one_line(encoders, tmp_path):
     """Before models are loaded, where it can be known then."""
     (tmp_path / "workdir/export").mkdir(parents=True)
     (tmp_path / "damaged/text_encoder/2").mkdir(parents=True)
-    (tmp_path / "damaged/text_encoder/2/saved_model.pb").write_bytes(b"no graph")
+    for file in ("damaged/text_encoder/2/saved_model.pb", "index.sqlite"):
+        (tmp_path / file).write_bytes(b"no graph")
     with socket.create_server(("localhost", 0)) as taken:
         for options, words in (
             ({}, ["--export=EXPORT, --index=INDEX"]),
@@ -355,8 +356,9 @@ def test_what_cannot_be_served_is_said_in_one_line(encoders, tmp_path):
             ({"export": tmp_path / "gone"}, ["gone does not exist", "export"]),
             ({"export": tmp_path / "workdir"}, ["it is a workdir, whose export is", "workdir/export"]),
             ({"export": tmp_path / "damaged"}, ["damaged/text_encoder/2"]),
-            ({"export": encoders, "index": tmp_path}, ["is not an index"]),
-            ({"index": tmp_path}, ["is not an index"]),
+            ({"export": tmp_path / "damaged", "index": tmp_path / "workdir"}, ["is not an index"]),
+            ({"export": tmp_path / "damaged", "index": tmp_path}, ["index.sqlite is damaged"]),
+            ({"index": tmp_path / "workdir"}, ["is not an index"]),
         ):
             assert_refused(lambda given=options: serve(**{"port": 0, **given}), words)
 

@@ -12,7 +12,7 @@ import pytest
 from odd_pictures import saved
 from PIL import Image
 from running_app import Multiplier, ask, running, until
-from search_data import ColorEmbedder, png, shop
+from search_data import ColorEmbedder, png, shop, unit
 
 from benchmarks.page_attack import attack
 from benchmarks.rest_attack import resident
@@ -198,8 +198,8 @@ def test_ten_thousand_requests_half_of_them_malformed(tmp_path, caplog):
     """No 500, and memory that does not grow."""
     items = [Item(item.name, str(tmp_path / "a.png"), fields=item.fields, captions=item.captions) for item in shop()]
     (tmp_path / "a.png").write_bytes(png((250, 0, 0), (300, 200)))
-    vectors = np.random.default_rng(0).normal(size=(242, 3)).astype(np.float32)
-    index = Index(items, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), take_fingerprint(ColorEmbedder()))
+    vectors = unit(np.random.default_rng(0).normal(size=(242, 3)))
+    index = Index(items, vectors, take_fingerprint(ColorEmbedder()))
     with running(create_app(Multiplier().model(), Limits(), search_routes(index, ColorEmbedder()))) as server:
         measure = lambda: gc.collect() * 0 + resident(os.getpid())  # noqa: E731
         counts, wrong, memory = attack(server.port, len(index), 10_000, measure)
