@@ -237,6 +237,8 @@ def find(
             name, by = index.items[row], answer.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
             hits.append(Hit(position, score, name, row, right, by, len(alike)))
+        if nothing_fits and len(answer.rows):  # not of an answer whose caption, name or value has the sentence's words
+            nothing_fits = int(answer.rows[0]) not in index.table.with_words(texts[number])
         results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
     return results
 

@@ -171,6 +171,9 @@ def test_an_index_too_small_to_learn_from_knows_what_is_nonsense():
     lacking = next(result for result in noise if result.nothing_fits)
     assert json.loads(to_json(index, [lacking]))["results"][0]["nothing_fits"] and len(lacking.hits) == 1
     assert not search(index, model, [Query(model.caption("aa", 0))], 1)[0].nothing_fits  # found as a whole
+    index = Index([Item("0", captions=(("aa", "kalo netu"),))], model.pictures[:1], take_fingerprint(model), IMAGES)
+    index.confidence = confidence.NoiseLevel(1, dict.fromkeys(confidence.NOISE_SHARES, np.inf))  # nothing is enough
+    assert [search(index, model, [Query(text)], 1)[0].nothing_fits for text in ("netu", "net")] == [False, True]
 
 
 def test_it_is_kept_as_json():
