@@ -84,20 +84,17 @@ def without_copies(content: bytes) -> bytes:
     schema, model = _schema(), _read(content)
     graph, firsts, last = model.subgraphs[0], {}, len(model.subgraphs[0].tensors)
     for operator, tensor, _ in list(_weights(schema, model)):
-        options, constants = (
-            operator.builtinOptions,
-            [graph.tensors[index] for index in operator.inputs[1:] if index >= 0],
-        )
-        data = [model.buffers[constant.buffer].data for constant in constants]
+        options = operator.builtinOptions
+        data = [model.buffers[graph.tensors[index].buffer].data for index in operator.inputs[1:] if index >= 0]
         is_product = isinstance(options, schema.FullyConnectedOptionsT) and not options.fusedActivationFunction
         if not is_product or any(part is None for part in data):
             continue
-        values = [part.view("<f4").astype(np.float64) for part in data]
+        values = [part.view("<f4") for part in data]
         key = operator.inputs[0], tuple(graph.tensors[operator.outputs[0]].shape), tuple(tensor.shape), len(values)
         first, weights = firsts.setdefault(key, (operator, values))
         factor = np.vdot(weights[0], values[0]) / (np.vdot(weights[0], weights[0]) or 1.0)
         if first is operator or not all(np.allclose(b, factor * a, rtol=1e-4) for a, b in zip(weights, values)):
-            continue
+            continue  # another product of the same input
         constant = _add_tensor(schema, model, [], schema.TensorType.FLOAT32, b"constant/%d" % len(graph.tensors))
         graph.tensors[constant].buffer = _add_buffer(schema, model, np.float32(factor))
         inputs, place = [first.outputs[0], constant], [other is operator for other in graph.operators].index(True)
