@@ -97,9 +97,9 @@ def without_copies(content: bytes) -> bytes:
             continue  # another product of the same input
         constant = _add_tensor(schema, model, [], schema.TensorType.FLOAT32, b"constant/%d" % len(graph.tensors))
         graph.tensors[constant].buffer = _add_buffer(schema, model, np.float32(factor))
-        inputs, place = [first.outputs[0], constant], [other is operator for other in graph.operators].index(True)
+        inputs, number = [first.outputs[0], constant], [other is operator for other in graph.operators].index(True)
         product = _operator(schema, model, "MUL", inputs, operator.outputs[0], schema.MulOptionsT())
-        graph.operators[place] = product
+        graph.operators[number] = product
     if len(graph.tensors) == last:
         return content
     taken = {index for operator in graph.operators for index in (*operator.inputs, *operator.outputs)}
