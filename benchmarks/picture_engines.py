@@ -15,6 +15,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -57,16 +58,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--export", required=True, help="with a lite/")
     parser.add_argument("--pictures", required=True, help="a folder")
-    parser.add_argument("--output", default=".", help="a folder for the vectors")
+    parser.add_argument("--output", default="", help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=64, help="pictures")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         return work(options)
+    with tempfile.TemporaryDirectory() as folder:
+        compare(options, folder)
+
+
+def compare(options, folder: str) -> None:
+    """Prints times, ratios and cosines; `folder` holds the vectors."""
     processes = {}
     for name in ENGINES:
-        command = [sys.executable, "-m", "benchmarks.picture_engines", *sys.argv[1:], f"--worker={name}"]
+        command = [sys.executable, "-m", "benchmarks.picture_engines", *sys.argv[1:]]
+        command += [f"--output={folder}", f"--worker={name}"]
         processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def answer(name: str) -> float:
@@ -86,7 +94,7 @@ def main() -> None:
         shown = ", ".join(f"{name} {min(values) / count * 1e3:.2f} ms" for name, values in seconds.items())
         print(f"{batch} at once: {shown}; tensorflow / litert {statistics.median(ratios):.2f} "
               f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
-    ours, lite = (np.load(f"{options.output}/{name}.npy") for name in ENGINES)
+    ours, lite = (np.load(f"{folder}/{name}.npy") for name in ENGINES)
     print(f"cosine at least {(ours * lite).sum(axis=1).min():.4f}")
     for process in processes.values():
         process.stdin.close()

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
+from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
@@ -19,6 +20,12 @@ from mural_tf.files import as_path
 def keeps_precision(tower: ConfigDict) -> bool:
     """Whether a tower, of images or texts, computes in the precision it was made with, as a TF-Hub module does."""
     return tower.name == "hub"
+
+
+def computed_in(tower: ConfigDict, modality: str) -> str:
+    """Returns the dtype that a tower of "image" or "text" computes in on this machine."""
+    precision = "float32" if keeps_precision(tower) else tower.precision
+    return dtype_policy(precision, "text" if tower.name == "vit" else modality).compute_dtype
 
 
 # What towers are built with: the least and the most that makes sense. Beyond it building would end in one of

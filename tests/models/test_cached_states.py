@@ -10,14 +10,16 @@ import toy_data
 from toy_export import difference
 
 from mural_tf.backend import keras
+from mural_tf.config import base_config
 from mural_tf.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
+from mural_tf.encoders import kernels
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
-from mural_tf.encoders.towers import read_class_names
+from mural_tf.encoders.towers import computed_in, read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
@@ -178,6 +180,17 @@ def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     np.testing.assert_allclose(results[True][0], results[False][0], rtol=2e-3)  # float16
     for ours, theirs in zip(results[True][1], results[False][1], strict=True):
         assert np.max(np.abs(ours - theirs)) < 0.01 * np.max(np.abs(theirs))
+
+
+@pytest.mark.parametrize("modality, name, expected", [
+    ("image", "efficientnet", "float32"), ("image", "vit", "bfloat16"), ("text", "bert", "bfloat16"),
+    ("text", "hub", "float32"),
+])  # fmt: skip
+def test_what_a_tower_computes_in_where_bfloat16_is_fast(modality, name, expected, monkeypatch):
+    monkeypatch.setattr(kernels, "multiplies_bfloat16", lambda: True)
+    tower = base_config()[f"{modality}_tower"]
+    tower.name = name
+    assert computed_in(tower, modality) == expected
 
 
 def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):

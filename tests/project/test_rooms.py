@@ -124,7 +124,7 @@ PATHS = {
     "models.mural": 3215,  # a method and its step
     "training.fit": 8735,  # the loop
     "export.saved_model": 8800,  # from an image to a SavedModel
-    "runs.pretrain": 15240,  # a whole run
+    "runs.pretrain": 15245,  # a whole run
     "search.queries": 2500,  # from a question to an answer
     "search.server.app": 7500,
     "ingest.convert": 4200,  # from sources to records

@@ -27,15 +27,14 @@ from mural_tf.data.records import describe_files
 from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_sources
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Embed, Targets, TargetTable
-from mural_tf.encoders.kernels import dtype_policy
-from mural_tf.encoders.towers import preparation
+from mural_tf.encoders.towers import computed_in, preparation
 from mural_tf.files import as_path
 from mural_tf.quiet import without_noise
 from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
-PICTURES_PER_CALL = 32  # of a tower
-TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}  # more are slower in float32, and faster in bfloat16
+# Of a tower. More texts are slower in float32, and faster in bfloat16.
+PICTURES_PER_CALL, TEXTS_PER_CALL = 32, {"float32": 64, "bfloat16": 256}
 # Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
 PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
 STATES = "state of the frozen tower"
@@ -87,7 +86,7 @@ def text_states(
     with states.lock():
         if not states.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
-            embed = of_texts(encode, tokenizer, _computed_in(config.text_tower, "text"))
+            embed = of_texts(encode, tokenizer, computed_in(config.text_tower, "text"))
             states.extend(_texts_of(config, tokenizer, streams), embed, TEXTS_PER_BLOCK)
             states.finish(made_for, 0.0)
         return states.table(as_stored=True)
@@ -114,7 +113,7 @@ def states_of(
             return table
         begins = range(0, len(texts), TEXTS_PER_BLOCK)
         blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
-        states.extend(blocks, of_texts(encode, tokenizer, _computed_in(config.text_tower, "text")), TEXTS_PER_BLOCK)
+        states.extend(blocks, of_texts(encode, tokenizer, computed_in(config.text_tower, "text")), TEXTS_PER_BLOCK)
         return states.table(as_stored=True)
 
 
@@ -172,14 +171,9 @@ def _digest_of_texts(config: ConfigDict, tower: str) -> str:
     return f"{tower}-{digest_of((), pieces)}"
 
 
-def _computed_in(tower: ConfigDict, modality: str) -> str:
-    return dtype_policy(tower.precision, modality).compute_dtype
-
-
 def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
     """What tells the states of a tower that computes in bfloat16 from others."""
-    computed_in = _computed_in(tower, modality)
-    return [computed_in] if computed_in != "float32" else []
+    return [dtype for dtype in (computed_in(tower, modality),) if dtype != "float32"]
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> Targets:
@@ -207,11 +201,11 @@ def _pictures_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Itera
             yield fingerprint(tf.constant(ids)).numpy(), pictures
 
 
-def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, computed_in: str = "float32") -> Embed:
-    """Returns a function of tokens as one of texts, UTF-8: a few of about one length at a time, which waste least."""
-    per_call = TEXTS_PER_CALL[computed_in]
+def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
+    """Returns a function of tokens, computed in `dtype`, as one of texts: some of about one length at a time."""
+    per_call = TEXTS_PER_CALL[dtype]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
-    traced = tf.function(encode, input_signature=signature, autograph=False)  # which takes seconds of a start
+    traced = tf.function(encode, input_signature=signature, autograph=False)  # AutoGraph takes seconds
 
     def embed(texts: list[bytes]) -> np.ndarray:
         tokens = tokenizer(tf.constant(texts), pad="longest")
