@@ -344,7 +344,7 @@ ETCL_READ = (
 # [MURAL] A.1: heads with a hidden layer; Tables 2 and 3: towers of base's and large's kind; §4's rates for LAMB, 10:1.
 # [MURAL] A.4: captions in English and five well-resourced languages (but Korean, whose captions are missing here).
 # [MULE] Table 4: translations for the others.
-LARGER = (("image_tower.width", 0.75), ("image_tower.depth", 0.75), ("text_tower.layers", 4),
+LARGER = (("image_tower.width", 0.75), ("image_tower.depth", 0.75), ("embedding_size", 240), ("text_tower.layers", 4),
           ("text_tower.hidden_size", 192))  # fmt: skip
 LAMB = (("optimizer.name", "lamb"), ("optimizer.mode", "per_task"), ("optimizer.learning_rate", 1.6e-2),
         ("optimizer.text_text_learning_rate", 1.6e-3))  # fmt: skip

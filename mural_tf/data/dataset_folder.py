@@ -57,16 +57,21 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what
     except UserError as error:
         raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
     stored = {key: stored.get(key) for key in identity}
-    different = [
-        f"{key} {brief(stored[key])} instead of {brief(identity[key])}"
-        for key in identity
-        if stored[key] != identity[key]
-    ]
-    if different:
-        raise UserError(
-            f"{output} holds another {what}, with {different[0]}: choose another folder or remove it first."
-        )
+    for key in identity:
+        if stored[key] != identity[key]:
+            difference = _difference(stored[key], identity[key])
+            raise UserError(
+                f"{output} holds another {what}, with {key} {difference}: choose another folder or remove it first."
+            )
     return True
+
+
+def _difference(stored, wanted) -> str:
+    """Of two dictionaries the entries that differ alone: all of them would be cut off before these."""
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
+        stored, wanted = ({name: values[name] for name in names if name in values} for values in (stored, wanted))
+    return f"{brief(stored)} instead of {brief(wanted)}"
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:

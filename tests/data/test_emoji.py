@@ -226,7 +226,10 @@ def test_other_settings_never_overwrite(build):
     folder = build("emoji")
     before = bytes_of(folder)
     for options in ({"seed": 1}, {"languages": "all"}, {"keyword_captions": True}, {"held_out_names": True}):
-        with pytest.raises(UserError, match="holds another data set, with settings"):
+        ((name, value),) = options.items()
+        with pytest.raises(
+            UserError, match=rf"holds another data set, with settings .* instead of {{'{name}': {value!r}}}"
+        ):
             build("emoji", **options)
     assert bytes_of(folder) == before
     with pytest.raises(UserError, match="must be 'core' or 'all', not 'some'"):

@@ -14,6 +14,7 @@ from mural_tf.data import records
 from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
+from mural_tf.models import build_model
 
 # With other budgets, and names that are in the first table too.
 OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style")
@@ -49,6 +50,13 @@ def test_stages_are_what_their_configurations_are():
                 assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
     with pytest.raises(UserError, match="configs/nothing.py does not exist"):
         table_rows.load(table_rows.Stage("nothing"))
+
+
+def test_larger_towers_fit_their_space():
+    (stage,) = table_rows.FIRST_RUNS[1].stages
+    config = table_rows.load(stage)
+    config.update_from_flattened_dict(dict(stage.overrides))
+    assert build_model(config, 8_000).image_encoder.output_shape[-1] == config.embedding_size == 240
 
 
 def test_commands_and_names(tmp_path):
