@@ -224,6 +224,25 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
     build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
 
 
+def build_quarter(data: str, output: pathlib.Path) -> None:
+    """Writes every fourth picture and every fourth text pair of training, and dev and test as they are."""
+    from mural_tf.data.dataset_folder import build_folder
+    from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records, write_records
+
+    def write(folder: pathlib.Path) -> dict:
+        for record_type, split in (
+            (IMAGE_TEXT, "train"),
+            (TEXT_PAIRS, "train"),
+            (IMAGE_TEXT, "dev"),
+            (IMAGE_TEXT, "test"),
+        ):
+            kept = itertools.islice(read_records(data, record_type, split), 0, None, 4 if split == "train" else 1)
+            write_records(folder, record_type, split, kept, shards=4)
+        return {}
+
+    build_folder(output, {"name": "a quarter of the training data", "data_dir": data}, write)
+
+
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
     """Writes the benchmark with a trained ALIGN's features in place of its pictures."""
     from mural_tf.ingest.features import cache_features
@@ -410,6 +429,8 @@ def main(_) -> None:
             build_translated(data, data, made_folder)
         elif data_name == "unseen_style":
             build_unseen_style(data, made_folder)
+        elif data_name == "quarter":
+            build_quarter(data, made_folder)
         elif data_name == "features":
             build_features(data, made_folder, scale)
         elif data_name == "features_translated":

@@ -24,8 +24,9 @@ class Stage:
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
-      captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style, "features" numbers
-      of a trained image tower in place of pictures, "features_translated" with the captions of both; see `table.py`.
+      captions of each emoji in one language alone, "quarter" a quarter of the pictures and of the text pairs,
+      "unseen_style" 250 drawings in the test's style, "features" numbers of a trained image tower in place of
+      pictures, "features_translated" with the captions of both; see `table.py`.
     models: fields that name a model, each with the stages that it is trained in.
     student: a Python package that carries a text tower, `method.student` of a bridge; see `table.py`.
     """
@@ -343,11 +344,15 @@ ETCL_READ = (
 
 # [MURAL] A.1: heads with a hidden layer; Tables 2 and 3: towers of base's and large's kind; §4's rates for LAMB, 10:1.
 # [MURAL] A.4: captions in English and five well-resourced languages (but Korean, whose captions are missing here).
-# [MULE] Table 4: translations for the others.
+# [MULE] Table 4: translations for the others. [MURAL] Tables 2 and 3: less data of both kinds, as CC12M and EOBT are.
+# [Globetrotter] A.2: Chinese captions come in the last epoch.
 LARGER = (("image_tower.width", 0.75), ("image_tower.depth", 0.75), ("embedding_size", 240), ("text_tower.layers", 4),
           ("text_tower.hidden_size", 192))  # fmt: skip
 LAMB = (("optimizer.name", "lamb"), ("optimizer.mode", "per_task"), ("optimizer.learning_rate", 1.6e-2),
         ("optimizer.text_text_learning_rate", 1.6e-3))  # fmt: skip
+BUT_CHINESE = ("data.image_text_languages", tuple(language for language in SEEN if language != "zh"))
+EPOCH = 210 / STEPS  # of the captions
+BEFORE_CHINESE = Stage("emoji:globetrotter", 1.0 - EPOCH, text_pairs=0, overrides=(BUT_CHINESE,))
 FIRST_RUNS = (
     mural("MURAL, heads with a hidden layer", ("text_tower.head_hidden_size", 512)),
     Method("ALIGN, larger towers", (Stage("emoji_align", text_pairs=0, overrides=LARGER),)),
@@ -358,6 +363,10 @@ FIRST_RUNS = (
     ),
     Method("PARALLEL-EmbN, captions translated", (Stage("emoji:parallel_embn", text_pairs=0, data="translated"),)),
     Method("EmbN, English, translated queries", (Stage("emoji:embn", text_pairs=0),), asked_in_english=True),
+    Method("ALIGN, a quarter of the captions", (Stage("emoji_align", text_pairs=0, data="quarter"),)),
+    mural("MURAL, a quarter of the captions and pairs", data="quarter"),
+    Method("Globetrotter without Chinese captions", (BEFORE_CHINESE,)),
+    Method("Globetrotter, then Chinese captions", (BEFORE_CHINESE, Stage("emoji:globetrotter", EPOCH, text_pairs=0))),
 )
 
 

@@ -67,7 +67,7 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what
 
 
 def _difference(stored, wanted) -> str:
-    """Of two dictionaries the entries that differ alone: all of them would be cut off before these."""
+    """Names only the entries in which two dictionaries differ: a line with all entries is cut off before those."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
         stored, wanted = ({name: values[name] for name in names if name in values} for values in (stored, wanted))
