@@ -7,7 +7,8 @@ and @5, the means of languages. Languages without labels of their own (CLDR fill
 
 Translation ([Globetrotter] §5.3, Figures 9 and 11): Recall@1 between the test's names that all languages have, A from
 language a to b, by the head that compares texts; its mean within and between families (`family_of`), the mean |A - Aᵀ|,
-and which languages are most better as source than as target, in points. Words: as the benchmark "globetrotter".
+and which languages are most better as source than as target, in points. The file `claims_matrix.csv` holds A itself,
+for each model. Words: as the benchmark "globetrotter".
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def translation_matrix(embeddings: list[np.ndarray]) -> np.ndarray:
     return recalls
 
 
-def translation(embedder, data_dir: str) -> dict[str, str]:
+def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Returns a model's entries of the table, and the matrix, a line for each language."""
     from mural_tf.evaluation.globetrotter import globetrotter
     from mural_tf.evaluation.parallel import read_parallel
 
@@ -135,7 +137,8 @@ def translation(embedder, data_dir: str) -> dict[str, str]:
     metrics, suffix = globetrotter(request)[0].metrics, list(request.text_heads())[-1]
     for name in ("raw", "rotated", "raw_without_identical", "rotated_without_identical"):
         row[f"words, {name.replace('_', ' ')}"] = f"{metrics[f'globetrotter/word_translation/{name}{suffix}']:.1f}"
-    return row
+    lines = [dict(zip(texts, map("{:.1f}".format, recalls))) for recalls in matrix]
+    return row, [{"from": language, **line} for language, line in zip(texts, lines)]
 
 
 def main() -> None:
@@ -145,15 +148,18 @@ def main() -> None:
     output, data_dir, cache, *named = sys.argv[1:]
     tarballs = fetch_packages([PACKAGES[0], LABELS], cache)
     emoji, names = classes_of_emoji(tarballs[PACKAGES[0].name]), labels(tarballs[LABELS.name])
-    rows = []
+    rows, matrices = [], []
     for name, workdir in (x.split("=", 1) for x in named):
         embedder = load(workdir)
-        row = {"model": name, **translation(embedder, data_dir)}
+        entries, matrix = translation(embedder, data_dir)
+        row = {"model": name, **entries}
+        matrices += [{"model": name, **line} for line in matrix]
         if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
             row.update(classification(embedder, data_dir, emoji, names))
         rows.append(row)
         print(row, flush=True)
     write_rows(output, rows)
+    write_rows(pathlib.Path(output).with_name(f"{pathlib.Path(output).stem}_matrix.csv"), matrices)
 
 
 if __name__ == "__main__":

@@ -271,15 +271,18 @@ def call(arguments: list[str], log: pathlib.Path) -> float:
 
 
 def collect(
-    methods: Iterable[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path
+    methods: Iterable[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path, translation: bool = True
 ) -> dict[str, list[dict]]:
-    """Returns the numbers of all that is measured, {method: one row for each of its first seeds}."""
+    """Returns the numbers of all that is measured, {method: one row for each of its first seeds}.
+
+    `translation`: whether a run without it is not yet measured.
+    """
     results = {}
     for method in methods:
         for seed in range(seeds[method.name]):
             workdirs = [run.workdir for run in runs_of(method.stages, seed, scale, folder)]
-            measured = english_report if method.asked_in_english else translation_file
-            if not measured(workdirs[-1]).exists():
+            needed = translation_file(workdirs[-1]) if translation else workdirs[-1] / "summary.json"
+            if not (english_report(workdirs[-1]) if method.asked_in_english else needed).exists():
                 break
             results.setdefault(method.name, []).append(measure(method, workdirs))
     return results
@@ -292,7 +295,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     """
     workdir = workdirs[-1]
     summary = read_json(workdir / "summary.json")
-    translation = read_json(translation_file(workdir))
+    translation = read_json(translation_file(workdir)) if translation_file(workdir).exists() else {"default": {}}
     under = tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)
     groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
 
@@ -443,13 +446,13 @@ def main(_) -> None:
 
     def finish(run: Run) -> None:
         train(run, scale, data, HELD_OUT_BUILD.value)
-        if run.workdir in last:
+        if run.workdir in last and TRANSLATION.value:
             translate(run, data)
         if run.workdir in asked_in_english:
             ask_in_english(run, data)
 
     def write() -> None:
-        results = collect(chosen, seeds, scale, folder / "runs")
+        results = collect(chosen, seeds, scale, folder / "runs", TRANSLATION.value)
         if results:
             write_table(table, results, pairs)
             write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
@@ -472,5 +475,6 @@ if __name__ == "__main__":
     )
     SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations and choices 1.", lower_bound=0)
     BUDGET = flags.DEFINE_float("budget", 1.0, "Share of the budget.")
+    TRANSLATION = flags.DEFINE_bool("translation", True, "Whether translation is measured, too.")
     JOBS = flags.DEFINE_integer("jobs", 2, "Runs at a time.", lower_bound=1)
     cli.run(main)

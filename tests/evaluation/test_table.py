@@ -200,6 +200,9 @@ def test_measures_what_a_run_left(tmp_path):
     assert found["held_out"] == 6.0 and found["processor_seconds"] == pytest.approx(60.0)
     (tmp_path / "metrics.jsonl").write_text("")
     assert table.measure(mural, [tmp_path])["processor_seconds"] is None
+    table.translation_file(tmp_path).unlink()  # --notranslation
+    without = table.measure(mural, [tmp_path])
+    assert without["held_out"] == 6.0 and without["translation_under"] is None and without["styles"] is None
 
 
 def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
@@ -253,7 +256,12 @@ def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
         found = table.translation_file(table.runs_of(method.stages, seed, 1.0, tmp_path)[-1].workdir)
         found.parent.mkdir(parents=True)
         found.touch()
-    assert table.collect((align, mural), {"ALIGN": 3, "MURAL": 3}, 1.0, tmp_path) == {"ALIGN": ["seed0", "seed1"]}
+    wanted = ((align, mural), {"ALIGN": 3, "MURAL": 3}, 1.0, tmp_path)
+    assert table.collect(*wanted) == {"ALIGN": ["seed0", "seed1"]}
+    (table.runs_of(mural.stages, 0, 1.0, tmp_path)[-1].workdir).mkdir()
+    (table.runs_of(mural.stages, 0, 1.0, tmp_path)[-1].workdir / "summary.json").touch()
+    assert table.collect(*wanted) == {"ALIGN": ["seed0", "seed1"]}
+    assert table.collect(*wanted, translation=False) == {"MURAL": ["seed0"]}
 
 
 class Parrot:
