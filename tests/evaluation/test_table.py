@@ -81,7 +81,8 @@ def test_commands_and_names(tmp_path):
 
 
 def test_fine_tuning_in_the_tests_style(tmp_path):
-    names = [method.name for method in table_rows.UNSEEN_STYLE]
+    *names, last = [method.name for method in table_rows.UNSEEN_STYLE]
+    assert last == "Translate-train, five languages, single-task"
     assert names == [name + how for name in ("ALIGN", "MURAL") for how in ("", ", single-task", ", multi-task")]
     before, tuned = table.runs_of(table_rows.UNSEEN_STYLE[2].stages, 0, 1.0, tmp_path / "runs")
     flags = table.command(tuned, 1.0, "data")
@@ -95,6 +96,20 @@ def test_fine_tuning_in_the_tests_style(tmp_path):
     made = {x: list(records.read_records(tmp_path / "made", records.IMAGE_TEXT, x)) for x in ("train", "test")}
     assert [len(found) for found in made.values()] == [250, 260]
     assert made["train"][0].image_id == "emojione/dev0" and made["test"][-1].image_id == "emojione/test259"
+
+
+def test_a_quarter_of_the_training_data(tmp_path):
+    pictures = [records.ImageTextRecord(f"emojione/{i}", b"", ("a",), ("en",), ("",)) for i in range(10)]
+    for split in ("train", "dev", "test"):
+        records.write_records(tmp_path, records.IMAGE_TEXT, split, pictures)
+    pairs = [records.TextPair(f"{i}", "en", f"{i}", "de", "") for i in range(9)]
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", pairs)
+    table.build_quarter(str(tmp_path), tmp_path / "made")
+    made = {x: list(records.read_records(tmp_path / "made", records.IMAGE_TEXT, x)) for x in ("train", "dev", "test")}
+    assert {x: len(kept) for x, kept in made.items()} == {"train": 3, "dev": 10, "test": 10}
+    assert sorted(picture.image_id for picture in made["train"]) == ["emojione/0", "emojione/4", "emojione/8"]
+    kept = records.read_records(tmp_path / "made", records.TEXT_PAIRS, "train")
+    assert sorted(pair.text_a for pair in kept) == ["0", "4", "8"]
 
 
 def test_methods_share_the_stages_they_begin_with(tmp_path):
