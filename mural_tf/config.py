@@ -79,6 +79,7 @@ _TEXT_TOWER = dict(
     dropout=0.1,
     max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
     head_hidden_size=0,  # N: heads are MLPs, Dense(N), GELU, Dense; one layer learns better [MURAL A.1]
+    bridged=False,  # set by run_finetune.py: the tower took another's place, and pictures know nothing of it
     norm="after",  # of a layer's two halves, as in BERT; or "before", as in SigLIP
     activation="gelu",  # or "gelu_tanh" (SigLIP), "quick_gelu" (OpenAI's CLIP)
     epsilon=1e-12,  # of layer normalisation; 1e-5 in XLM-RoBERTa, 1e-6 in SigLIP

@@ -30,7 +30,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         mount(config, depth)
     elif depth == "head":
         config.text_tower.frozen = True
-        config.text_tower.head_hidden_size = 2_048
+        config.text_tower.adapter_size = 2_048
     config.method.pivot_weight = 1.0  # a new head knows nothing
     if "words" in given:
         translated.add_words(config, given["words"])

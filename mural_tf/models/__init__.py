@@ -117,7 +117,8 @@ def build_model(config: ConfigDict, vocabulary_size: int):
     method = method_class(config.model)
     names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
     parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
-    parts.cached_images, parts.names_classes = config.image_tower.cached, config.image_tower.classes > 0
+    parts.cached_images = config.image_tower.cached
+    parts.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged
     parts.image_size, parts.vocabulary_size = config.image_tower.image_size, vocabulary_size
     try:
         model = method(

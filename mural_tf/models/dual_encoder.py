@@ -365,9 +365,9 @@ class DualEncoder(KerasModel):
         return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
 
     def place_names(self) -> None:
-        """Gives the classes of a `ClassesAdapter`, if there is one, the vectors that their names have as texts now."""
+        """Gives the classes of a `ClassesAdapter` the vectors that their names have as texts now, but for a bridge."""
         head, _ = self.image_head_and_width()
-        if isinstance(head, ClassesAdapter):
+        if isinstance(head, ClassesAdapter) and self.names_classes:
             head.place_names(self.text_head(self.head_names[0]))
 
     def text_head(self, name: str) -> keras.layers.Layer:

@@ -38,6 +38,7 @@ from mural_tf.trust import check_class, check_handles, check_stored
 # first four where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
 TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "adapter_noise", "frozen_words")
+HEAD_SETTINGS = ("head_hidden_size", "adapter_size")
 SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
 
 
@@ -183,7 +184,7 @@ def _with_source_architecture(
     """Returns the configuration with the towers, vocabulary and method of `source`; the student's for texts."""
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
-    text_config, hidden = source, config.text_tower.head_hidden_size
+    text_config, head = source, {name: config.text_tower[name] for name in HEAD_SETTINGS}
     if student is not None:
         text_config = load_config(student / "config.json")
         check_stored(text_config, student / "config.json", given=config)
@@ -206,16 +207,17 @@ def _with_source_architecture(
     config.vocabulary.update(text_config.vocabulary.to_dict())
     config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
-        _begin_head(config, text_config, student, hidden)
+        _begin_head(config, text_config, student, head)
     return config
 
 
-def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, hidden: int) -> None:
-    """Sets what a new head of a student's tower follows from; `hidden`: the width of its MLP, 0 for none."""
-    config.method.heads_of, config.shared_head, config.text_tower.head_hidden_size = "align", False, hidden
+def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head: dict) -> None:
+    """Sets what a new head of a student's tower follows from; `head`: `HEAD_SETTINGS` of the bridge."""
+    config.method.heads_of, config.shared_head = "align", False
+    config.text_tower.update(head | dict(bridged=True))
     if "student_size" not in config.method:
         return
-    if not _has_plain_heads(text_config.model):
+    if not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size:
         raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
     config.method.student_size = text_config.embedding_size
     config.method.student_hidden = text_config.text_tower.head_hidden_size

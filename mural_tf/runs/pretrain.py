@@ -159,14 +159,19 @@ class Start:
 
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
-            from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
-
-            _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
+            standardize(model, tokenizer, config, workdir, strategy)
 
     def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
         """Keeps the run's result, where that is other than the weights after the last step."""
         if config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
+
+
+def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
+    """Gives new adapters the mean and deviation of states, in one process after the other."""
+    from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
+
+    _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 
 def _starts_from_weights(config: ConfigDict) -> bool:

@@ -35,7 +35,7 @@ from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.models.neighbours import KnownTexts
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
-from mural_tf.runs.pretrain import Start
+from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
 from mural_tf.training.strategy import is_chief
@@ -269,6 +269,8 @@ class TunedStart(Start):
 
     def fill(self, model, tokenizer, config, workdir, strategy):
         source = self._initialize(model)
+        if config.method.get("student") and config.text_tower.adapter_size:  # a bridge's new head
+            standardize(model, tokenizer, config, workdir, strategy)
         if is_chief(strategy) and source is not None:
             record_source(source, config, workdir)
 

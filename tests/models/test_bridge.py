@@ -350,9 +350,8 @@ def test_the_student_takes_the_place_of_the_text_tower(trained):
     for source in ("align", "align/export"):
         config, restore = starting_point(bridged(trained, "head"), str(trained / source))
         assert config.text_tower.hidden_size == 48 and config.text_tower.frozen and config.embedding_size == 80
-        assert config.text_tower.head_hidden_size == 2_048 and config.vocabulary.file == str(
-            trained / "labse/vocabulary.txt"
-        )
+        assert config.text_tower.adapter_size == 2_048
+        assert config.vocabulary.file == str(trained / "labse/vocabulary.txt")
         assert config.method.teacher == str(trained / source)
         model = build_model(config, toy_data.toy_tokenizer().vocabulary_size + 1)
         restore(model)
@@ -377,7 +376,19 @@ def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path, capsys):
         mural_tf.load(trained / "align").encode_image([toy_data.picture(1)]),
     )
     assert load_config(tmp_path / depth / "config.json").method.student == str(trained / "labse")
-    if depth != "head":
+    if depth == "head":
+        model, tokenizer, config, _ = load_trained(tmp_path / depth)
+        pivots = [caption for r in records.read_records(trained / "data", records.IMAGE_TEXT, "train")
+                  for caption, language in zip(r.captions, r.languages) if language == "en"]  # fmt: skip
+        pairs = list(records.read_records(trained / "data", records.TEXT_PAIRS, "train"))
+        known = sorted({*pivots, *(pair.text_a for pair in pairs), *(pair.text_b for pair in pairs)})
+        mean = model.text_states([tokenizer(tf.constant(known))], False)[0].numpy().mean(axis=0)
+        assert 0 < np.abs(mean - model.image_text_head.mean).max() < 0.3 * np.abs(mean).max()
+        further = bridged(trained, "all", teacher=str(trained / "align"))
+        further.method.student = ""
+        finetune(further, str(tmp_path / depth), tmp_path / "all")
+        assert not load_config(tmp_path / "all/config.json").text_tower.frozen
+    else:
         said = capsys.readouterr().out
         (recalls,) = re.findall(r"Mean recall on dev by (?:ridge|temperature): (.*?)\. Taken: (\S+)\.", said)
         of_dev = {value: float(recall) for value, recall in (part.split(": ") for part in recalls[0].split(", "))}

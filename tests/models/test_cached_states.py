@@ -12,6 +12,7 @@ from toy_export import difference
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.config_file import load_config
+from mural_tf.configs import bridge
 from mural_tf.data import records
 from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
 from mural_tf.data.streams.pipeline import training_batches
@@ -25,6 +26,7 @@ from mural_tf.loading import load
 from mural_tf.models import build_model, complete
 from mural_tf.models.cached_states import state_tables
 from mural_tf.models.step import compute_gradients
+from mural_tf.runs.finetune import finetune
 from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
@@ -305,3 +307,14 @@ def test_a_run_with_names_of_classes(tmp_path):
     pictures = [toy_data.picture(i) for i in range(8)]
     ours, theirs = load(tmp_path / "run").encode_image(pictures), load(tmp_path / "run/export").encode_image(pictures)
     assert difference(ours, theirs) < 1e-5
+    bridged = bridge.get_config("head")  # another text tower moves no picture, though pictures consist of names
+    bridged.data.directory, bridged.data.image_text_languages = str(data), ("en",)
+    bridged.method.update(dict(student=str(tmp_path / "run"), pivot="en", translation_weight=0.0))
+    bridged.train.update(dict(steps=2, text_text_batch=8, image_text_batch=8, export=False))
+    finetune(bridged, str(tmp_path / "run"), tmp_path / "bridged")
+    assert difference(ours, load(tmp_path / "bridged").encode_image(pictures)) == 0.0
+    assert type(load_trained(tmp_path / "bridged")[0].image_text_head) is Adapter
+    near = bridge.get_config("neighbours")
+    near.data.directory, near.method.student = str(data), str(tmp_path / "run")
+    with pytest.raises(UserError, match="run is mural, whose head for texts is of its own kind"):
+        finetune(near, str(tmp_path / "run"), tmp_path / "near")

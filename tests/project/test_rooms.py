@@ -122,9 +122,9 @@ def test_losses_know_no_replicas_and_metrics_no_tensorflow():
 PATHS = {
     "losses.contrastive": 200,  # the equation
     "models.mural": 3215,  # a method and its step
-    "training.fit": 8735,  # the loop
+    "training.fit": 8737,  # the loop
     "export.saved_model": 8800,  # from an image to a SavedModel
-    "runs.pretrain": 15245,  # a whole run
+    "runs.pretrain": 15249,  # a whole run
     "search.queries": 2500,  # from a question to an answer
     "search.server.app": 7500,
     "ingest.convert": 4200,  # from sources to records
