@@ -13,9 +13,10 @@ import csv
 import itertools
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import mural_tf
+from mural_tf import cli
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
 from mural_tf.search.index import load_index
@@ -85,4 +86,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

@@ -16,11 +16,12 @@ import csv
 import pathlib
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import mural_tf
 from benchmarks.first_answers import MODEL, OUTPUT
 from benchmarks.stamps import read_stamps
+from mural_tf import cli
 from mural_tf.search.asked_captions import weigh_pictures
 from mural_tf.search.index import index_in_memory
 from mural_tf.search.items import Item
@@ -78,4 +79,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

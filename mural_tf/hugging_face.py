@@ -80,7 +80,7 @@ def check(text: str) -> None:
 def suggestion(path: str | os.PathLike) -> str:
     """Returns "give hf://ORG/NAME …" for a path that is not there and looks like a name on the Hub, otherwise ""."""
     text = str(path)
-    looks = re.fullmatch(r"[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
+    looks = re.fullmatch(r"(?!workdirs/)[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
     if not looks or os.path.exists(os.path.dirname(text)) or re.search(r"\.[A-Za-z]\w*$", text):
         return ""
     return f"give {SCHEME}{text} to fetch it from the Hugging Face Hub"

@@ -273,6 +273,7 @@ def test_without_the_package(monkeypatch, capsys):
 def test_a_name_without_its_scheme_is_told_so(tmp_path, monkeypatch, capsys, flag):
     """Where a model is named, before anything else happens; a path that may be a typing mistake in a folder is not."""
     monkeypatch.chdir(tmp_path)
+    assert hugging_face.suggestion("workdirs/siglip") == ""  # README's first command was not run yet
     (tmp_path / "workdirs").mkdir()
     assert run_here(COMMANDS, *f"{flag}=google/siglip2-base-patch16-224".split()) == 1
     errors = capsys.readouterr().err
