@@ -31,6 +31,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     elif depth == "head":
         config.text_tower.frozen = True
         config.text_tower.adapter_size = 2_048
+        config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1.2e-2
     config.method.pivot_weight = 1.0  # a new head knows nothing
     if "words" in given:
         translated.add_words(config, given["words"])
