@@ -22,7 +22,7 @@ with held-out names, which has a column more.
 
 A run is a folder below --output, with its output in a .log next to it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
-finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
+finished runs are kept, in the table too where --methods names others; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
 has it (`benchmarks.results`), or of another name of --rows; and methods_languages.csv, mean recall by language.
 """
 
@@ -48,6 +48,7 @@ from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
 from mural_tf.data.datasets.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
@@ -210,37 +211,50 @@ def folder_of(run: Run, name: str) -> pathlib.Path:
     return run.workdir.parents[1] / name
 
 
+def build_variant(name: str, data: str, output: pathlib.Path, scale: float, packages: str) -> None:
+    """Makes what `Stage.data` calls `name` out of the benchmark; `packages`: the folder of its downloads."""
+    from mural_tf.data.datasets.emoji import Variant, build_emoji
+    from mural_tf.ingest.translate import build_translated
+
+    if name == "translated":
+        build_translated(data, data, output)
+    elif name == "features_translated":
+        build_translated(str(output.with_name("features")), data, output)
+    elif name == "features":
+        build_features(data, output, scale)
+    elif name == "unseen_style":
+        build_unseen_style(data, output)
+    elif name == "quarter":
+        build_quarter(data, output)
+    else:
+        build_emoji(output, packages, Variant(one_language=True))
+
+
 def build_unseen_style(data: str, output: pathlib.Path) -> None:
     """Writes 250 drawings of dev, which are in the test's style, to train on, and the test as it is."""
-    from mural_tf.data.dataset_folder import build_folder
-    from mural_tf.data.records import IMAGE_TEXT, read_records, write_records
-
-    def write(folder: pathlib.Path) -> dict:
-        for split, source, count in (("train", "dev", 250), ("test", "test", None)):
-            drawings = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
-            write_records(folder, IMAGE_TEXT, split, drawings, shards=1)
-        return {}
-
-    build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
+    parts = ((IMAGE_TEXT, "train", "dev", slice(250)), (IMAGE_TEXT, "test", "test", slice(None)))
+    _build_part(data, output, "drawings in the test's style", parts, shards=1)
 
 
 def build_quarter(data: str, output: pathlib.Path) -> None:
     """Writes every fourth picture and every fourth text pair of training, and dev and test as they are."""
+    whole = ((IMAGE_TEXT, split, split, slice(None)) for split in ("dev", "test"))
+    fourths = ((record_type, "train", "train", slice(0, None, 4)) for record_type in (IMAGE_TEXT, TEXT_PAIRS))
+    _build_part(data, output, "a quarter of the training data", (*fourths, *whole), shards=4)
+
+
+def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tuple], shards: int) -> None:
+    """Writes a part of a data set; `parts`: kind of records, split, the split that they come from, and which of it."""
     from mural_tf.data.dataset_folder import build_folder
-    from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records, write_records
+    from mural_tf.data.records import read_records, write_records
 
     def write(folder: pathlib.Path) -> dict:
-        for record_type, split in (
-            (IMAGE_TEXT, "train"),
-            (TEXT_PAIRS, "train"),
-            (IMAGE_TEXT, "dev"),
-            (IMAGE_TEXT, "test"),
-        ):
-            kept = itertools.islice(read_records(data, record_type, split), 0, None, 4 if split == "train" else 1)
-            write_records(folder, record_type, split, kept, shards=4)
+        for record_type, split, source, rows in parts:
+            kept = itertools.islice(read_records(data, record_type, source), rows.start, rows.stop, rows.step)
+            write_records(folder, record_type, split, kept, shards=shards)
         return {}
 
-    build_folder(output, {"name": "a quarter of the training data", "data_dir": data}, write)
+    build_folder(output, {"name": name, "data_dir": data}, write)
 
 
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
@@ -393,9 +407,7 @@ def chosen_methods() -> tuple[Method, ...]:
 def main(_) -> None:
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
-    from mural_tf.data.datasets.emoji import Variant, build_emoji
     from mural_tf.files import PACKAGE, as_path
-    from mural_tf.ingest.translate import build_translated
     from mural_tf.pretrained.importers import kind_of
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint
@@ -406,7 +418,6 @@ def main(_) -> None:
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
     folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
     table = folder / f"{GROUP.value}.csv"
-    pairs = {method.name: method.pairs(scale) for method in chosen}
     # All methods of a seed first: a table that was cut off is complete for some seeds.
     by_method = [
         (method, runs_of(method.stages, seed, scale, folder / "runs"))
@@ -426,20 +437,10 @@ def main(_) -> None:
         if not has_checkpoint(student):  # once, and not by every run, because it is large
             package = as_path(PACKAGE + student.name)
             import_into_workdir(kind_of(package), package, student)
-    made = {(run.stage.data, folder_of(run, run.stage.data)) for run in runs.values() if run.stage.data}
-    for data_name, made_folder in sorted(made):
-        if data_name == "translated":
-            build_translated(data, data, made_folder)
-        elif data_name == "unseen_style":
-            build_unseen_style(data, made_folder)
-        elif data_name == "quarter":
-            build_quarter(data, made_folder)
-        elif data_name == "features":
-            build_features(data, made_folder, scale)
-        elif data_name == "features_translated":
-            build_translated(str(made_folder.with_name("features")), data, made_folder)
-        else:
-            build_emoji(made_folder, config.data.download_directory, Variant(one_language=True))
+    for name, made_folder in sorted(
+        {(r.stage.data, folder_of(r, r.stage.data)) for r in runs.values() if r.stage.data}
+    ):
+        build_variant(name, data, made_folder, scale, config.data.download_directory)
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
@@ -452,9 +453,11 @@ def main(_) -> None:
             ask_in_english(run, data)
 
     def write() -> None:
-        results = collect(chosen, seeds, scale, folder / "runs", TRANSLATION.value)
+        rows = ROWS[GROUP.value]  # measured now or before
+        most = {method.name: max(3, *seeds.values()) for method in rows}
+        results = collect(rows, most, scale, folder / "runs", TRANSLATION.value)
         if results:
-            write_table(table, results, pairs)
+            write_table(table, results, {method.name: method.pairs(scale) for method in rows})
             write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)

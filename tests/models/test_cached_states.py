@@ -26,7 +26,7 @@ from mural_tf.loading import load
 from mural_tf.models import build_model, complete
 from mural_tf.models.cached_states import state_tables
 from mural_tf.models.step import compute_gradients
-from mural_tf.runs.finetune import finetune
+from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
@@ -314,6 +314,9 @@ def test_a_run_with_names_of_classes(tmp_path):
     finetune(bridged, str(tmp_path / "run"), tmp_path / "bridged")
     assert difference(ours, load(tmp_path / "bridged").encode_image(pictures)) == 0.0
     assert type(load_trained(tmp_path / "bridged")[0].image_text_head) is Adapter
+    whole = bridge.get_config("all")  # trains the tower, whose own training was of heads alone
+    whole.data.directory, whole.method.student = str(data), str(tmp_path / "run")
+    assert not starting_point(whole, str(tmp_path / "run"))[0].text_tower.frozen
     near = bridge.get_config("neighbours")
     near.data.directory, near.method.student = str(data), str(tmp_path / "run")
     with pytest.raises(UserError, match="run is mural, whose head for texts is of its own kind"):
