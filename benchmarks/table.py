@@ -22,8 +22,9 @@ with held-out names, which has a column more.
 
 A run is a folder below --output, with its output in a .log next to it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
-finished runs are kept, in the table too where --methods names others; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
-has it (`benchmarks.results`), or of another name of --rows; and methods_languages.csv, mean recall by language.
+finished runs are kept, in the table too where --methods names others; Ctrl-C lets the runs save first. Written:
+methods.csv, a line for each seed, as docs/results/ has it (`benchmarks.results`), or of another name of --rows; and
+methods_languages.csv, mean recall by language.
 """
 
 from __future__ import annotations
