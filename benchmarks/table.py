@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -100,7 +101,10 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
         runs.extend(itertools.chain.from_iterable(others.values()))
         names.append(stage_folder(stage, scale))
         models = {field: model_stages[-1].workdir for field, model_stages in others.items()}
-        runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source, models))
+        name = "+".join(names)
+        if len(name) > 240:  # file systems allow 255
+            name = f"{name[:200]}+{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        runs.append(Run(stage, seed, folder / f"seed{seed}" / name, source, models))
         source = runs[-1].workdir
     return runs
 
