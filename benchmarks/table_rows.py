@@ -238,7 +238,8 @@ def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> S
     """The student, by default trained on the benchmark's own pairs, taught by the model of pictures."""
     if "student" not in stage:
         stage["models"] = (("method.student", (STUDENT,)), *stage.get("models", ()))
-    return Stage(f"bridge:{depth}", steps / STEPS, 0, 384, (*BRIDGED, *overrides), **stage)
+    stage = {"captions": 0, "text_pairs": 384, **stage}
+    return Stage(f"bridge:{depth}", steps / STEPS, overrides=(*BRIDGED, *overrides), **stage)
 
 
 BRIDGE = tuple(
@@ -257,12 +258,12 @@ BRIDGE_REAL = tuple(
 )
 SLOWLY = (("optimizer.learning_rate", 4e-4), ("optimizer.text_text_learning_rate", 4e-4),
           ("optimizer.text_tower_rate", 0.05))  # fmt: skip
-ALL_OF_REAL = (("train.text_text_batch", 96), ("train.image_text_batch", 32), *SLOWLY)
-BRIDGE_REAL += (
-    Method("head, then all, pairs", (*BRIDGE_REAL[5].stages, dataclasses.replace(
-        bridge("all", 144, *ALL_OF_REAL, student="", models=(("method.teacher", (PICTURES,)),)), text_pairs=96
-    ))),
+HEAD_OF_REAL = BRIDGE_REAL[5].stages
+ALL_OF_REAL = bridge(
+    "all", 144, ("train.text_text_batch", 96), ("train.image_text_batch", 32), *SLOWLY,
+    student="", text_pairs=96, models=(("method.teacher", (PICTURES,)),),
 )  # fmt: skip
+BRIDGE_REAL += (Method("head, then all, pairs", (*HEAD_OF_REAL, ALL_OF_REAL)),)
 
 # What might find names that no pair holds; and the student trained with pictures under a frozen image tower, "LiT"
 # (Zhai et al., 2022), which begins as the bridge does before it has learned anything.

@@ -7,10 +7,11 @@ where captions alone leave them). `emoji_mural` is the same method with towers t
 
     --config=configs/emoji_pretrained.py:METHOD   align, mural, siglip or another method of emoji.py with a BERT
 
-run_finetune.py --from=MODEL of this file trains the text tower, too, at 2e-5, in forty times the time of a step:
+run_finetune.py with this file and a model of it trains the text tower, too, at 2e-5; a step takes forty times as long:
 
-    --config.text_tower.frozen=False --config.text_tower.cached=False --config.optimizer.text_tower_rate=0.05
-    --config.optimizer.learning_rate=4e-4 --config.optimizer.text_text_learning_rate=4e-4 --config.train.steps=120
+    --from=MODEL --config.text_tower.frozen=False --config.text_tower.cached=False --config.train.steps=120
+    --config.train.image_text_batch=256 --config.train.text_text_batch=256 --config.optimizer.text_tower_rate=0.05
+    --config.optimizer.learning_rate=4e-4 --config.optimizer.text_text_learning_rate=4e-4
 """
 
 from mural_tf.configs.emoji import get_config as emoji

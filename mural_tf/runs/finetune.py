@@ -191,9 +191,8 @@ def _with_source_architecture(
     for tower, of in (("image_tower", source), ("text_tower", text_config)):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         kept.update(inherited(config, of, tower, INHERITED, given))
-        if (
-            of is source and of[tower].cached and f"{tower}.frozen" not in given
-        ):  # heads alone were trained, and go on so
+        # Where heads alone were trained, they go on so; a student's tower is its own matter.
+        if of is source and of[tower].cached and f"{tower}.frozen" not in given:
             kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
         config[tower].update(of[tower].to_dict())
         config[tower].update({**kept, "weights": ""})

@@ -256,6 +256,17 @@ def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
         config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
 
 
+def test_folders_of_runs_have_names_that_file_systems_take(tmp_path):
+    """And of their own: settings that are cut off the name are in its end."""
+    names = {}
+    for method in (method for methods in table_rows.ROWS.values() for method in methods):
+        for count in range(1, len(method.stages) + 1):
+            stages = method.stages[:count]
+            name = table.runs_of(stages, 0, 1.0, tmp_path)[-1].workdir.name
+            assert len(f"{name}.log".encode()) <= 255 and names.setdefault(name, stages) == stages
+    assert any(len(name) == 213 for name in names)  # cut off
+
+
 def test_rows_have_three_seeds_and_ablations_one():
     rows = (*ALL, *table_rows.TRANSLATED)
     seeds = {method.name: table_rows.default_seeds(method) for method in rows}
