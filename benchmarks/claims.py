@@ -14,16 +14,18 @@ for each model. Words: as the benchmark "globetrotter".
 from __future__ import annotations
 
 import pathlib
-import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT
+from mural_tf import cli
 from mural_tf.analysis.languages import family_of
 from mural_tf.data.datasets.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
 from mural_tf.data.datasets.npm_packages import Package, fetch_packages, read_members
 from mural_tf.embedder import class_embeddings
+from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import Request, encode_captions
 from mural_tf.metrics import ranking
@@ -141,11 +143,13 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
     return row, [{"from": language, **line} for language, line in zip(texts, lines)]
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     from mural_tf.config_file import load_config
     from mural_tf.loading import load
 
-    output, data_dir, cache, *named = sys.argv[1:]
+    if len(argv) < 5 or not all("=" in argument for argument in argv[4:]):
+        raise UserError("Give OUTPUT.csv DATA_DIR PACKAGES NAME=WORKDIR …, see the file's beginning.")
+    _, output, data_dir, cache, *named = argv
     tarballs = fetch_packages([PACKAGES[0], LABELS], cache)
     emoji, names = classes_of_emoji(tarballs[PACKAGES[0].name]), labels(tarballs[LABELS.name])
     rows, matrices = [], []
@@ -163,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main, positional=True)
