@@ -160,14 +160,14 @@ def caption_neighbourhood(
     partners = [_roll(mine.values, slots, shift) for shift in range(1, slots)]
     apart = tf.stack([paired_distances(mine.values, partner, distance) for partner in partners], axis=1)
     chosen = _farthest_of_each_language(apart, tf.stack(turned, axis=1), languages)  # as `apart`, [S, slots - 1]
+    own_apart, own_chosen = mine.own_of(apart), mine.own_of(chosen)  # [R, slots - 1]
     between = distances(mine.own, mine.values, distance)  # [R, S]
-    own = slice(mine.first, mine.first + mine.count)
     other_image = tf.logical_not(mine.share_id(image_ids, image_ids))
     total = tf.zeros([])
     for index, language in enumerate(turned):
         is_negative = tf.logical_and(other_image, mine.share_id(language, languages))
-        losses = top_violations(apart[own, index], between, is_negative, margin, top)
-        total += tf.reduce_sum(tf.where(chosen[own, index], losses, 0.0))
+        losses = top_violations(own_apart[:, index], between, is_negative, margin, top)
+        total += tf.reduce_sum(tf.where(own_chosen[:, index], losses, 0.0))
     return total / tf.maximum(tf.reduce_sum(tf.cast(chosen, tf.float32)), 1.0)
 
 

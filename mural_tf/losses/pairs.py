@@ -2,6 +2,10 @@
 
 Each replica holds all embeddings of the global batch and answers for some rows of it: its sums over these, divided by
 numbers of the whole batch, add up over the replicas to the loss of one device.
+
+On a TPU the number of a replica, and so the first of its rows, is known only when the step runs, while every size must
+be known when it is compiled. So `first` is only ever added to numbers (`first + tf.range(count)`) or the beginning of a
+`tf.slice` of a known size: `tf.range(first, …)` and brackets (`values[first:]`) would be refused.
 """
 
 from __future__ import annotations
@@ -13,6 +17,11 @@ import tensorflow as tf
 
 ROUNDING = 1e-6  # by which two computations of one cosine may differ
 Same = tuple  # of integer ids: [N] for both sides of pairs, or a tuple of two [N], the left side's and the right's
+
+
+def count_rows(values: tf.Tensor) -> tf.Tensor | int:
+    """Returns the size of the first axis, a number of Python's where it is known before the step runs."""
+    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
 class Rows(NamedTuple):
@@ -28,7 +37,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
         """Makes one of a tensor [N, …] and (first, count), `None`: all; what is one already stays."""
-        return values if isinstance(values, Rows) else cls(values, *(rows or (0, tf.shape(values)[0])))
+        return values if isinstance(values, Rows) else cls(values, *(rows or (0, count_rows(values))))
 
     @property
     def total(self) -> tf.Tensor:
@@ -42,11 +51,14 @@ class Rows(NamedTuple):
 
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
         """The same rows of another tensor [N, …]: [R, …]."""
-        return others[self.first : self.first + self.count]
+        begin = [self.first] + [0] * (others.shape.rank - 1)
+        size = [self.count] + [-1] * (others.shape.rank - 1)
+        return tf.slice(others, begin, size)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
         """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""
-        return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
+        numbers = self.first + tf.range(self.count)
+        return tf.equal(numbers[:, None], columns[None, :])
 
     def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Tells which rows have the id, of integers [N], that another has among [C]: bool [R, C]."""

@@ -28,6 +28,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
+from mural_tf.losses.pairs import count_rows
 from mural_tf.optimizers import conditional, log_suffix, losses_by_optimizer
 
 GROUPS = ("image_tower", "text_tower", "heads")  # whose gradient norms are logged
@@ -129,7 +130,14 @@ def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
     context = context or tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
-    return {name: context.all_gather(tf.identity(value), axis=0) for name, value in values.items()}
+    return {name: _gather_rows(tf.identity(value), context) for name, value in values.items()}
+
+
+def _gather_rows(value: tf.Tensor, context) -> tf.Tensor:
+    if value.dtype != tf.int64:
+        return context.all_gather(value, axis=0)
+    halves = tf.bitcast(value, tf.int32)  # [..., 2]: a TPU adds up 32 bits at most, and gathers by adding up
+    return tf.bitcast(context.all_gather(halves, axis=0), tf.int64)
 
 
 def _sum_over_replicas(gradients: list, context) -> list:
@@ -183,7 +191,7 @@ def global_losses(
     """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch."""
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group
-    counts = {name: tf.shape(value)[0] for name, value in embeddings.items()}
+    counts = {name: count_rows(value) for name, value in embeddings.items()}
     rows = {name: (replica * count, count) for name, count in counts.items()}
     gathered = gather(embeddings, context)
     ids = gather({name: value for name, value in batch.items() if name.endswith("_id")}, context)

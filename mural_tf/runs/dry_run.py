@@ -1,8 +1,9 @@
 """The dry run: prints what a run would need and how long a step takes, and trains nothing.
 
-    python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu=v4-32
+    python run_pretrain.py --config=configs/mural_base.py --dry_run --tpu=v3-128
 
-The forecast itself is made in `training/cost.py`; for a TPU, `training/tpu_check.py` looks at every operation.
+On this machine steps are measured (`training/cost.py`). For a slice of Cloud TPUs the step is compiled by the TPU's own
+compiler (`training/tpu_forecast.py`); without it, `training/tpu_check.py` looks at every operation by its name.
 """
 
 from __future__ import annotations
@@ -13,22 +14,49 @@ import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
 
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.models import complete, method_class, takes_steps
+from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers
 from mural_tf.progress import announce
 from mural_tf.text.vocabulary_file import save_vocabulary
-from mural_tf.training.cost import FREE, HERE, UTILISATION, Forecast, forecast
+from mural_tf.training.cost import Measurement, measure
+from mural_tf.training.fit import check_train, chunk_numbers
+from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check_step
+from mural_tf.training.tpu_forecast import (
+    CompiledStep,
+    RefusedStep,
+    as_on_tpu,
+    compile_step,
+    fewest_chunks,
+    has_compiler,
+    missing_compiler,
+)
+from mural_tf.training.tpu_lowering import lower_step
+from mural_tf.training.tpu_slices import Slice, find_slice
 from mural_tf.training.workdir import threads
 
+HERE = "here"
 BUSY = 2.5  # load for each processor, beyond this program's own load
 
 
-def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
-    """Prints the forecast of a run; arguments and errors as `forecast`, and `UserError` for a step that TPUs refuse."""
+def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None:
+    """Prints what a run needs.
+
+    Args:
+      config: the configuration.
+      tpu: "here", or a slice as Google Cloud names it, such as "v4-32".
+      restored: whether the run would start from trained weights.
+
+    Raises:
+      UserError: an unknown slice, a step that a TPU refuses, batches that replicas cannot share, a model that cannot be
+        built, data that is not there.
+    """
+    slice_ = None if tpu == HERE else find_slice(tpu)
     config, pieces = configure_towers(complete(config))
     if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
@@ -37,16 +65,65 @@ def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) ->
         if pieces:  # of the weights that the text tower starts with
             config.vocabulary.file = str(pathlib.Path(folder, "vocabulary.txt"))
             save_vocabulary(pieces, config.vocabulary.file)
-        costs = forecast(config, tpu_type, restored)
-    print(describe(costs), flush=True)
-    if costs.machine.is_tpu:
+        if slice_ is None:
+            print(describe_measurement(measure(config, restored)), flush=True)
+        else:
+            _print_for_slice(config, slice_)
+
+
+def _print_for_slice(config: ConfigDict, slice_: Slice) -> None:
+    config = as_compiled(as_on_tpu(config), tf.distribute.get_strategy())
+    check_optimizer(config.optimizer)
+    check_train(config, slice_.replicas, slice_.name)
+    vocabulary_size = config.vocabulary.size
+    print(f"Dry run of {config.model} on {slice_.name}: {slice_.replicas} replicas.", flush=True)
+    print("Nothing is trained and nothing is written.", flush=True)
+    if not has_compiler():
         announce("Tracing a step for XLA …")
-        print(check_step(config, config.vocabulary.size, batch=2), flush=True)
+        print(check_step(config, vocabulary_size, batch=2), flush=True)
+        print(missing_compiler(), flush=True)
+        return
+    try:
+        step = compile_for_slice(config, vocabulary_size, slice_)
+    except RefusedStep as refused:
+        if not refused.is_out_of_memory:
+            raise
+        print(str(refused), flush=True)
+        _print_fewest_chunks(config, vocabulary_size, slice_)
+        return
+    print(describe_step(step, config), flush=True)
 
 
-def describe(costs: Forecast) -> str:
-    """Returns a forecast in lines."""
-    return "\n".join(line for part in (_head, _memory, _speed) for line in part(costs))
+def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, text_file: str = "") -> CompiledStep:
+    """Returns the compiler's answer for a configuration's step, as each replica of the slice would run it."""
+    announce("Lowering a step …")
+    train, replicas = config.train, slice_.replicas
+    module = lower_step(
+        config, vocabulary_size, train.image_text_batch // replicas, train.text_text_batch // replicas, replicas
+    )
+    return compile_step(module, slice_, text_file)
+
+
+def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice) -> None:
+    """Compiles the step with more chunks until it fits."""
+
+    def fits(chunks: int) -> bool:
+        chunked = config.copy_and_resolve_references()
+        chunked.train.micro_batches = chunks
+        announce(f"Trying train.micro_batches={chunks} …")
+        try:
+            compile_for_slice(chunked, vocabulary_size, slice_)
+        except RefusedStep as refused:
+            if not refused.is_out_of_memory:
+                raise
+            return False
+        return True
+
+    chunks = fewest_chunks(fits, chunk_numbers(config, slice_.replicas))
+    if chunks is None:
+        print("No train.micro_batches makes it fit: it needs a smaller model, or more replicas.", flush=True)
+    else:
+        print(f"--config.train.micro_batches={chunks} makes it fit.", flush=True)
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -63,43 +140,92 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e12:,.3g} TB"
 
 
-def _head(costs: Forecast) -> Iterator[str]:
-    machine = costs.machine
-    where = "this machine" if machine.name == HERE else machine.name
-    yield f"Dry run of {costs.config.model} on {where}: {machine.replicas} replica{'s' * (machine.replicas > 1)}."
-    yield "Nothing is trained and nothing is written."
-    yield f"\nParameters: {sum(costs.parameters.values()):,}"
-    yield from _table((name, f"{count:,}") for name, count in costs.parameters.items())
+def describe_step(step: CompiledStep, config: ConfigDict) -> str:
+    """Returns the compiler's answer in lines."""
+    return "\n".join(line for part in (_accepted, _step_memory, _step_time, _step_parts) for line in part(step, config))
 
 
-def _memory(costs: Forecast) -> Iterator[str]:
-    total, machine = sum(costs.memory.values()), costs.machine
-    there = "a card's, which TensorFlow does not tell" if machine.memory == math.inf else _gb(machine.memory)
-    yield f"\nMemory of a replica: {_gb(total)} of {there}; {FREE:.0%} should stay free"
-    yield from _table((name, _gb(size)) for name, size in costs.memory.items() if size)
-    rows = ", ".join(f"{count // machine.replicas // costs.chunks:,} {part}" for part, count in costs.rows.items())
-    yield f"  Activations are of {rows}, one of {costs.chunks} chunks (train.micro_batches)."
+def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    slice_, train = step.slice, config.train
+    rows = f"{train.image_text_batch // slice_.replicas:,} image-caption and"
+    rows += f" {train.text_text_batch // slice_.replicas:,} text pairs per replica"
+    passes = "one pass" if train.micro_batches == 1 else f"two passes of {train.micro_batches} chunks"
+    yield f"The TPU's own compiler accepts the step for {slice_.topology}: {rows}, in {passes}."
+    if step.refused_features:
+        yield f"But it has what a step must not have: {', '.join(step.refused_features[:5])}."
 
 
-def _speed(costs: Forecast) -> Iterator[str]:
-    machine, steps = costs.machine, costs.config.train.steps
-    operations = {name: costs.operations(name) / 1e9 for name in costs.work}
-    yield "\nProducts of a step, texts at their full length"
-    yield from _table((name, f"{count:,.1f} GFLOP per replica") for name, count in operations.items())
-    if not costs.fits:
-        chunks = costs.least_chunks()
-        remedy = "it needs smaller batches, a smaller model, or more replicas"
-        if chunks:
-            remedy = f"--config.train.micro_batches={chunks} makes it fit"
-        yield f"\nIt does not fit into the memory of a replica: {remedy}."
-        return
-    how = "measured, input included" if machine.name == HERE else (
-        f"a guess: {UTILISATION:.0%} of the published {machine.peak / 1e12:,.4g} TFLOP/s"
-    )  # fmt: skip
-    yield f"\nA step takes {costs.seconds:.4f} seconds ({how})."
+def _step_memory(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    there = step.slice.generation.memory
+    yield f"\nMemory of a replica, by the compiler: {_gb(step.memory)} of {_gb(there)}"
+    yield from _table(
+        [
+            (
+                "arguments: weights, slots, a batch",
+                f"{_gb(step.arguments)}, of which {_gb(step.aliased)} are overwritten",
+            ),
+            ("temporary", _gb(step.temporary)),
+            ("program", _gb(step.program)),
+        ]
+    )
+
+
+def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    generation, steps = step.slice.generation, config.train.steps
     yield (
-        f"{_number(1 / costs.seconds)} steps per second; {steps:,} steps take {_number(steps * costs.seconds / 3600)} "
+        f"\nA step takes {step.seconds:.4f} seconds by the compiler's forecast: {step.cycles / 1e6:,.1f} million "
+        f"cycles at {generation.clock / 1e9:.2f} GHz, without transfers between chips. No device has run it."
+    )
+    if step.unknown_loops:
+        yield f"{step.unknown_loops} loops count once, because the compiler does not know how often they turn."
+    yield (
+        f"{step.flops / 1e9:,.0f} GFLOP per replica: {step.utilisation:.0%} of the published "
+        f"{generation.peak / 1e12:,.4g} TFLOP/s."
+    )
+    hours = _number(steps * step.seconds / 3600)
+    yield f"{steps:,} steps take {hours} hours, without start, evaluation and checkpoints."
+    for kind, found in step.collectives.items():
+        yield f"Between chips: {found['count']:,} {kind}, {_gb(found['bytes'])} per step and replica."
+
+
+def _step_parts(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    yield "\nCycles by part"
+    yield from _table((name, f"{count / step.cycles:.1%}") for name, count in step.cycles_by_part.items())
+    yield "\nThe most expensive operations"
+    yield from _table(
+        (f"{each['cycles'] / step.cycles:.1%}  {each['place'] or each['name']}", each["shape"])
+        for each in step.most_expensive
+    )
+
+
+def describe_measurement(found: Measurement) -> str:
+    """Returns a measurement in lines."""
+    parts = (_measured_head, _measured_memory, _measured_speed)
+    return "\n".join(line for part in parts for line in part(found))
+
+
+def _measured_head(found: Measurement) -> Iterator[str]:
+    replicas = f"{found.replicas} replica{'s' * (found.replicas > 1)}"
+    yield f"Dry run of {found.config.model} on this machine: {replicas}."
+    yield "Nothing is trained and nothing is written."
+    yield f"\nParameters: {sum(found.parameters.values()):,}"
+    yield from _table((name, f"{count:,}") for name, count in found.parameters.items())
+
+
+def _measured_memory(found: Measurement) -> Iterator[str]:
+    yield "\nMemory of a replica"
+    yield from _table((name, _gb(size)) for name, size in found.memory.items())
+    rows = ", ".join(f"{max(1, math.ceil(count * found.share)):,} {part}" for part, count in found.rows.items())
+    yield f"  {_gb(found.peak)} were in use at most, with {rows} (measured)."
+
+
+def _measured_speed(found: Measurement) -> Iterator[str]:
+    steps = found.config.train.steps
+    part = "" if found.share == 1 / found.replicas else f" of {found.share:.2%} of the batch"
+    yield f"\nA step takes {found.seconds:.4f} seconds (measured in steps{part}, input included)."
+    yield (
+        f"{_number(1 / found.seconds)} steps per second; {steps:,} steps take {_number(steps * found.seconds / 3600)} "
         "hours, without start, evaluation and checkpoints."
     )
-    if machine.name == HERE and os.getloadavg()[0] > BUSY * threads():
+    if os.getloadavg()[0] > BUSY * threads():
         yield f"Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."

@@ -6,5 +6,7 @@ checkpoints.py   weights, slots of optimisers, counters; data_progress.py: the p
 workdir.py       the run's folder; trained_model.py: the model in it
 prepare.py       a data folder and a vocabulary, made where they are missing
 strategy.py      which devices train, and what several workers agree on
-cost.py, graph_costs.py   what a step needs; tpu_check.py: whether XLA compiles it
+cost.py          what a step needs here, measured
+tpu_forecast.py  what the TPU's own compiler says of a step; tpu_slices.py, tpu_lowering.py, tpu_compiler.py and
+                 tpu_program.py are its parts; tpu_check.py: the check without the compiler
 """

@@ -1,19 +1,16 @@
-"""What a run needs: parameters, memory, products; and how long a step takes, measured here or guessed from a peak.
+"""What a run needs on this machine: parameters, memory, and the seconds of whole steps that are measured here.
 
-Products and kept activations are read off the graphs of the built model (`graph_costs.py`), for a replica's part of the
-batch and texts of full length. Here whole steps are measured, which leave nothing behind. On a machine that is not
-here a step takes its operations divided by `UTILISATION` of the published peak: a guess, and printed as one.
-`runs/dry_run.py` prints it all.
+Steps are measured on the batch, or on a part of it where a step of the whole would take long: a step of a part takes
+its share of the time. Nothing is left behind. `runs/dry_run.py` prints it all; what a TPU needs, its own compiler says
+(`tpu_forecast.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import os
 import pathlib
-import re
+import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -25,162 +22,70 @@ from ml_collections import ConfigDict
 from mural_tf.data.images import prepared_spec
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, fast_precision, set_fusion
-from mural_tf.encoders.layers import forward_pass
+from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
+from mural_tf.progress import announce
 from mural_tf.text import build_tokenizer
 from mural_tf.text.tokens import TOKENS
-from mural_tf.training.fit import check_train, compile_model, more_chunks
-from mural_tf.training.graph_costs import Costs, gradient_costs
+from mural_tf.training.fit import check_train, compile_model
 from mural_tf.training.prepare import BUILT, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 
-IMAGES, TEXTS, LOSSES = "image tower", "text tower", "losses"
-TOWERS = (IMAGES, TEXTS)
-ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
-FREE = 0.1  # share of a replica's memory that is left to the compiler and to uncounted memory
 WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
-MOST_OPERATIONS = {"CPU": 2e11, "GPU": 2e13}  # of a step that is measured here: larger batches are, in parts
-HERE = "here"
-UTILISATION = 0.4  # of the peak, a guess
-MACHINES = {  # of a replica (a core of v3, a chip, a card): published TFLOP/s in bfloat16 (T4, V100: float32), GB
-    "v3": (61.5, 16 * 1.073741824),
-    "v4": (275, 32 * 1.073741824),
-    "v5litepod": (197, 16),
-    "v5p": (459, 95),
-    "v6e": (918, 32),
-    "gpu:t4": (8.1, 16),
-    "gpu:v100": (15.7, 16),
-    "gpu:l4": (121, 24),
-    "gpu:a100": (312, 40),
-    "gpu:a100-80": (312, 80),
-    "gpu:h100": (989, 80),
-}
-NAMED_BY_CORES = ("v4", "v5p")  # a chip has two
+PROBE = 8  # items of each kind in the first measurement, which tells how large a part of the batch is measured
+LONGEST = 4.0  # seconds of a measured step, about
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
-    """What a run may use; bytes, and operations per second at the published peak, are of one replica.
+class Measurement:
+    """All that is printed. Bytes and seconds are of one replica.
 
-    peak: 0 for this machine, whose memory is infinite where it is not known.
-    """
-
-    name: str
-    replicas: int
-    memory: float
-    peak: float = 0.0
-
-    @property
-    def is_tpu(self) -> bool:
-        return self.name != HERE and not self.name.startswith("gpu:")
-
-
-def find_machine(name: str) -> Machine:
-    """Returns the machine of a name: "v4-32", "v5litepod-64", "gpu:a100x8", "here"; raises `UserError` for others."""
-    if name == HERE:
-        cards = len(tf.config.list_logical_devices("GPU"))
-        memory = math.inf if cards else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Machine(HERE, max(cards, 1), memory)
-    match = re.fullmatch(r"(gpu:[a-z0-9-]+?)(?:x([1-9]\d*))?|([a-z0-9]+)-([1-9]\d*)", name)
-    chip = (match[1] or match[3]) if match else ""
-    if chip not in MACHINES:
-        raise UserError(
-            f"Unknown --tpu={name} of a dry run: expected a TPU's type and size as Google Cloud names it (v4-32), or "
-            f"gpu:NAMExNUMBER (gpu:a100x8), of {', '.join(MACHINES)}."
-        )
-    size, (peak, memory) = int(match[2] or match[4] or 1), MACHINES[chip]
-    return Machine(name, -(-size // 2) if chip in NAMED_BY_CORES else size, memory * 1e9, peak * 1e12)
-
-
-@dataclasses.dataclass(frozen=True)
-class Forecast:
-    """All that is printed. Bytes, seconds, and operations of one replica.
-
-    parameters: trainable numbers by part.
+    replicas: cards of this machine, or 1.
+    parameters: trainable numbers by part of the model.
     rows: {part of a batch: rows of the global batch}.
-    work: {tower, or losses: costs of one chunk, of the losses of a step}.
-    memory: {what: bytes}.
-    seconds: of a step; measured, or guessed where the machine is not here.
+    memory: {name: bytes} of all that is there throughout a step.
+    seconds: of a step of the whole batch.
+    share: the part of the batch that was measured, 0..1.
+    peak: the most bytes that this process, or the first card, has had.
     """
 
     config: ConfigDict
-    machine: Machine
+    replicas: int
     parameters: dict[str, int]
     rows: dict[str, int]
-    work: dict[str, Costs]
     memory: dict[str, float]
-    seconds: float = 0.0
-
-    @property
-    def chunks(self) -> int:
-        """Chunks in which a replica encodes its part of a batch."""
-        return self.config.train.micro_batches
-
-    @property
-    def fits(self) -> bool:
-        """Whether a replica's memory is enough."""
-        return self._room() >= 0
-
-    def _room(self) -> float:
-        """The bytes of a replica's memory that would stay free, beyond the bytes that should."""
-        return (1 - FREE) * self.machine.memory - sum(self.memory.values())
-
-    def operations(self, name: str) -> float:
-        """Returns a replica's operations per step in a tower or the losses; towers run twice in chunks."""
-        costs, chunks = self.work[name], self.chunks if name in TOWERS else 1
-        forward = (2 if chunks > 1 else 1) * sum(costs.forward.values())
-        return chunks * (forward + sum(costs.backward.values()))
-
-    def least_chunks(self) -> int | None:
-        """Returns the smallest `train.micro_batches` with which a step fits, or `None` where none does."""
-        whole, config = self.memory[ACTIVATIONS] * self.chunks, self.config.copy_and_resolve_references()
-        while (chunks := more_chunks(config, self.machine.replicas)) is not None:
-            sum_of_gradients = self.memory[GRADIENTS] if self.chunks == 1 else 0.0
-            if sum_of_gradients + whole / chunks - self.memory[ACTIVATIONS] <= self._room():
-                return chunks
-            config.train.micro_batches = chunks
-        return None
+    seconds: float
+    share: float
+    peak: int
 
 
-def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> Forecast:
-    """Returns the forecast of a run with this configuration on a machine; on this one it takes a minute or two.
+def measure(config: ConfigDict, restored: bool = False) -> Measurement:
+    """Returns what a run with this configuration needs here; it takes a minute.
 
     Args:
       config: the resolved configuration.
-      tpu_type: as `find_machine` takes it.
       restored: whether the run would start from trained weights.
 
     Raises:
-      UserError: an unknown machine, batches that its replicas cannot share, data that is not there, or a model that
-        cannot be built.
+      UserError: batches that the replicas cannot share, data that is not there, or a model that cannot be built.
     """
-    machine = find_machine(tpu_type)
-    is_tpu = machine.name != HERE and not machine.name.startswith("gpu:")  # where XLA compiles whole steps
-    config = complete(config).copy_and_resolve_references()
-    if machine.name != HERE:  # precisions as a run there chooses them
-        fast = not machine.name.startswith(("gpu:t4", "gpu:v100"))
-        for tower in (config.image_tower, config.text_tower):
-            tower.precision = fast_precision("image", fast, False) if tower.precision == "auto" else tower.precision
-    config.train.jit = config.train.jit or is_tpu
-    config = as_compiled(config, tf.distribute.get_strategy())
+    replicas = max(len(tf.config.list_logical_devices("GPU")), 1)
+    config = as_compiled(complete(config).copy_and_resolve_references(), tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
-    check_train(config, machine.replicas, machine.name)
-    # Which chains of cheap operations keep their inputs alone: XLA makes the chains of a whole step.
-    compiled = ("off", "on") if config.train.jit else (config.train.fused, "off")
-    before = set_fusion(compiled[machine.name != HERE])
-    if machine.name == HERE and compiles_fused():
+    check_train(config, replicas, "this machine")
+    before = set_fusion("off" if config.train.jit else config.train.fused)
+    if compiles_fused():
         compile_first_quietly()
     try:
-        return _forecast(config, machine, restored)
+        return _measure(config, replicas, restored)
     finally:
         set_fusion(before)
 
 
-def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
+def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     tokenizer, vocabulary = None, None
     if _has_data(config.data):
         vocabulary = existing_vocabulary(config)
@@ -190,15 +95,13 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     compile_model(model, config)
-    work = step_work(model, config, machine.replicas)
-    memory = memory_of_replica(model, config, machine.replicas, work)
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
-    forecast = Forecast(config, machine, parameters(model), rows, work, memory)
-    operations = sum(map(forecast.operations, work))
-    if machine.name == HERE:
-        return dataclasses.replace(forecast, seconds=_measured(model, forecast, operations, tokenizer))
-    return dataclasses.replace(forecast, seconds=operations / (UTILISATION * machine.peak))
+    announce("Measuring steps …")
+    parts = _parts_to_measure(model, config, replicas)
+    seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
+    memory = memory_of_replica(model, config, replicas)
+    return Measurement(config, replicas, parameters(model), rows, memory, seconds, 1 / parts, _peak_memory())
 
 
 def _has_data(data: ConfigDict) -> bool:
@@ -272,69 +175,15 @@ def parameters(model: DualEncoder) -> dict[str, int]:
     return {**counted, **({"others": rest} if rest > 0 else {})}
 
 
-def step_work(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, Costs]:
-    """Returns the costs of a replica's step: of one chunk in each tower, and of the whole batch in the losses.
-
-    Args:
-      model: compiled.
-      config: its `train.micro_batches` are the chunks.
-      replicas: that share the batch.
-    """
-    train, by_tower = config.train, {tower: [] for tower in TOWERS}
-    for name, embedding in model.used.items():  # functions in place of towers take texts
-        by_tower[IMAGES if embedding.part in model.image_parts else TEXTS].append(name)
-
-    def specs(parts):
-        return batch_specs(model, config, train.image_text_batch // parts, train.text_text_batch // parts)
-
-    def encode(batch):
-        with forward_pass(tf.constant([0, 0])):
-            return model.encode(batch, training=True)
-
-    chunk, batch = specs(replicas * train.micro_batches), specs(1)
-    with _known_sizes(model, min((chunk[part].shape[0] for part in model.image_parts), default=0)):
-        groups = {tower: names for tower, names in by_tower.items() if names}
-        work = gradient_costs(encode, [chunk], groups, model.trainable_variables)
-    # A replica's losses are of its rows against the embeddings of the whole batch.
-    counts = {name: tf.nest.flatten(batch[part])[0].shape[0] for name, (part, _) in model.embedding_shapes.items()}
-    embeddings = {name: tf.TensorSpec([counts[name], width]) for name, (_, width) in model.embedding_shapes.items()}
-    rows = {name: (0, count // replicas) for name, count in counts.items()}
-
-    def objective(embeddings, ids):
-        return {"loss": tf.add_n(list(model.objective(embeddings, ids, rows)[0].values()))}
-
-    ids = {name: spec for name, spec in batch.items() if name.endswith("_id")}
-    return {**work, **gradient_costs(objective, [embeddings, ids], {LOSSES: ["loss"]})}
-
-
-@contextlib.contextmanager
-def _known_sizes(model: DualEncoder, images: int, length_groups: int = 1) -> Iterator[None]:
-    """Texts of one length, and BatchNorm's groups within so many `images` at once, which costs the same."""
-    before, layers = model.text_tower.length_groups, {layer: layer.group for layer in model.normalization_layers()}
-    model.text_tower.length_groups = length_groups
-    for layer, group in layers.items():
-        layer.group = group if isinstance(group, int) and images % group == 0 else "local"
-    try:
-        yield
-    finally:
-        model.text_tower.length_groups = before
-        for layer, group in layers.items():
-            layer.group = group
-
-
-def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int, work: Mapping[str, Costs]) -> dict:
-    """Returns {what: bytes}; `work` comes from `step_work`."""
-    train, towers = config.train, [work[tower] for tower in TOWERS if tower in work]
+def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, float]:
+    """Returns {name: bytes} of all that is there throughout a step: without activations."""
     moments = [weight for optimizer in model.optimizers.values() for weight in optimizer.weights]
-    gradients = 4.0 * trainable_parameters(model) * len(model.optimizers)
+    train = config.train
     batch = batch_specs(model, config, train.image_text_batch // replicas, train.text_text_batch // replicas)
     return {
         "weights": _bytes(model.weights),
         "moments": _bytes(moments),
-        GRADIENTS: gradients * (2 if train.micro_batches > 1 else 1),  # the sum, and a chunk's
-        "weights in the compute precision": float(sum(costs.copies for costs in towers)),
-        ACTIVATIONS: float(sum(costs.kept for costs in towers)),
-        LOSSES: float(work[LOSSES].kept + work[LOSSES].copies),
+        "gradients": 4.0 * trainable_parameters(model) * len(model.optimizers),
         "batches": 2.0 * _bytes(tf.nest.flatten(batch)),  # one is trained on, one is on its way
     }
 
@@ -343,26 +192,45 @@ def _bytes(values) -> float:
     return float(sum(value.shape.num_elements() * value.dtype.size for value in values))
 
 
-def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) -> float:
-    """Returns the seconds of a whole step, of a replica's part of a batch or a part of that; others work meanwhile."""
-    config, cards = plan.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
-    names, parts = ("image_text_batch", "text_text_batch"), plan.machine.replicas
-    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [plan.config.train[name] for name in names]
-    group = captions_per_image(config)
-    while operations > most and all(size % (2 * parts * group * plan.chunks) == 0 for size in sizes):
-        parts, operations = 2 * parts, operations / 2
-    config.train.update({name: plan.config.train[name] // parts for name in names})
-    print("Measuring steps …", flush=True)
+def _peak_memory() -> int:
+    if tf.config.list_logical_devices("GPU"):
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> int:
+    """Returns into how many parts the batch is cut, of which one is measured: a power of 2 times the replicas."""
+    sizes = (config.train.image_text_batch, config.train.text_text_batch)
+    group = captions_per_image(config) * config.train.micro_batches
+    choices = [replicas]
+    while all(size % (2 * choices[-1] * group) == 0 for size in sizes):
+        choices.append(2 * choices[-1])
+    probed = max((parts for parts in choices if min(sizes) // parts >= PROBE), default=choices[0])
+    if probed == replicas:
+        return replicas
+    seconds = _seconds_of_step(model, config, None, probed, replicas, limits=(0.0, 0.0))
+    return min(parts for parts in choices if seconds * probed / parts <= LONGEST or parts == choices[-1])
+
+
+def _seconds_of_step(
+    model: DualEncoder, config: ConfigDict, tokenizer, parts: int, replicas: int, limits=(WARM_UP, SECONDS)
+) -> float:
+    """Returns the seconds of a step of one part of the batch, input included; without a tokenizer of values made up."""
+    config = config.copy_and_resolve_references()
+    cards = tf.config.list_logical_devices("GPU")
+    for name in ("image_text_batch", "text_text_batch"):
+        config.train[name] //= parts
     if tokenizer is None or model.vector_parts:  # cached states and targets are made when training begins
-        images, texts = (config.train[name] for name in names)
-        batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
+        specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+        batches = tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known
-        pad = "longest" if plan.machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
+        pad = "longest" if replicas == 1 and not (config.train.jit or cards) else "max_length"
         batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
     batches, train = iter(batches), model.make_train_function()
-    with _known_sizes(model, config.train.image_text_batch // (group * plan.chunks), config.text_tower.length_groups):
+    images = config.train.image_text_batch // (captions_per_image(config) * config.train.micro_batches)
+    with _groups_within(model, images):
         try:
-            for limit in (WARM_UP, SECONDS):  # new shapes are compiled while it warms up
+            for limit in limits:  # new shapes are compiled while it warms up
                 begun, steps = time.monotonic(), 0
                 while time.monotonic() - begun < limit or not steps:
                     tf.nest.map_structure(np.asarray, train(batches))
@@ -370,4 +238,17 @@ def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) 
         except tf.errors.OpError as error:
             reason = error.message.split("\n\t [[")[0].splitlines()[0]
             raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
-    return (time.monotonic() - begun) / steps * parts / plan.machine.replicas
+    return (time.monotonic() - begun) / steps
+
+
+@contextlib.contextmanager
+def _groups_within(model: DualEncoder, images: int) -> Iterator[None]:
+    """Lets BatchNorm's groups be no larger than the images at hand, which costs the same."""
+    groups = {layer: layer.group for layer in model.normalization_layers()}
+    for layer, group in groups.items():
+        layer.group = group if isinstance(group, int) and images % group == 0 else "local"
+    try:
+        yield
+    finally:
+        for layer, group in groups.items():
+            layer.group = group

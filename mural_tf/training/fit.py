@@ -253,11 +253,11 @@ def _batch_fields(config: ConfigDict) -> dict[str, int]:
     return {name: max(captions_per_image(config), 1) if name == "image_text_batch" else 1 for name in sorted(fields)}
 
 
-def more_chunks(config: ConfigDict, replicas: int) -> int | None:
-    """Returns the next number of `train.micro_batches` that divides a replica's part of all batches, if any does."""
+def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
+    """Returns the numbers above `train.micro_batches` that divide a replica's part of all batches, increasing."""
     parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
     shared = math.gcd(*parts)
-    return next((n for n in range(config.train.micro_batches + 1, shared + 1) if shared % n == 0), None)
+    return [number for number in range(config.train.micro_batches + 1, shared + 1) if shared % number == 0]
 
 
 @contextlib.contextmanager
@@ -267,9 +267,9 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
         yield
     except tf.errors.OpError as error:
         if is_out_of_memory(error):
-            chunks, remedy = more_chunks(config, strategy.num_replicas_in_sync), "take smaller batches"
+            chunks, remedy = chunk_numbers(config, strategy.num_replicas_in_sync), "take smaller batches"
             if chunks:
-                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks}"
+                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
             raise UserError(
                 f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs. "
                 "Evaluations take fewer images and texts at a time with --config.evaluation.batch_size."

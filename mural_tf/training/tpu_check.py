@@ -1,7 +1,6 @@
-"""Checks that a configuration's whole training step is one that XLA compiles, as a TPU demands.
+"""The check of a training step that needs no compiler of TPUs: whether XLA has a kernel for each operation.
 
-    python run_pretrain.py --config=configs/mural_base.py --dry_run --tpu=v4-32
-
+`tpu_forecast.py` has the compiler's own answer, with the extra `[tpu_compiler]`; without the extra a dry run for a TPU
 traces the step with static shapes, and names the operations that no XLA backend compiles, that handle strings or
 Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read through its C API, since Python has
 no public one: an operation counts as compilable if it is registered for XLA on CPU and on GPU alike, as operations of
@@ -19,41 +18,14 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tensorflow.core.framework import kernel_def_pb2
 
-from mural_tf.data.skipped import KINDS
-from mural_tf.data.streams.epochs import PLACE
-from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
-from mural_tf.models import build_model, complete
-from mural_tf.training.cost import batch_specs, batch_values
-from mural_tf.training.data_progress import DataProgress
-from mural_tf.training.fit import compile_model
 from mural_tf.training.strategy import as_compiled
+from mural_tf.training.tpu_lowering import trace_step
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
 # XLA compiles these only with an upper bound of their size; a step with static shapes has no such operation.
 SIZE_DEPENDS_ON_DATA = {"Where", "Unique", "UniqueV2", "DynamicPartition"}
 FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
-
-
-def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
-    """Returns the compiled-to-be training step, a `tf.function` of one batch, and a batch of zeros and of 1.
-
-    Args:
-      config: the configuration tree; its batch sizes are not used.
-      vocabulary_size: word pieces of the token table.
-      batch: images and text pairs, each.
-    """
-    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
-    config = complete(config)
-    model = build_model(config, vocabulary_size)
-    compile_model(model, config)
-    model.progress = DataProgress(dict.fromkeys(model.streams, 1))
-    example = batch_values(batch_specs(model, config, batch * captions_per_image(config), batch))
-    for stream in model.streams:
-        example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
-        example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
-    return tf.function(model.train_step, jit_compile=True, autograph=False), example
 
 
 def operations(graph_def) -> collections.Counter:
@@ -107,9 +79,9 @@ def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu
     step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), vocabulary_size, batch)
-    graph_def = step.get_concrete_function(example).graph.as_graph_def()
+    graph_def = step.get_concrete_function(*example).graph.as_graph_def()
     problems = find_problems(graph_def)
     if problems:
         raise UserError("A TPU would refuse this step: " + "; ".join(problems))
     counts = operations(graph_def)
-    return f"XLA compiles each of the step's {sum(counts.values()):,} operations of {len(counts)} types."
+    return f"XLA has kernels for each of the step's {sum(counts.values()):,} operations of {len(counts)} types."

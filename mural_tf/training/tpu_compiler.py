@@ -1,0 +1,107 @@
+"""A program of its own: compiles an HLO module for a slice of TPUs by their own compiler, without any TPU.
+
+    python -m mural_tf.training.tpu_compiler STEP.hlo RESULT.json v4:2x2x4 16
+
+`libtpu`, which holds the compiler, and jax, which calls it, stay out of the process that trains: the extra
+`[tpu_compiler]`. It ends when its standard input does, so that it never outlives the process that started it.
+`training/tpu_forecast.py` starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import sys
+import threading
+import time
+
+import jax.experimental.topologies
+import numpy as np
+from jax._src import compiler  # options and devices by number: jax has no public way to compile a given module
+from jax._src.interpreters import mlir
+from jax._src.lib import xla_client
+from jaxlib import _jax
+from jaxlib.mlir import ir
+
+from mural_tf.training.tpu_program import facts
+
+# The two cores of a chip as one device, as TPUStrategy has them.
+CHIPS = {"v4": {"chip_config_name": "megacore"}}
+
+
+def read_module(path: pathlib.Path):
+    """Returns the StableHLO module of a serialized HLO module, without the copies that TensorFlow puts before results.
+
+    The compiler takes no `mhlo.copy`; each is an identity.
+    """
+    context = mlir.make_ir_context()
+    context.allow_unregistered_dialects = True
+    with context:
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(path.read_bytes()))
+        copies = []
+
+        def visit(operation):
+            if operation.name == "mhlo.copy":
+                copies.append(operation)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        for copy in copies:
+            copy.results[0].replace_all_uses_with(copy.operands[0])
+            copy.erase()
+    return module
+
+
+def compile_module(module, topology: str, replicas: int):
+    """Returns jax's executable of a module for the first `replicas` devices of a topology, such as "v5e:2x2"."""
+    chip = CHIPS.get(topology.partition(":")[0], {})
+    described = jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=topology, **chip)
+    devices = described.devices[:replicas]
+    options = compiler.get_compile_options(
+        num_replicas=replicas, num_partitions=1, device_assignment=np.array([[device.id] for device in devices])
+    )
+    return devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+
+
+def describe(executable) -> dict:
+    """Returns the compiler's figures of an executable, bytes, and what `tpu_program.facts` reads of its text."""
+    memory = executable.get_compiled_memory_stats()
+    return {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "aliased": memory.alias_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+        "flops": executable.cost_analysis()["flops"],
+        **facts(executable.hlo_modules()[0].to_string()),
+    }
+
+
+def _end_with_standard_input() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    module_path, result_path, topology, replicas = arguments[:4]
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    begun = time.monotonic()
+    try:
+        executable = compile_module(read_module(pathlib.Path(module_path)), topology, int(replicas))
+        result = describe(executable)
+    except (RuntimeError, ValueError) as error:  # the compiler's own words
+        result = {"refused": str(error)}
+    result["seconds"] = time.monotonic() - begun
+    result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    pathlib.Path(result_path).write_text(json.dumps(result), encoding="utf-8")
+    text_path = arguments[4:]
+    if text_path and "refused" not in result:
+        pathlib.Path(text_path[0]).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # taking libtpu down takes seconds
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

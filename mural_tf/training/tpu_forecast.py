@@ -1,0 +1,224 @@
+"""What the TPU's own compiler says of a training step, without a TPU: accepted or refused, memory, cycles, transfers.
+
+The step is lowered here (`tpu_lowering.py`), compiled in a process of its own (`tpu_compiler.py`, the extra
+`[tpu_compiler]`), and its text read there (`tpu_program.py`). The compiler takes minutes; its answer is kept under a
+hash of the module. Cycles and seconds are the compiler's forecast: no device has run the step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError, install_extra
+from mural_tf.progress import announce
+from mural_tf.training.tpu_slices import Slice
+
+PACKAGES = ("jax", "libtpu")
+EVERY = 20.0  # seconds between two lines while the compiler works
+ENVIRONMENT = {  # of libtpu where there is no TPU: it looks for none, and waits for no other process
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """The compiler's answer; bytes, operations and cycles are of one replica and one step.
+
+    arguments: bytes of weights, slots of optimisers, counters and a batch; aliased: bytes of outputs that take over the
+      memory of arguments; temporary, program: bytes beside them.
+    flops: operations; cycles: the compiler's forecast, loops with all their turns.
+    unknown_loops: how many loops count once because the compiler does not know their turns.
+    cycles_by_part, most_expensive, collectives: as `tpu_program` has them.
+    refused_features: transfers to the host, sizes known late, float64.
+    """
+
+    slice: Slice
+    arguments: int
+    outputs: int
+    aliased: int
+    temporary: int
+    program: int
+    flops: float
+    cycles: int
+    unknown_loops: int
+    operations: int
+    cycles_by_part: dict[str, int]
+    most_expensive: list[dict]
+    collectives: dict[str, dict[str, int]]
+    refused_features: list[str]
+
+    @property
+    def memory(self) -> int:
+        """All bytes that a replica needs."""
+        return self.arguments + self.outputs - self.aliased + self.temporary + self.program
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, at the chip's clock, without transfers between chips."""
+        return self.cycles / self.slice.generation.clock
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the published peak that the forecast would be."""
+        return self.flops / (self.seconds * self.slice.generation.peak)
+
+
+class RefusedStep(UserError):
+    """A step that the compiler refuses, with its own words in `reason`."""
+
+    def __init__(self, slice_: Slice, reason: str):
+        super().__init__(f"The compiler of {slice_.name} refuses the step: {_brief_reason(reason)}")
+        self.reason = reason
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return OUT_OF_MEMORY in self.reason
+
+
+def has_compiler() -> bool:
+    """Whether the TPU's compiler is installed here."""
+    return all(importlib.util.find_spec(name) is not None for name in PACKAGES)
+
+
+def missing_compiler() -> str:
+    """Returns how to install the compiler, in one line."""
+    return (
+        f"The TPU's own compiler is not here, so memory and time are not known: {install_extra('tpu_compiler')} "
+        "(Python 3.12 or 3.13; libtpu is under Google Cloud's terms)."
+    )
+
+
+def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledStep:
+    """Returns the compiler's answer for a serialized HLO module, from the cache where it is known.
+
+    Args:
+      module: as `tpu_lowering.lower_step` gives it, for as many replicas as the slice has.
+      slice_: the slice.
+      text_file: where the optimised program's text is written, which is not cached; "": nowhere.
+
+    Raises:
+      RefusedStep: the compiler refuses the program.
+      UserError: there is no compiler, or it was killed.
+    """
+    if not has_compiler():
+        raise UserError(missing_compiler())
+    cached = _cache_file(module, slice_)
+    if cached.exists() and not text_file:
+        answer = json.loads(cached.read_text(encoding="utf-8"))
+    else:
+        answer = _run_compiler(module, slice_, text_file)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(answer), encoding="utf-8")
+        partial.replace(cached)
+    if "refused" in answer:
+        raise RefusedStep(slice_, answer["refused"])
+    known = {field.name for field in dataclasses.fields(CompiledStep)}
+    return CompiledStep(slice=slice_, **{name: value for name, value in answer.items() if name in known})
+
+
+def _cache_file(module: bytes, slice_: Slice) -> pathlib.Path:
+    parts = [module, slice_.topology.encode(), str(slice_.replicas).encode()]
+    parts += [importlib.metadata.version(name).encode() for name in PACKAGES]
+    parts += [pathlib.Path(__file__).with_name(name).read_bytes() for name in ("tpu_program.py", "tpu_compiler.py")]
+    digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
+
+
+def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
+    announce(f"The compiler of {slice_.name} begins; a large model takes ten minutes and up to 20 GB of memory …")
+    with tempfile.TemporaryDirectory() as folder:
+        module_file, result = pathlib.Path(folder, "step.hlo"), pathlib.Path(folder, "result.json")
+        module_file.write_bytes(module)
+        errors = pathlib.Path(folder, "errors.txt")
+        program = "mural_tf.training.tpu_compiler"
+        command = [sys.executable, "-m", program, str(module_file), str(result), slice_.topology, str(slice_.replicas)]
+        root = str(pathlib.Path(__file__).parents[2])
+        environment = {**os.environ, **ENVIRONMENT}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        with errors.open("wb") as stream:
+            process = subprocess.Popen(
+                [*command, *([text_file] if text_file else [])],
+                stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                env=environment,
+            )
+        try:
+            _wait(process)
+        finally:
+            process.kill()
+            process.wait()
+        if not result.exists():
+            raise UserError(_end_of_compiler(process.returncode, errors.read_text(encoding="utf-8", errors="replace")))
+        return json.loads(result.read_text(encoding="utf-8"))
+
+
+def _wait(process: subprocess.Popen) -> None:
+    begun = time.monotonic()
+    while True:
+        try:
+            process.wait(timeout=EVERY)
+            return
+        except subprocess.TimeoutExpired:
+            announce(f"The compiler works … {time.monotonic() - begun:.0f} s")
+
+
+def _end_of_compiler(code: int, errors: str) -> str:
+    if code == -9:
+        return "The TPU's compiler was killed, as happens where memory runs out: a large model needs up to 20 GB."
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return f"The TPU's compiler ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}"
+
+
+def _brief_reason(reason: str, buffers: int = 5) -> str:
+    """The compiler's first line, and its largest buffers where memory is short."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    largest = [line for line in lines if line.startswith(("Size:", "Operator:", "Shape:"))][: 3 * buffers]
+    return " ".join([*lines[:1], *largest])[:1500]
+
+
+def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int | None:
+    """Returns the smallest of increasing numbers of chunks with which a step fits, by bisection; `None` if none does.
+
+    `fits` compiles the step: each call takes minutes. More chunks never need more memory.
+    """
+    low, high = 0, len(candidates)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(candidates[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return candidates[low] if low < len(candidates) else None
+
+
+def as_on_tpu(config: ConfigDict) -> ConfigDict:
+    """Returns the configuration with what a run with `--tpu` chooses: compiled steps and towers in bfloat16."""
+    config = config.copy_and_resolve_references()
+    config.train.jit = True
+    for tower in (config.image_tower, config.text_tower):
+        if tower.precision == "auto":
+            tower.precision = "mixed_bfloat16"
+    return config

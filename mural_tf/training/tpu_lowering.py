@@ -1,0 +1,146 @@
+"""Lowers a configuration's training step to the program that TPUStrategy hands to the compiler of a TPU.
+
+    lower_step(config, vocabulary_size, images=16, texts=16, replicas=4)  # a serialized HLO module
+
+No TPU is needed: within `SliceReplica` the step sees itself as one replica of a slice, as TPUStrategy has it
+(tensorflow/python/distribute/tpu_strategy.py): the replica's number is an input of the program, known only when it
+runs; `all_reduce` is XLA's own sum over all replicas; `all_gather` is a one-hot times the value, summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # XLA's collectives; TPUStrategy's have no kernel without a TPU
+
+from mural_tf.data.skipped import KINDS
+from mural_tf.data.streams.epochs import PLACE
+from mural_tf.data.streams.image_groups import captions_per_image
+from mural_tf.encoders.kernels import set_fusion
+from mural_tf.errors import UserError
+from mural_tf.models import build_model, complete
+from mural_tf.training.cost import batch_specs, batch_values
+from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.fit import compile_model
+
+ADDED_UP = (tf.bfloat16, tf.float16, tf.float32, tf.int32, tf.uint32)  # the types that a TPU sums over replicas
+
+
+class SliceReplica(tf.distribute.ReplicaContext):
+    """One replica of a slice that is not there; enter it (`with`) where a function is traced.
+
+    Args:
+      replicas: of the slice.
+      number: of this replica, an int32 scalar that is not constant.
+    """
+
+    def __init__(self, replicas: int, number: tf.Tensor):
+        super().__init__(tf.distribute.get_strategy(), replica_id_in_sync_group=0)
+        self._replicas, self._number = replicas, number
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return self._replicas
+
+    @property
+    def replica_id_in_sync_group(self) -> tf.Tensor:
+        return self._number
+
+    def all_reduce(self, reduce_op, value, options=None):
+        """Sums each tensor of a nest over the replicas; differentiable. Raises `ValueError` for other reductions."""
+        if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
+            raise ValueError(f"{reduce_op}: only sums over the replicas of a slice are made here.")
+        return tf.nest.map_structure(self._sum, value)
+
+    def all_gather(self, value, axis: int, options=None):
+        """Concatenates each replica's tensor along the first axis; differentiable."""
+        if axis != 0:
+            raise ValueError(f"axis={axis}: only rows are gathered here.")
+        return tf.nest.map_structure(self._gather, value)
+
+    def _sum(self, value) -> tf.Tensor:
+        value = tf.convert_to_tensor(value)
+        if value.dtype not in ADDED_UP:
+            raise ValueError(f"{value.name} is {value.dtype.name}, which a TPU cannot sum over replicas.")
+        groups = tf.constant([list(range(self._replicas))])
+
+        @tf.custom_gradient
+        def summed(value):
+            def total(addend):
+                return gen_xla_ops.xla_all_reduce(
+                    input=addend, group_assignment=groups, reduce_op="Add", mode="CrossReplica"
+                )
+
+            return total(value), total
+
+        return summed(value)
+
+    def _gather(self, value) -> tf.Tensor:
+        value = tf.convert_to_tensor(value)
+        mask = tf.one_hot(self._number, self._replicas, dtype=value.dtype)
+        mask = tf.reshape(mask, [self._replicas] + [1] * value.shape.rank)
+        rows = self._sum(value[tf.newaxis] * mask)
+        return tf.reshape(rows, [self._replicas * value.shape[0], *value.shape[1:]])
+
+
+def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int | None = None, replicas: int = 1):
+    """Returns the training step, a `tf.function` of a replica's part of a batch and its number, and an example of both.
+
+    Args:
+      config: the configuration tree; its batch sizes are not used.
+      vocabulary_size: word pieces of the token table.
+      images: image-caption pairs of a replica (of groups of captions, groups).
+      texts: text pairs of a replica; `None`: as many.
+      replicas: that share a batch.
+    """
+    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
+    config = complete(config)
+    model = build_model(config, vocabulary_size)
+    compile_model(model, config)
+    model.progress = DataProgress(dict.fromkeys(model.streams, 1))
+    texts = images if texts is None else texts
+    example = batch_values(batch_specs(model, config, images * captions_per_image(config), texts))
+    for stream in model.streams:
+        example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
+        example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
+
+    def step(batch, number):
+        if replicas == 1:
+            return model.train_step(batch)
+        with SliceReplica(replicas, number):
+            return model.train_step(batch)
+
+    return tf.function(step, jit_compile=True, autograph=False), (example, tf.constant(0))
+
+
+def lower_step(
+    config: ConfigDict, vocabulary_size: int, images: int, texts: int | None = None, replicas: int = 1
+) -> bytes:
+    """Returns the step's serialized HLO module; arguments as `trace_step`.
+
+    Similarities keep float32 factors, as in a run with `--tpu`. Raises `UserError` with XLA's words where it cannot
+    lower an operation.
+    """
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        step, example = trace_step(config, vocabulary_size, images, texts, replicas)
+        return step.experimental_get_compiler_ir(*example)(stage="hlo_serialized")
+    except (ValueError, tf.errors.OpError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"A TPU would refuse this step: {xla_reason(str(error))}") from None
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def xla_reason(message: str) -> str:
+    """Returns XLA's own words, and the place in our code, out of an error that TensorFlow wraps in its traceback."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ".join(_without_frames(lines))[:1000]
+
+
+def _without_frames(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(("File ", "Stack trace", "^", "Traceback"))]

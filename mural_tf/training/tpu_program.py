@@ -1,0 +1,204 @@
+"""Reads what a TPU's compiler says of a program out of its text: cycles, collectives, precisions, refused features.
+
+The compiler writes a forecast, `estimated_cycles`, to most operations. A loop's operations count as often as it turns
+(`known_trip_count`), and of a condition's branches the most expensive one counts. The forecast knows nothing of
+transfers between chips: bytes of collectives are listed apart.
+
+No TensorFlow and no jax: text in, numbers out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+HOST_TRANSFERS = ("infeed", "outfeed", "send", "recv")
+# Of a number; 4 of all others.
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
+_COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^ *(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+_ARRAY = re.compile(r"\b(pred|bf16|[sufc]\d+)\[([\d,<=]*)\]")
+_OPERANDS = re.compile(r"%([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One operation of a computation; shape and rest are the compiler's text."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+    @property
+    def cycles(self) -> int:
+        match = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
+        return int(match[1]) if match else 0
+
+    @property
+    def place(self) -> str:
+        """The layer or operation of our step that it comes from, as TensorFlow names it; "" where there is none."""
+        match = re.search(r'op_name="([^"]*)"', self.rest)
+        return match[1] if match else ""
+
+    @property
+    def bytes(self) -> int:
+        return sum(_array_bytes(kind, sizes) for kind, sizes in _ARRAY.findall(self.shape))
+
+    def called(self, attribute: str) -> list[str]:
+        """The names of computations in an attribute: one name, or several in braces."""
+        match = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.rest)
+        return _OPERANDS.findall(match[1]) if match else []
+
+
+class Program:
+    """A compiled program.
+
+    Args:
+      text: as `HloModule.to_string()` of an optimised module.
+    """
+
+    def __init__(self, text: str):
+        self.header = text.split("\n", 1)[0]
+        self.computations: dict[str, list[Instruction]] = {}
+        self.entry = ""
+        current: list[Instruction] = []
+        for line in text.splitlines():
+            start = _COMPUTATION.match(line)
+            if start:
+                current = self.computations.setdefault(start[2], [])
+                self.entry = start[2] if start[1] else self.entry
+                continue
+            found = _INSTRUCTION.match(line)
+            if found:
+                current.append(Instruction(*found.groups()))
+
+    def scheduled(self) -> Iterator[tuple[Instruction, int]]:
+        """Yields each operation that runs by itself, and how often it runs in a step."""
+        yield from self._scheduled(self.entry, 1)
+
+    def _scheduled(self, computation: str, turns: int) -> Iterator[tuple[Instruction, int]]:
+        for instruction in self.computations.get(computation, ()):
+            yield instruction, turns
+            if instruction.opcode == "while":
+                for body in instruction.called("body") + instruction.called("condition"):
+                    yield from self._scheduled(body, turns * trip_count(instruction))
+            elif instruction.opcode == "conditional":
+                branches = instruction.called("branch_computations")
+                branches = branches or instruction.called("true_computation") + instruction.called("false_computation")
+                yield from self._scheduled(max(branches, key=self._cycles_of), turns)
+            elif instruction.opcode == "call":
+                for callee in instruction.called("to_apply"):
+                    yield from self._scheduled(callee, turns)
+
+    def _cycles_of(self, computation: str) -> int:
+        return sum(instruction.cycles * turns for instruction, turns in self._scheduled(computation, 1))
+
+    @property
+    def cycles(self) -> int:
+        """The forecast of a step."""
+        return self._cycles_of(self.entry)
+
+    def unknown_loops(self) -> int:
+        """Returns how many loops' turns the compiler does not know: they count once, so the forecast is too low."""
+        return sum(i.opcode == "while" and _known_trips(i) is None for i, _ in self.scheduled())
+
+    def most_expensive(self, count: int) -> list[dict]:
+        """Returns the operations with the most cycles: name, place, shape, cycles of all their turns."""
+        ranked = sorted(self.scheduled(), key=lambda pair: -pair[0].cycles * pair[1])[:count]
+        return [
+            dict(name=i.name, place=i.place, shape=_without_layout(i.shape), cycles=i.cycles * turns)
+            for i, turns in ranked
+        ]
+
+    def cycles_by(self, key) -> collections.Counter[str]:
+        """Returns {key(operation): cycles of all turns}."""
+        counts: collections.Counter[str] = collections.Counter()
+        for instruction, turns in self.scheduled():
+            counts[key(instruction)] += instruction.cycles * turns
+        return counts
+
+    def collectives(self) -> dict[str, dict[str, int]]:
+        """Returns {kind: {"count": per step, "bytes": per step and replica}}."""
+        found: dict[str, dict[str, int]] = {}
+        for instruction, turns in self.scheduled():
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                of_kind = found.setdefault(kind, {"count": 0, "bytes": 0})
+                of_kind["count"] += turns
+                of_kind["bytes"] += turns * instruction.bytes
+        return found
+
+    def refused_features(self) -> list[str]:
+        """Returns what a training step must not have: transfers to the host, sizes known late, float64."""
+        instructions = [i for computation in self.computations.values() for i in computation]
+        found = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
+        found += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
+        return found + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
+
+    def products(self) -> list[tuple[str, str, str]]:
+        """Returns (place, type of the factors, precision) of each matrix product and convolution, fused ones too."""
+        products = []
+        for computation in self.computations.values():
+            types = {i.name: _ARRAY.search(i.shape) for i in computation}
+            for instruction in computation:
+                if instruction.opcode not in ("dot", "convolution"):
+                    continue
+                factors = [types.get(name) for name in _OPERANDS.findall(instruction.rest.split(")")[0])]
+                kinds = [factor[1] for factor in factors if factor]
+                precision = re.search(r"operand_precision=\{(\w+)", instruction.rest)
+                products.append((instruction.place, "x".join(kinds), precision[1] if precision else "default"))
+        return products
+
+    def donated(self) -> set[int]:
+        """Returns the numbers of the arguments whose memory an output takes over."""
+        aliases = self.header.partition("input_output_alias={ ")[2]
+        return {int(number) for number in re.findall(r"\{\d*\}: \((\d+), ", aliases)}
+
+
+def trip_count(loop: Instruction) -> int:
+    """Returns how often a `while` turns; 1 where the compiler does not know."""
+    return _known_trips(loop) or 1
+
+
+def _known_trips(loop: Instruction) -> int | None:
+    match = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)
+    return int(match[1]) if match else None
+
+
+def _array_bytes(kind: str, sizes: str) -> int:
+    count = 1
+    for size in filter(None, sizes.replace("<=", "").split(",")):
+        count *= int(size)
+    return count * BYTES.get(kind, 4)
+
+
+def _without_layout(shape: str) -> str:
+    return re.sub(r"\{[^}]*\}", "", shape)
+
+
+def facts(text: str) -> dict:
+    """Returns what `training/tpu_forecast.py` prints of a program, as JSON holds it."""
+    program = Program(text)
+    by_part = program.cycles_by(lambda instruction: part_of_step(instruction.place))
+    return json.loads(json.dumps({
+        "cycles": program.cycles,
+        "unknown_loops": program.unknown_loops(),
+        "operations": sum(instruction.cycles > 0 for instruction, _ in program.scheduled()),
+        "cycles_by_part": dict(by_part.most_common()),
+        "most_expensive": program.most_expensive(10),
+        "collectives": program.collectives(),
+        "refused_features": program.refused_features(),
+    }))  # fmt: skip
+
+
+def part_of_step(place: str) -> str:
+    """Returns the part of a step that a place belongs to: a tower forward or backward, or the rest."""
+    for tower in ("image_encoder", "text_encoder"):
+        if tower in place:
+            return f"{tower}, backward" if "gradient_tape" in place else tower
+    return "losses, optimisers and the rest"
