@@ -11,10 +11,11 @@ the whole step is compiled already, and the plain function is used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,23 @@ from mural_tf.quiet import without_noise
 
 FUSION = ("auto", "on", "off")
 _fusion = "auto"
+_for_tpu = False
+
+
+@contextlib.contextmanager
+def for_tpu() -> Iterator[None]:
+    """Makes all that is built and traced in this block what a TPU runs, on a machine without one."""
+    global _for_tpu
+    before, _for_tpu = _for_tpu, True
+    try:
+        yield
+    finally:
+        _for_tpu = before
+
+
+def on_tpu() -> bool:
+    """Whether layers are built and traced for a TPU: under TPUStrategy, or in `for_tpu`."""
+    return _for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def set_fusion(fusion: str) -> str:
@@ -43,7 +61,7 @@ def set_fusion(fusion: str) -> str:
 
 def compiles_fused() -> bool:
     """Returns whether chains are compiled here and now: never on a TPU, where the whole step is."""
-    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    if on_tpu():
         return False
     return _fusion == "on" or (_fusion == "auto" and not tf.config.list_logical_devices("GPU"))
 
@@ -174,6 +192,8 @@ class PointwiseConvolution(keras.layers.Conv2D):
         super().__init__(filters, 1, **options)
 
     def call(self, x):
+        if on_tpu():  # whose compiler chooses the layouts of convolutions, and copies where it finds products
+            return super().call(x)
         y = tf.tensordot(x, tf.reshape(self.kernel, self.kernel.shape[2:]), axes=1)
         if self.use_bias:
             y = y + self.bias
@@ -194,7 +214,7 @@ class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
 
 
 def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
-    if None in x.shape[1:3] or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    if None in x.shape[1:3] or on_tpu():
         return False
     inputs = x.shape[1] * x.shape[2]
     outputs = -(-x.shape[1] // stride) * -(-x.shape[2] // stride)
@@ -265,9 +285,8 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
-        on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        on_tensor_cores = on_tpu or (on_gpu and compute_capability() >= TENSOR_CORES)
+        on_tensor_cores = on_tpu() or (on_gpu and compute_capability() >= TENSOR_CORES)
         precision = fast_precision(tower, on_tensor_cores, multiplies_bfloat16() and not on_gpu)
     return keras.mixed_precision.Policy(precision)
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
+from mural_tf.encoders.kernels import LAYER_NORM_EPSILON, on_tpu
 from mural_tf.errors import UserError
 
 _running = threading.local()  # MirroredStrategy traces every replica in a thread of its own
@@ -207,12 +207,17 @@ def seed_of_pass() -> tf.Tensor:
 def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
 
-    A float takes twice as many random bits, and drawing them is slow on a CPU.
+    A float takes twice as many random bits, and drawing them is slow on a CPU. A TPU draws in hardware, but is slow at
+    taking words apart.
     """
+    least = round(rate * 2**16)
+    if on_tpu():
+        draws = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.uint32)
+        return draws >= tf.constant(least << 16, tf.uint32)
     count = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
     draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
-    return draws >= tf.constant(round(rate * 2**16), tf.uint16)
+    return draws >= tf.constant(least, tf.uint16)
 
 
 def unit_range(images: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.encoders.kernels import on_tpu
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import count_rows
@@ -108,10 +109,16 @@ class TrainingStep:
         values = [gradient for gradient, _ in pairs]
         if self._clip_norm:
             values, _ = tf.clip_by_global_norm(values, self._clip_norm, use_norm=logs[_norm_names(name)[0]])
-        values = tf.cond(apply, lambda: values, lambda: [tf.zeros_like(value) for value in values])
+        values = self._zero_unless(apply, values)
         optimizer = self._optimizers[name]
         values = zip(conditional(optimizer, values, apply), (variable for _, variable in pairs))
         optimizer.apply_gradients(values, experimental_aggregate_gradients=False)
+
+    @staticmethod
+    def _zero_unless(apply: tf.Tensor, gradients: list) -> list:
+        if on_tpu():  # it selects while it reads them; a condition would write all of them first
+            return [tf.where(apply, gradient, tf.zeros_like(gradient)) for gradient in gradients]
+        return tf.cond(apply, lambda: gradients, lambda: [tf.zeros_like(gradient) for gradient in gradients])
 
     def _count_reached(self, by_optimizer: dict[str, list]) -> int:
         reached = [any(gradient is not None for gradient in gradients) for gradients in zip(*by_optimizer.values())]

@@ -24,6 +24,7 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jaxlib import _jax
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from mural_tf.training.tpu_program import facts
 
@@ -32,26 +33,50 @@ CHIPS = {"v4": {"chip_config_name": "megacore"}}
 
 
 def read_module(path: pathlib.Path):
-    """Returns the StableHLO module of a serialized HLO module, without the copies that TensorFlow puts before results.
-
-    The compiler takes no `mhlo.copy`; each is an identity.
-    """
+    """Returns the StableHLO module of a serialized HLO module, as the compiler of TPUs takes it."""
     context = mlir.make_ir_context()
     context.allow_unregistered_dialects = True
-    with context:
+    with context, ir.Location.unknown():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(path.read_bytes()))
-        copies = []
+        found = {"mhlo.copy": [], "stablehlo.rng_bit_generator": []}
 
         def visit(operation):
-            if operation.name == "mhlo.copy":
-                copies.append(operation)
+            if operation.name in found:
+                found[operation.name].append(operation)
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(visit)
-        for copy in copies:
+        for copy in found["mhlo.copy"]:  # TensorFlow's, before results; the compiler does not know the operation
             copy.results[0].replace_all_uses_with(copy.operands[0])
             copy.erase()
+        for draw in found["stablehlo.rng_bit_generator"]:
+            _draw_as_on_tpu(draw)
     return module
+
+
+def _draw_as_on_tpu(draw) -> None:
+    """Replaces the generator that TensorFlow chose for the CPU that it lowered on, Philox, by a TPU's own.
+
+    So does TensorFlow where it lowers for a TPU. The state is a key and one counter there, in place of two.
+    """
+    whole = draw.operands[0]
+    number = ir.RankedTensorType(whole.type).element_type
+    with ir.InsertionPoint(draw):
+        own = stablehlo.RngBitGeneratorOp(
+            ir.RankedTensorType.get([2], number),
+            draw.results[1].type,
+            ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>"),
+            _slice(whole, 0, 2),
+        )
+        state = stablehlo.ConcatenateOp([own.results[0], _slice(whole, 2, 3)], 0).result
+    draw.results[0].replace_all_uses_with(state)
+    draw.results[1].replace_all_uses_with(own.results[1])
+    draw.erase()
+
+
+def _slice(values, start: int, limit: int):
+    start, limit, step = (ir.DenseI64ArrayAttr.get([number]) for number in (start, limit, 1))
+    return stablehlo.SliceOp(values, start, limit, step).result
 
 
 def compile_module(module, topology: str, replicas: int):

@@ -9,6 +9,7 @@ runs; `all_reduce` is XLA's own sum over all replicas; `all_gather` is a one-hot
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # XLA's collectives; TPU
 from mural_tf.data.skipped import KINDS
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.encoders.kernels import set_fusion
+from mural_tf.encoders.kernels import for_tpu
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.training.cost import batch_specs, batch_values
@@ -95,10 +96,10 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
       texts: text pairs of a replica; `None`: as many.
       replicas: that share a batch.
     """
-    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
     config = complete(config)
-    model = build_model(config, vocabulary_size)
-    compile_model(model, config)
+    with for_tpu():
+        model = build_model(config, vocabulary_size)
+        compile_model(model, config)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     texts = images if texts is None else texts
     example = batch_values(batch_specs(model, config, images * captions_per_image(config), texts))
@@ -107,12 +108,14 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
         example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
 
     def step(batch, number):
-        if replicas == 1:
-            return model.train_step(batch)
-        with SliceReplica(replicas, number):
+        with for_tpu(), _replica(replicas, number):
             return model.train_step(batch)
 
     return tf.function(step, jit_compile=True, autograph=False), (example, tf.constant(0))
+
+
+def _replica(replicas: int, number: tf.Tensor) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext() if replicas == 1 else SliceReplica(replicas, number)
 
 
 def lower_step(
