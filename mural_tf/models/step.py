@@ -82,11 +82,13 @@ class TrainingStep:
         logs.update(self._method.state_logs())
         summed = {name: _sum_over_replicas(values, context) for name, values in gradients.by_optimizer.items()}
         self.trained_parameters = self._count_reached(summed)
-        for name, values in summed.items():
-            logs.update(self._norms(name, values))
+        with tf.name_scope("gradient_norms"):
+            for name, values in summed.items():
+                logs.update(self._norms(name, values))
         apply = self.guard.check(step, logs)
-        for name, values in summed.items():
-            self._apply(name, values, logs, apply)
+        with tf.name_scope("optimizer"):
+            for name, values in summed.items():
+                self._apply(name, values, logs, apply)
         for layer, moments in gradients.moments.items():
             layer.update_moving(*moments, apply=apply)
         if self.average is not None:
@@ -202,7 +204,8 @@ def global_losses(
     rows = {name: (replica * count, count) for name, count in counts.items()}
     gathered = gather(embeddings, context)
     ids = gather({name: value for name, value in batch.items() if name.endswith("_id")}, context)
-    losses, logs = method.objective(gathered, ids, rows)
+    with tf.name_scope("losses"):
+        losses, logs = method.objective(gathered, ids, rows)
     return losses_by_optimizer(losses, optimizers), logs
 
 

@@ -197,8 +197,8 @@ def facts(text: str) -> dict:
 
 
 def part_of_step(place: str) -> str:
-    """Returns the part of a step that a place belongs to: a tower forward or backward, or the rest."""
-    for tower in ("image_encoder", "text_encoder"):
-        if tower in place:
-            return f"{tower}, backward" if "gradient_tape" in place else tower
-    return "losses, optimisers and the rest"
+    """Returns the part of a step that a place belongs to, by the names that `models/step.py` gives; or the rest."""
+    for part in ("image_encoder", "text_encoder", "losses", "gradient_norms", "optimizer"):
+        if part in place:
+            return f"{part}, backward" if "gradient_tape" in place else part
+    return "the rest"

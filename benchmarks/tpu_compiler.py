@@ -1,0 +1,150 @@
+"""The published configurations by the TPU's own compiler: accepted or refused, memory, forecast seconds, transfers.
+
+    python -m benchmarks.tpu_compiler --output=docs/results/tpu_compiler.csv              # rows that the file lacks
+    python -m benchmarks.tpu_compiler --output=FILE.csv --only=mural_base --tpus=v3-128,v6e-8
+    python -m benchmarks.results                                                          # into docs/devices.md
+
+It needs the extra `[tpu_compiler]`. A row takes two to ten minutes on two cores, and up to 20 GB of memory; answers are
+kept under a hash of the step, so a row whose step has not changed takes the time of lowering it. No device runs
+anything: seconds are the compiler's forecast, without transfers between chips.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib
+import pathlib
+import sys
+
+import tensorflow as tf
+from absl import app, flags
+from ml_collections import ConfigDict
+
+from benchmarks.results import write_rows
+from mural_tf.errors import UserError
+from mural_tf.models import complete
+from mural_tf.progress import announcing
+from mural_tf.runs.dry_run import compile_for_slice
+from mural_tf.training.fit import check_train
+from mural_tf.training.strategy import as_compiled
+from mural_tf.training.tpu_forecast import RefusedStep, as_on_tpu
+from mural_tf.training.tpu_slices import find_slice
+
+OUTPUT = flags.DEFINE_string("output", "", "The CSV file; rows that it has already are kept.")
+ONLY = flags.DEFINE_list("only", [], "Names of rows; empty: all.")
+TPUS = flags.DEFINE_list("tpus", [], "Slices; empty: those of each row.")
+TEXT = flags.DEFINE_string("text", "", "Write the optimised program of the last row here.")
+
+EVERY_GENERATION = ("v3-128", "v4-32", "v5litepod-64", "v5p-32", "v6e-64")
+COMMON = ("v5litepod-64",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A configuration, the slices that it is compiled for, and what is set beside the file's own values.
+
+    chunks: {slice: `train.micro_batches`} where one pass does not fit.
+    """
+
+    configuration: str
+    tpus: tuple[str, ...] = COMMON
+    fields: dict = dataclasses.field(default_factory=dict)
+    chunks: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def _siglip_base() -> dict:
+    """SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
+    image = dict(name="vit", image_size=224, resize=224, normalization="symmetric", branch_size=0, projection=0)
+    text = dict(
+        norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last", pooler=False, dropout=0.0
+    )
+    return {
+        **{f"image_tower.{name}": value for name, value in image.items()},
+        **{f"text_tower.{name}": value for name, value in text.items()},
+        "embedding_size": 768,
+        "vocabulary.size": 32_000,
+    }
+
+
+ROWS = {
+    "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 4}),
+    "mural_large": Row("mural_large"),
+    "align_base": Row("align_base"),
+    "etcl_finetune": Row("etcl_finetune"),
+    "globetrotter_resnet18": Row("globetrotter_resnet18"),
+    "mule": Row("mule"),
+    "labse_text": Row("labse_text"),
+    "siglip_base": Row("mural_base:siglip", fields=_siglip_base()),
+}
+
+
+def configuration(row: Row, tpu: str) -> ConfigDict:
+    """Returns the complete configuration of a row, as a run on that slice has it."""
+    name, _, method = row.configuration.partition(":")
+    config = importlib.import_module(f"mural_tf.configs.{name}").get_config()
+    if method:
+        config.model = method
+    config = complete(config)
+    with config.unlocked():
+        for path, value in row.fields.items():
+            *branches, field = path.split(".")
+            branch = config
+            for key in branches:
+                branch = branch[key]
+            branch[field] = value
+    config.train.micro_batches = row.chunks.get(tpu, config.train.micro_batches)
+    return as_compiled(as_on_tpu(config), tf.distribute.get_strategy())
+
+
+def measure(name: str, tpu: str) -> dict[str, str]:
+    """Returns a row's cells; a refusal is a cell, too."""
+    row, slice_ = ROWS[name], find_slice(tpu)
+    config = configuration(row, tpu)
+    cells = {"configuration": name, "slice": tpu, "chunks": str(config.train.micro_batches)}
+    try:
+        check_train(config, slice_.replicas, tpu)
+        step = compile_for_slice(config, config.vocabulary.size, slice_, TEXT.value)
+    except RefusedStep as refused:
+        return {**cells, "answer": " ".join(str(refused).split())[:200]}
+    transferred = sum(found["bytes"] for found in step.collectives.values())
+    return {
+        **cells,
+        "answer": "accepted",
+        "arguments, GB": f"{step.arguments / 1e9:.2f}",
+        "temporary, GB": f"{step.temporary / 1e9:.2f}",
+        "program, MB": f"{step.program / 1e6:.0f}",
+        "of GB": f"{slice_.generation.memory / 1e9:.1f}",
+        "million cycles": f"{step.cycles / 1e6:.1f}",
+        "seconds": f"{step.seconds:.4f}",
+        "GFLOP": f"{step.flops / 1e9:.0f}",
+        "of the peak": f"{step.utilisation:.0%}",
+        "between chips, GB": f"{transferred / 1e9:.2f}",
+    }
+
+
+def main(arguments: list[str]) -> None:
+    del arguments
+    path = pathlib.Path(OUTPUT.value)
+    rows = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    there = {(row["configuration"], row["slice"]) for row in rows}
+    wanted = [(name, tpu) for name in (ONLY.value or ROWS) for tpu in (TPUS.value or ROWS[name].tpus)]
+    for name, tpu in wanted:
+        if (name, tpu) in there:
+            continue
+        cells = measure(name, tpu)
+        print(cells, flush=True)
+        rows.append(cells)
+        write_rows(path, rows)
+
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("output")
+    with announcing():
+        try:
+            app.run(main)
+        except UserError as error:
+            sys.exit(str(error))
