@@ -68,7 +68,7 @@ def _siglip_base() -> dict:
 
 
 ROWS = {
-    "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 4}),
+    "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 2, "v5litepod-64": 2}),
     "mural_large": Row("mural_large"),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),

@@ -31,10 +31,10 @@ CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step
 TRAINING = dict(
     config=cli.define_config,
     workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", check_path),
-    tpu=("", "This TPU VM (local), a TPU's name or address; with --dry_run a kind: v4-32, v5litepod-64, gpu:a100x8."),
+    tpu=("", "This TPU VM (local), a TPU's name or address; with --dry_run a kind: v3-128, v4-32, v5litepod-64."),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
-    dry_run=(False, "Train nothing: print parameters, memory, products, and the seconds of a step."),
+    dry_run=(False, "Train nothing: print memory and the seconds of a step, measured or by a TPU's compiler."),
 )
 
 
@@ -51,7 +51,7 @@ def pretrain(config, dry_run, **training):
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 passes
     arguments to a configuration, --config.optimizer.learning_rate=1e-3 overrides a field. --dry_run trains nothing and
-    prints needs and times of a run, here or, with --tpu=v4-32, there, and the operations that a TPU would refuse.
+    prints memory and times of a run, measured here or, with --tpu=v4-32, by the compiler of that TPU.
     """
     if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast

@@ -389,7 +389,7 @@ class Forecast(_Callback):
             return
         print(
             "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
-            "machine with a GPU or TPU (--dry_run --tpu=… guesses how long there).",
+            "machine with a GPU or TPU (--dry_run --tpu=… forecasts how long on a TPU).",
             flush=True,
         )
         if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
