@@ -119,8 +119,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
     return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *student, *data])
 
 
-def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `finish` for every run, `jobs` at a time, all first stages before the second stages, and `after` after
+def execute(runs: Iterable[Run], jobs: int, perform: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
+    """Calls `perform` for every run, `jobs` at a time, all first stages before the second stages, and `after` after
     each.
 
     Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
@@ -129,7 +129,7 @@ def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         while ready := [run for run in left if {run.source, *run.models.values()} <= ended]:
             left = [run for run in left if run not in ready]
-            begun = {pool.submit(finish, run): run for run in ready}
+            begun = {pool.submit(perform, run): run for run in ready}
             for future in concurrent.futures.as_completed(begun):
                 try:
                     future.result()
@@ -450,7 +450,7 @@ def main(_) -> None:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
-    def finish(run: Run) -> None:
+    def train_and_translate(run: Run) -> None:
         train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in last and TRANSLATION.value:
             translate(run, data)
@@ -466,7 +466,7 @@ def main(_) -> None:
             write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
-    failed = execute(runs.values(), JOBS.value, finish, write)
+    failed = execute(runs.values(), JOBS.value, train_and_translate, write)
     if table.exists():
         print(rendered_table(table))
     if failed:

@@ -191,7 +191,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     total = records.write_records(folder, records.TEXT_PAIRS, "train", translated(), shards)
     if not total:
         raise UserError(
-            f"The pairs of {data_dir} in {_listed(languages)} hold no dictionary: no two words meet often "
+            f"The pairs of {data_dir} in {_listed(languages)} give no dictionary: no two words meet often "
             "enough. Take languages with more pairs."
         )
     return {

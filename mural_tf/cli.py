@@ -1,7 +1,7 @@
 """How commands run: the command is found, its flags are parsed, and the user's mistakes are reported in one line.
 
 `python -m mural_tf COMMAND …` and the scripts at the top of the repository call `run_command` with the table of
-`mural_tf/commands.py`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
+`mural_tf/commands/`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
 are parsed, and the functions that they call import it inside the main function only, so that `--help` stays fast.
 """
 

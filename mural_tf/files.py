@@ -133,7 +133,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
     path = as_path(path)
     if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
@@ -218,7 +218,7 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
     Names of files may hold bytes that are not UTF-8, for which Python has lone surrogates: these are written as
     \\udcff, which can be printed, and which JSON reads back as the same name.
     """
-    with whole(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -299,7 +299,7 @@ def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
     """Writes a .npy file whole."""
     import numpy as np  # only now, so that the --help of commands stays fast
 
-    with whole(path) as partial, partial.open("wb") as file:
+    with atomic_file(path) as partial, partial.open("wb") as file:
         np.save(file, array)
 
 

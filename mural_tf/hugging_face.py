@@ -186,7 +186,7 @@ def _one_line(text: str, name: Name) -> Iterator[None]:
         if getattr(getattr(error, "response", None), "status_code", 0) == 401:
             raise UserError(_no_model(text, name)) from None
         raise UserError(
-            f"{text} was not fetched whole: {_reason(error)}. The same command again fetches the rest."
+            f"{text} was not fetched completely: {_reason(error)}. The same command again fetches the rest."
         ) from None
 
 
@@ -202,9 +202,9 @@ def _not_cached(error: Exception) -> str:
 
     cache = f"the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE:
-        return f"is not, or not whole, in {cache}, and HF_HUB_OFFLINE is set: fetch it once without."
+        return f"is missing or incomplete in {cache}, and HF_HUB_OFFLINE is set: fetch it once without that variable."
     return (
-        f"cannot be fetched, and is not, or not whole, in {cache}: {_reason(error.__cause__ or error)}. Check the "
+        f"cannot be fetched, and is missing or incomplete in {cache}: {_reason(error.__cause__ or error)}. Check the "
         f"connection to {_address()}, or try again later."
     )
 

@@ -86,7 +86,7 @@ def load_to_ask(
     except UserError as error:
         if export_of(path) == path:
             raise
-        announce(f"{display_name(error)} So the workdir itself is asked.")
+        announce(f"{display_name(error)} So the workdir's own model is used.")
         embedder = load(path)
         check(embedder)
     return embedder

@@ -229,7 +229,7 @@ def check_scheme(name: str) -> None:
     A client that a program has registered with fsspec and loaded is taken as well.
     """
     if name.startswith("hf://"):  # the Hugging Face Hub's, see hugging_face.py
-        raise UserError(f"{name} names a model, which flags and fields for models take; here a path is expected.")
+        raise UserError(f"{name} is the name of a model; expected a path, since this flag or field takes no models.")
     if name.partition("://")[0] not in (*CLIENTS, *getattr(sys.modules.get("fsspec"), "registry", ())):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
 

@@ -68,8 +68,8 @@ def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | No
         if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
             raise UserError(
                 f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
-                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are. If you trust its "
-                "author: --trust, in Python trust=True."
+                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are loaded. If you trust "
+                "its author: --trust, in Python trust=True."
             )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError, install_extra
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, atomic_file
 
 UNKNOWN = "other"
 
@@ -83,7 +83,7 @@ def map_languages(
 
 
 def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+    with atomic_file(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
 
 
@@ -205,7 +205,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     paths = [folder / "languages.png", folder / "languages.svg"]
     for path in paths:
-        with whole(path) as partial:
+        with atomic_file(path) as partial:
             figure.savefig(partial, dpi=150, bbox_inches="tight", format=path.suffix[1:])
     pyplot.close(figure)
     return paths

@@ -82,7 +82,7 @@ def catalogue(
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
     if not train and (translations or source == NOTHING):
         given = "--translations teaches" if translations else f"--from={NOTHING} is not a model"
-        raise UserError(f"{given}: --train=no searches with a model as it is, --from=MODEL, and teaches nothing.")
+        raise UserError(f"{given}: --train=no only searches, with the model that --from=MODEL names.")
     for name in fields or ():
         if name not in understood.fields:
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(understood.fields)}.")
@@ -178,7 +178,7 @@ def _trained_if_wanted(entries, tally, folder, source, config, translations, tra
     captions = sum(len(entry.captions) for entry in entries if entry.file)
     few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
     if few and (translations or source == NOTHING):
-        raise UserError(f"{few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
+        raise UserError(f"{few}. Give more rows; or search without training: --from=MODEL --train=no.")
     if few or not train:
         reason = few if train else "--train=no"
         print(f"Nothing is trained: {reason}. {_trained(folder) or source} searches as it is.", flush=True)

@@ -181,7 +181,7 @@ class Watch:
             self.tally.check(self.max_fraction, self.done / sum(self.sizes))
 
 
-def finished(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
+def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
     """Returns the manifests of all shards and adds them to `tally`; raises `UserError` for too much skipped."""
     manifests = [read_manifest(folder, number) for number in range(count)]
     for manifest in manifests:  # in order, so that "first" means first in the plan

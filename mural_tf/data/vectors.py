@@ -154,7 +154,7 @@ class TextVectors:
         for file in self._files:
             items = about_of(file).get("kind", "texts")
             if items != "texts":
-                raise UserError(f"{folder} holds vectors of {items}: a teacher's are of texts.")
+                raise UserError(f"{folder} holds vectors of {items}: a teacher needs vectors of texts.")
             with open(file, "rb") as content:
                 summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
         self.digest = summed.hexdigest()
@@ -170,7 +170,7 @@ class TextVectors:
             for rows, vectors in read_rows(file, ["name"]):
                 dtype = dtype or vectors.dtype
                 if vectors.shape[1] != self.width:
-                    raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, others of {self.width}.")
+                    raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, expected {self.width}.")
                 if not all(isinstance(row["name"], str) for row in rows):
                     raise UserError(f"{file}: expected a text in the column name of each row.")
                 keys.extend(bytes_hash(row["name"].encode()) for row in rows)

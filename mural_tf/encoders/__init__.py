@@ -85,9 +85,9 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
         size, named = config.projection - config.class_name_size, dict(classes=config.classes)
         if size < 1 or not config.class_name_size:
             raise UserError(
-                f"image_tower.class_names: class_name_size={config.class_name_size} numbers of projection="
-                f"{config.projection} are a name's, the others the trained head's: set projection and embedding_size "
-                "larger."
+                f"image_tower.class_names: class_name_size={config.class_name_size} of the projection="
+                f"{config.projection} numbers are for the name and the others for the trained head: set projection "
+                "and embedding_size larger."
             )
         named["width"] = config.class_name_size
         head = ClassesAdapter(config.adapter_size, size, *settings, **named, name=IMAGE_HEAD)

@@ -230,9 +230,9 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
             raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(choices)}.")
     if any((config.attention == attention) != (config.pooling == pooling) for attention, pooling in POOLING_OF.items()):
         raise UserError(
-            f"text_tower.pooling={config.pooling} with attention={config.attention}: the last position is taken where "
-            "padding is attended to, pooling=last with attention=full, and only there; the last token where it alone "
-            "sees the whole text, pooling=end with attention=causal."
+            f"text_tower.pooling={config.pooling} with attention={config.attention}: attention=full needs pooling=last "
+            "(the last position, even of padding) and attention=causal needs pooling=end (the last token, which sees "
+            "the whole text); neither pooling goes with another attention."
         )
     if config.pooler and config.pooling == "first_and_mean":
         raise UserError(f"text_tower.pooler with pooling={config.pooling}: set text_tower.pooling=first.")

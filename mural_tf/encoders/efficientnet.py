@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
 from mural_tf.encoders.layers import BatchNormalization, Dropout
-from mural_tf.encoders.towers import finish_tower
+from mural_tf.encoders.towers import tower_with_projection
 from mural_tf.errors import UserError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
@@ -232,7 +232,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
         pooled.append(embeddings)
     if len(pooled) > 1:
         embeddings = keras.layers.Concatenate(name="state", dtype="float32")(pooled)
-    return finish_tower(images, embeddings, config)
+    return tower_with_projection(images, embeddings, config)
 
 
 def average_over_space(name: str) -> keras.layers.Layer:

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
-from mural_tf.encoders.towers import finish_tower
+from mural_tf.encoders.towers import tower_with_projection
 from mural_tf.errors import UserError
 from mural_tf.paths import CLIENTS
 from mural_tf.remote_folders import local_copy
@@ -72,7 +72,7 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
     size = _embedding_size(encoder, example, config.handle, "images", taken, IMAGE_INTERFACE)
     images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     embeddings = Embedding(size, name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
-    return finish_tower(images, embeddings, config)
+    return tower_with_projection(images, embeddings, config)
 
 
 def settle_vocabulary(config: ConfigDict) -> None:

@@ -16,7 +16,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization, Dropout
-from mural_tf.encoders.towers import finish_tower
+from mural_tf.encoders.towers import tower_with_projection
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 BLOCKS = 2  # a stage, at depth 1
@@ -49,7 +49,7 @@ def build_resnet(config: ConfigDict) -> keras.Model:
                 drop_rate=builder.drop_connect_rate * (stage * blocks + block) / (len(STAGE_WIDTHS) * blocks),
             )
     embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
-    return finish_tower(images, embeddings, config)
+    return tower_with_projection(images, embeddings, config)
 
 
 class _Builder:

@@ -90,7 +90,7 @@ def read_class_names(path: str) -> list[str]:
     return names
 
 
-def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:
+def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:
     """Builds the tower from its Keras input, [B, S, S, 3], and the backbone's output, float32 [B, D].
 
     With `config.projection` a Dense layer maps the output to that size. The model's `embedding_size` is its output's;

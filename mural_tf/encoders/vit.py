@@ -17,7 +17,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.packing import OnePosition
-from mural_tf.encoders.towers import finish_tower
+from mural_tf.encoders.towers import tower_with_projection
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 from mural_tf.errors import UserError
 
@@ -51,7 +51,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
     x = LayerNorm(config.epsilon, name="post_norm", dtype=policy)(x)
     if not has_class_token:
         x = AttentionPooling(config.heads, config.feed_forward_size, name="pooling", **options)(x)
-    return finish_tower(images, OnePosition(name="state", dtype="float32")(x), config)
+    return tower_with_projection(images, OnePosition(name="state", dtype="float32")(x), config)
 
 
 class PatchEmbeddings(keras.layers.Layer):

@@ -92,7 +92,9 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     rows = {file: list(_read_csv(folder / f"{file}_{split}.csv")) for file in ("sts", "sis", "sits")}
     originals = [row for row in rows["sits"] if row[3] == ORIGINAL]
     if not originals:
-        raise UserError(f"{folder / f'sits_{split}.csv'} has no rows {ORIGINAL!r}: which captions are whose?")
+        raise UserError(
+            f"{folder / f'sits_{split}.csv'} has no rows {ORIGINAL!r}, which name each caption's image: fetch it again."
+        )
     images = {name: number for number, name in enumerate(dict.fromkeys(row[1] for row in originals))}
     captions = {row[0]: number for number, row in enumerate(originals)}
     texts = _read_texts(folder if _text_files(folder) else folder.parent)

@@ -150,8 +150,8 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
 def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
     """Recall@10 in percent over the pairs (left[p], right[p]), each its own query, both directions."""
     recalls = []
-    for queries, candidates, asked, wanted in ((a, b, left, right), (b, a, right, left)):
-        ranks = ranking.ranks(queries[asked], candidates, wanted)
+    for queries, candidates, rows, wanted in ((a, b, left, right), (b, a, right, left)):
+        ranks = ranking.ranks(queries[rows], candidates, wanted)
         recalls.append(ranking.recall_at(ranks, WORD_CUTOFF))
     return float(np.mean(recalls))
 

@@ -139,7 +139,7 @@ def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
         section, option = name.split(".")
         ours = protocol.get(section, {}).get(option, "mean")  # Tatoeba's two directions are not an option of ours
         if theirs == NOT_SAID:
-            differences.append(f"its {name} is not said (ours is {ours})")
+            differences.append(f"its {name} is not given (ours is {ours})")
         elif str(ours) != theirs:
             differences.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
     return "; ".join(differences)

@@ -99,7 +99,7 @@ def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> lis
     for name, missing in lacking.items():
         print(f"No {name}: {data_dir} lacks {', '.join(missing)}. Get it: {benchmarks.BENCHMARKS[name].source}.")
     if not ready:
-        raise UserError(f"{data_dir} holds the files of no benchmark; what each needs is listed above.")
+        raise UserError(f"{data_dir} holds the files of no benchmark; the files that each needs are listed above.")
     print(f"Running {', '.join(ready)}.\n")
     return ready
 

@@ -280,8 +280,8 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
     existing = sorted(pool.texts)
     unknown = sorted(set(languages or ()) - set(existing))
     if unknown or not existing:
-        asked = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
-        raise UserError(f"{asked} in {pool.where}; its languages: {', '.join(existing) or 'none'}.")
+        problem = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
+        raise UserError(f"{problem} in {pool.where}; its languages: {', '.join(existing) or 'none'}.")
     return list(dict.fromkeys(languages)) if languages else existing
 
 

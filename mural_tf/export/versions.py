@@ -30,7 +30,9 @@ Folder = pathlib.Path | RemotePath
 def check_free(directory: Folder, overwrite: bool, version: str) -> None:
     """Raises `UserError` for a folder that an export cannot be written to."""
     if version and overwrite:
-        raise UserError("--overwrite replaces an export, --version adds to one and changes nothing there: give one.")
+        raise UserError(
+            "Give --overwrite, which replaces an export, or --version, which adds a version to it; not both."
+        )
     is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
     if not directory.exists() or (directory.is_dir() and not is_there):
         return

@@ -30,7 +30,7 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole, write_whole
+from mural_tf.files import as_path, atomic_file, write_whole
 from mural_tf.hashes import bytes_hash, text_hash
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
@@ -80,7 +80,7 @@ def convert(
             plan = make_plan(sources, settings, folder)
             _prepare(settings, folder, progress)
             _run(plan, settings, progress)
-            finish(plan, output, identity, settings)
+            assemble_data_set(plan, output, identity, settings)
     return output
 
 
@@ -321,7 +321,7 @@ class PartWriter:
     def _open(self) -> None:
         name = f"{self._shard:06d}.{self._record_type}.{self._split}.{self._index:04d}.tfrecord"
         self._part, self._index = Part(self._record_type, self._split, name, 0, "", 0, 0, {}), self._index + 1
-        partial = self._stack.enter_context(whole(self._folder / name))
+        partial = self._stack.enter_context(atomic_file(self._folder / name))
         self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
         self._checksum = google_crc32c.Checksum()
@@ -342,14 +342,14 @@ class PartWriter:
 # The end.
 
 
-def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings) -> None:
+def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings) -> None:
     """Turns the folder of finished shards into `output`; every step can be repeated after a kill.
 
     Raises:
       UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
     """
     folder, tally = plan.folder, Tally()
-    manifests = shards.finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
+    manifests = shards.read_manifests(folder, len(plan.shards), tally, settings.max_skipped_fraction)
     parts: dict[tuple[str, str], list[Part]] = {}
     for part in (part for manifest in manifests for part in manifest.parts):
         parts.setdefault((part.kind, part.split), []).append(part)

@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import whole
+from mural_tf.files import atomic_file
 from mural_tf.paths import RemotePath
 
 MEMORY = "1GB"  # that DuckDB takes before it goes on in files
@@ -32,7 +32,7 @@ def _packages() -> tuple:
         import pyarrow.parquet
     except ImportError as error:
         raise UserError(
-            f"What depends on all data is decided by DuckDB ({error}): {install_extra('convert')}."
+            f"Decisions over all data, such as duplicates, need DuckDB ({error}): {install_extra('convert')}."
         ) from None
     return duckdb, pyarrow
 
@@ -48,7 +48,7 @@ def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, s
     _, pyarrow = _packages()
     types = {name: pyarrow.type_for_alias(type_name) for name, type_name in columns.items()}
     rows: list[tuple] = []
-    with whole(path_of(folder, table, job)) as partial:
+    with atomic_file(path_of(folder, table, job)) as partial:
         with pyarrow.parquet.ParquetWriter(partial, pyarrow.schema(types.items())) as file:
 
             def flush() -> None:
@@ -98,6 +98,6 @@ def _database(folder: pathlib.Path, process: int) -> Any:
 
 def save(path: pathlib.Path, query: str) -> None:
     """Writes the rows of a query about files next to `path` to the Parquet file `path`."""
-    with whole(path) as partial:
+    with atomic_file(path) as partial:
         name = str(partial).replace("'", "''")
         ask(path.parent, f"COPY ({query}) TO '{name}' (FORMAT parquet)")

@@ -1,7 +1,7 @@
 """From texts to ids as the graph's tokenizers give them (`mural_tf/text/`), by Python and SentencePiece's library.
 
 Word pieces and words are divided here, by Python's own tables of characters; the pieces of SentencePiece and byte pairs
-by the package `sentencepiece`, on the model that the graph's operation reads. `benchmarks/lite_pieces.py` compares
+by the package `sentencepiece`, on the model that the graph's operation reads. `benchmarks/lite_inputs.py` compares
 ids on 100,000 texts.
 """
 
@@ -39,7 +39,9 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
     kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
     if settings.get("kind") not in kinds:
         expected = ", ".join(kinds)
-        raise UserError(f"{folder / 'lite.json'}: texts as {settings.get('kind')!r}, expected one of {expected}.")
+        raise UserError(
+            f"{folder / 'lite.json'}: the kind of its texts is {settings.get('kind')!r}, expected one of {expected}."
+        )
     path = folder / (VOCABULARY if settings["kind"] in IN_LINES else MODEL)
     try:
         content = path.read_bytes()

@@ -1,7 +1,7 @@
 """From an encoded picture to an image tower's pixels as `data/images.py` prepares them, by Pillow and NumPy.
 
 Decoding and resizing are Pillow's; the graph's differ by rounding, and by its faster way of unpacking a JPEG:
-`benchmarks/lite_pixels.py` measures how much.
+`benchmarks/lite_inputs.py` measures how much.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
         if kinds != expected:
             raise UserError(
                 f"{path}: its {part} is {' and '.join(map(str, kinds)) or 'none'}, and only {' and '.join(expected)} "
-                "is done here, as in CLIP."
+                "is supported, as in CLIP."
             )
 
 

@@ -85,7 +85,7 @@ def compare(
             compare_tower("text tower", embed_texts, given, tokens, golden["text_vectors"], "sentences")
     apart = [f"{name}: {line}" for name, (is_equal, line) in stages.items() if not is_equal]
     if apart:
-        raise UserError(f"Not the golden vectors, so nothing was written. {'; '.join(apart)}.")
+        raise UserError(f"The vectors differ from the golden ones, so nothing was written. {'; '.join(apart)}.")
     lines = [f"{name}: {line}" for name, (_, line) in stages.items()]
     return [*lines, f"end to end: cosines of at least {' and '.join(cosines)}"]
 

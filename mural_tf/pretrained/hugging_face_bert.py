@@ -140,7 +140,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
     for key, (default, *others) in expected.items():
         value = values.get(key, default)
         if value is not None and value not in (default, *others):
-            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has {default!r} only.")
+            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
     tower.update(
         dict(
             name="bert",

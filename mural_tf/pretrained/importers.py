@@ -191,7 +191,7 @@ def configure(
     if source not in IMPORTERS:
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(IMPORTERS)}.")
     if as_trained and source != "siglip":
-        raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
+        raise UserError(f"as_trained={as_trained}: expected it with siglip only, got {source}.")
     config, importer = config.copy_and_resolve_references(), IMPORTERS[source]
     for tower in ("image_tower", "text_tower"):
         if config[tower].precision == "bfloat16":

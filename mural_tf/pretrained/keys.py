@@ -12,7 +12,7 @@ FREE = object()  # any value is right: it is used, or it changes no vector
 
 
 def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, all_known: bool = True) -> None:
-    """Raises `UserError` for a value that asks for something that is not done here.
+    """Raises `UserError` for a value that asks for something that is not supported.
 
     Args:
       values: of a file, or of an object in it; null is always right.
@@ -23,7 +23,7 @@ def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, all_known:
     for key, value in values.items():
         if key not in allowed:
             if all_known:
-                raise UserError(f"{path}: {key} is an unknown key, and it may change vectors: not read.")
+                raise UserError(f"{path}: unknown key {key}, which may change the vectors, so the folder is not read.")
         elif value is not None and allowed[key] is not FREE and value not in allowed[key]:
             only = " or ".join(map(repr, allowed[key])) or "null"
-            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, and only {only} is done here.")
+            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, and only {only} is supported.")

@@ -102,7 +102,7 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
     check_keys(kinds[0], {"approximate": ("none", "tanh")}, path)
     check_keys(kinds[1], {"eps": FREE}, path)
     if model.get("quick_gelu"):
-        raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower here takes GELU alone.")
+        raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
     config.text_tower.update(
         dict(
             layers=_layers(weights, BLOCKS),

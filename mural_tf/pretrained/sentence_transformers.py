@@ -110,7 +110,7 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     types = [str(row.get("type")) for row in rows]
     own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
     if own:
-        raise UserError(f"{path}: the module {own[0]} is code of the folder's own, which is not run here.")
+        raise UserError(f"{path}: the module {own[0]} is the folder's own code, which is not run.")
     # A path is one name below the folder, even if the file says otherwise.
     folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
     return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
@@ -122,7 +122,7 @@ def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
         return folder
     kinds, folders = zip(*(read_rows(folder) or [("", folder)]))
     if kinds[0] not in ("CLIPModel", "Transformer") or not set(kinds[1:]) <= {"Normalize"}:
-        raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected CLIPModel or Transformer alone.")
+        raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected only CLIPModel or Transformer.")
     return folders[0]
 
 
@@ -137,7 +137,7 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
         raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
     dense = [module_folder for class_name, module_folder in rows if class_name == "Dense"]
     if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
-        raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not here.")
+        raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not supported.")
     activations = [_activation(module_folder / "config.json") for module_folder in dense]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
@@ -235,7 +235,7 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     pooling = read_rows(folder)[1][1] / "config.json"
     if read_json(pooling).get("include_prompt", True) is False:
         raise UserError(
-            f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not done here."
+            f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not supported."
         )
     bad = [name for name in prompts if not name or "=" in name]
     if bad:

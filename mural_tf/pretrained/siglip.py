@@ -208,7 +208,7 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") != "siglip":
-        naflex = "; it is NaFlex, whose image tower takes pictures of any shape and is not here" * (
+        naflex = "; it is NaFlex, whose image tower takes pictures of any shape, and is not supported" * (
             values.get("model_type") == "siglip2"
         )
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'siglip'{naflex}.")
@@ -292,7 +292,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
         source = config.vocabulary.file
     else:
         raise UserError(
-            f"{path} holds no vocabulary: name the SentencePiece model or tokenizer.json that it was trained with by "
+            f"{path} holds no vocabulary: give the SentencePiece model or tokenizer.json of its training with "
             "--vocabulary=FILE."
         )
     lines, model = vocabularies.read_sentence_pieces(source, rows)

@@ -52,7 +52,7 @@ def read_settings(folder: pathlib.Path) -> dict:
 
 
 def check_settings(folder: pathlib.Path, family: str) -> None:
-    """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not done here.
+    """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not supported.
 
     `family`: a key of `_CLASSES`.
     """
@@ -61,18 +61,17 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
     classes = [f"{prefix}Tokenizer" for prefix in _CLASSES[family]]
     if name not in (*_ANY, *classes, *(f"{class_name}Fast" for class_name in classes)):
         raise UserError(
-            f"{path}: tokenizer_class is {name!r}, which divides texts in a way that is not here: expected "
-            f"{' or '.join(classes)}."
+            f"{path}: tokenizer_class is {name!r}, which is not supported: expected {' or '.join(classes)}."
         )
     for key, values in _EXPECTED.items():
         value = settings.get(key)
         if value is not None and value not in values:
-            raise UserError(f"{path}: {key} is {value!r}, and only {values[0]!r} is done here.")
+            raise UserError(f"{path}: {key} is {value!r}, and only {values[0]!r} is supported.")
     for key, expected in _NAMES.get(family, {}).items():
         value = settings.get(key)
         value = value.get("content") if isinstance(value, dict) else value
         if value is not None and value != expected:
-            raise UserError(f"{path}: {key} is {value!r}, and only {expected!r} is done here.")
+            raise UserError(f"{path}: {key} is {value!r}, and only {expected!r} is supported.")
 
 
 def max_length(folder: pathlib.Path) -> int | None:
@@ -96,7 +95,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     It is said by the tokenizer's files or, without such files, by the pieces: BERT strips accents when it lowers
     case, unless its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
 
-    Raises `UserError` for steps that are not done here.
+    Raises `UserError` for steps that are not supported.
     """
     check_settings(folder, "WordPiece")
     settings, tokenizer = read_settings(folder), read_tokenizer(folder)
@@ -135,7 +134,7 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
         step_type = step.get("type")
         if step_type == "BertNormalizer":
             if step.get("clean_text") is False:
-                raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is done here.")
+                raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is supported.")
             settings["lowercase"] |= bool(step.get("lowercase", True))
             settings["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
             strip = step.get("strip_accents")
@@ -150,11 +149,11 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
             settings["strip_accents"] = True
         elif step_type != "Strip":
             raise UserError(
-                f"{path}: its normalizer has the step {step_type}, which is not done here: expected BertNormalizer, or "
+                f"{path}: its normalizer has the step {step_type}, which is not supported: expected BertNormalizer, or "
                 "Lowercase, NFD and StripAccents."
             )
     if decomposed and not settings["strip_accents"]:
-        raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not done here.")
+        raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not supported.")
     return settings
 
 
@@ -165,12 +164,10 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
     pre_tokenizers = steps_of(tokenizer, "pre_tokenizer")
     steps = [step.get("type") for step in pre_tokenizers]
     if any(step.get("behavior", "Isolated") != "Isolated" for step in pre_tokenizers):
-        raise UserError(
-            f"{path}: its pre_tokenizer's punctuation is not a word of its own, and only Isolated is done here."
-        )
+        raise UserError(f"{path}: its pre_tokenizer joins punctuation to words: only Isolated is supported.")
     if steps not in (["BertPreTokenizer"], ["WhitespaceSplit", "Punctuation"]):
         raise UserError(
-            f"{path}: its pre_tokenizer is {' and '.join(map(str, steps)) or 'none'}, which is not done here: expected "
+            f"{path}: its pre_tokenizer is {' and '.join(map(str, steps)) or 'none'}, which is not supported: expected "
             "BertPreTokenizer."
         )
 
@@ -189,7 +186,7 @@ def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path)
             names = [str((step.get("cls") or [""])[0]), "", str((step.get("sep") or [""])[0])]
     if names != [begin, "", end]:
         raise UserError(
-            f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is done here."
+            f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is supported."
         )
 
 
@@ -207,7 +204,7 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
         if step_type == "Lowercase" and not mapped:
             cleaning = ("lower_characters",)
         elif step_type in ("Lowercase", "Split", "Prepend"):
-            raise UserError(f"{path}: texts pass {step_type} before its model, in a place where it is not done here.")
+            raise UserError(f"{path}: the step {step_type} is not supported at its place before the model.")
         mapped = mapped or step_type == "Precompiled"
     return cleaning
 

@@ -32,7 +32,7 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
         return load_vocabulary(folder / VOCABULARY)
     model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
     if model.get("unk_token", "[UNK]") != "[UNK]":
-        raise UserError(f"{folder / TOKENIZER}: unk_token is {model['unk_token']!r}, and only '[UNK]' is done here.")
+        raise UserError(f"{folder / TOKENIZER}: unk_token is {model['unk_token']!r}, and only '[UNK]' is supported.")
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
     ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)

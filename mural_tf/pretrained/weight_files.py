@@ -166,7 +166,7 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
     stored = sum(file.stat().st_size for file in prefix.parent.glob(f"{prefix.name}.data-*"))
     for name, shape in shapes.items():
         if math.prod(shape) > stored:  # a byte a number at least
-            raise UserError(f"{prefix}: {name} is said to be {list(shape)}, and {stored} bytes are there.")
+            raise UserError(f"{prefix}: {name} has the shape {list(shape)} and only {stored} bytes.")
     return WeightFile(prefix, shapes, reader.get_tensor)
 
 
@@ -247,7 +247,7 @@ def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
         raise ValueError(f"{name} is pickled")
     stored = min(entry.file_size, MOST_DEFLATED * entry.compress_size)
     if math.prod(shape) * dtype.itemsize > stored:
-        raise ValueError(f"{name} is said to be {list(shape)}, and {entry.compress_size} bytes are there")
+        raise ValueError(f"{name} has the shape {list(shape)} and only {entry.compress_size} bytes")
     return shape
 
 

@@ -99,11 +99,11 @@ def starting_point(
     """
     is_url = source.startswith(("http://", "https://"))
     folder = pathlib.Path(source) if is_url else newest_description(local_model(source))
-    asked = config
+    user_config = config
     if (folder / "config.json").exists():
         trained, student = load_config(folder / "config.json"), _student_of(config)
         config = _with_source_architecture(config, trained, folder, given, student)
-        _check_given(asked, config, given)
+        _check_given(user_config, config, given)
         config = _with_source_settings(config, trained, given)
         restore = _restore_export
         if student is not None:
@@ -119,8 +119,8 @@ def starting_point(
         )
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
         raise UserError(
-            f"{source} holds an export's Hub modules, which TF-Hub's own layers train: give --from the export or the "
-            "workdir that they are of."
+            f"{source} holds an export's Hub modules, which TF-Hub's own layers train: give --from the export or "
+            "workdir that they were made from."
         )
     else:
         _check_hub_handle(source, folder)
@@ -133,13 +133,13 @@ def starting_point(
     return config, None if restore is None else lambda model: restore(model, folder)
 
 
-def _check_given(asked: ConfigDict, config: ConfigDict, given: Collection[str]) -> None:
+def _check_given(user_config: ConfigDict, config: ConfigDict, given: Collection[str]) -> None:
     """Raises `UserError` for a field that the user named and that is the source's all the same."""
     for name in sorted(given):
-        if name.startswith(SOURCES_OWN) and _value(asked, name) != _value(config, name):
+        if name.startswith(SOURCES_OWN) and _value(user_config, name) != _value(config, name):
             raise UserError(
-                f"--config.{name}={_value(asked, name)}: towers, sizes, vocabulary and method are the source's, here "
-                f"{_value(config, name)}. Leave it out; of a tower {', '.join(TOWER_SETTINGS)} can be given."
+                f"--config.{name}={_value(user_config, name)}: towers, sizes, vocabulary and method are the source's, "
+                f"here {_value(config, name)}. Leave it out; of a tower only {', '.join(TOWER_SETTINGS)} can be given."
             )
 
 

@@ -117,7 +117,9 @@ def is_finished(workdir: pathlib.Path) -> bool:
     return (workdir / SUMMARY).exists()
 
 
-def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, evaluation_of=SplitEvaluation) -> None:
+def finish_run(
+    measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, evaluation_of=SplitEvaluation
+) -> None:
     """Evaluates by `evaluation_of(measured, config, split)`, exports and searches, then prints the summary.
 
     Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
@@ -171,7 +173,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     source = f"{workdir} --trust" if names_code(config) else str(workdir)
     with_images = has_images(config.image_tower)
     # A workdir has the states of texts that training made, so that an index takes half of the time.
-    asked = export if names_code(config) and export.exists() else workdir
+    model = export if names_code(config) and export.exists() else workdir
     part = f" --split={split}" if table else ""
     # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
     change = " --config.other_method=True" if method_class(config.model).starts_from else ""
@@ -185,7 +187,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        *([f"  python -m mural_tf search index {data}{part} --model={asked} --output=my_index"] if with_images else []),
+        *([f"  python -m mural_tf search index {data}{part} --model={model} --output=my_index"] if with_images else []),
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
     ]  # fmt: skip
     if takes_steps(method_class(config.model)):

@@ -151,8 +151,8 @@ def _build(
             raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
         if source == "bert" and (weights / MODULES).is_file():
             raise UserError(
-                f"{weights} has {MODULES} of Sentence-Transformers, whose pooling bert would not take: "
-                "`python -m mural_tf import sentences` takes it all."
+                f"{weights} has {MODULES} of Sentence-Transformers, and `import bert` would lose its pooling: import "
+                "it with `python -m mural_tf import sentences`."
             )
     before, pieces = None, []
     if onto:
@@ -176,7 +176,7 @@ def _build(
         if onto and has_images(config.image_tower):
             raise UserError(
                 f"The head of {weights} leads to {config.embedding_size} numbers, the images of {onto} to "
-                f"{size_before}: they are not of one space."
+                f"{size_before}: they are not in one space."
             )
         config.image_tower.projection = config.embedding_size  # it is fresh, and leads where the texts are
     if text and config.embedding_size != size:

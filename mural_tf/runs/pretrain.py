@@ -18,7 +18,7 @@ from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import display_name, fetch, local_folder, share
-from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
+from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
@@ -134,7 +134,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     signals.check()
     if reached and writes:
         start.settle(model, measured, evaluate, config, workdir)
-        finish(measured, config, workdir, start.evaluation)
+        finish_run(measured, config, workdir, start.evaluation)
     return reached
 
 

@@ -38,7 +38,9 @@ def open_teacher(path: str) -> Teacher:
         vectors = TextVectors(folder)
         return Teacher(vectors.digest, vectors.look_up)
     if not folder.is_dir():
-        raise UserError(f"method.teacher={path} does not exist: give a model, or what python -m mural_tf embed wrote.")
+        raise UserError(
+            f"method.teacher={path} does not exist: give a model, or a folder that python -m mural_tf embed wrote."
+        )
     loaded, trust = functools.lru_cache(maxsize=1)(load), is_trusting()
 
     def embed(texts: list[bytes]) -> np.ndarray:

@@ -302,8 +302,8 @@ def check_dev(config: ConfigDict) -> None:
     data, chosen = config.data.directory, config.train.interpolate and has_images(config.image_tower)
     if chosen and not records.find_files(data, records.IMAGE_TEXT, "dev"):
         raise UserError(
-            f"{data} has no dev split, by which the result is chosen between the source and the tuned weights: add one "
-            "(a tenth of the pictures; `catalogue` makes it), or keep what is tuned, better or worse, with "
+            f"{data} has no dev split, which decides between the source and the tuned weights: add one (a tenth of the "
+            "pictures; `catalogue` makes it), or keep the tuned weights, better or worse, with "
             "--config.train.interpolate=False."
         )
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, remove_partial, storage_errors, whole
+from mural_tf.files import as_path, atomic_file, exclusive_lock, remove_partial, storage_errors
 from mural_tf.fingerprint import Fingerprint, take_fingerprint
 from mural_tf.progress import announce, tqdm
 from mural_tf.remote_folders import display_name
@@ -109,7 +109,7 @@ def bring(
     with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
         for block in changes.blocks(entries):
             changes.make(block, bar)
-    changes.finish(prune)
+    changes.publish(prune)
     return changes.counts
 
 
@@ -233,7 +233,7 @@ class _Changes:
         vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, CAPTIONS))
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
 
-    def finish(self, prune: bool) -> None:
+    def publish(self, prune: bool) -> None:
         """Removes items that were not met, counts for searches, and publishes the new state."""
         self._encode_missing_captions()
         gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
@@ -361,7 +361,9 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
     """
     folder = as_path(folder)
     if not isinstance(folder, pathlib.Path):
-        raise UserError(f"{folder}: an index is made on this machine: remote_folders.local_folder gives a folder.")
+        raise UserError(
+            f"{folder} is in a store, and an index is made on this machine: remote_folders.local_folder gives a folder."
+        )
     path = folder / files.NAME
     if not new or (folder / files.OLD).is_file():
         files.check_place(folder)
@@ -390,9 +392,9 @@ def _is_free(folder: pathlib.Path) -> bool:
     return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
 
 
-def check_asked(folder: str | os.PathLike, stored: dict, asked: dict) -> None:
+def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
     """Raises `UserError` unless the index in `folder` has the requested settings."""
-    changed = {name: value for name, value in asked.items() if stored.get(name, value) != value}
+    changed = {name: value for name, value in settings.items() if stored.get(name, value) != value}
     differing = [f"{name} {stored[name]!r}, not {value!r}" for name, value in changed.items()]
     if differing:
         raise UserError(
@@ -447,13 +449,13 @@ def sync(
     with changing(folder, new=True) as opened:
         about = {"kind": contents.kind, "dtype": contents.dtype, "split": contents.split}
         stored = meta_of(opened)
-        check_asked(folder, stored, about)
+        check_settings(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
         about |= {"sources": list(contents.sources), "product": contents.product}
         about |= {} if contents.fields is None else {"fields": list(contents.fields)}
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
-        with storage_errors(as_path(folder)), whole(as_path(folder) / SKIPPED) as partial:
+        with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
                 options = dict(kind=contents.kind, dtype=contents.dtype, prune=prune, batch_size=batch_size)
                 counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
@@ -494,7 +496,7 @@ def remove(
         rows = _named(table, names) if names else table.rows_with(filters)
         if len(rows) == len(table):
             raise UserError(
-                f"Nothing of the {len(table):,} {table.meta['kind']} would be left: delete {folder} itself."
+                f"All {len(table):,} {table.meta['kind']} would be removed: delete the folder {folder} instead."
             )
         if len(rows) and not dry_run:
             delete(opened, table.ids[rows])

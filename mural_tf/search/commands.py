@@ -268,26 +268,26 @@ def query(
     model: str = "",
     html: str = "",
     json: str = "",
-    **asked,
+    **options,
 ) -> list[Result]:
     """Asks an index and shows the answers.
 
     Args:
       model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
-      asked: top, filters, rank, offset and sort, see `queries.search`.
+      options: top, filters, rank, offset and sort, see `queries.search`.
     """
-    check_queries(queries, asked.get("top", 1))
+    check_queries(queries, options.get("top", 1))
     check_outputs(html, json)
     opened = load_index(index_folder)
     by_pictures = any(query.image for query in queries)
     embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
-    return _answer(opened, embedder, queries, html, json, asked)
+    return _answer(opened, embedder, queries, html, json, options)
 
 
-def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, asked: dict) -> list[Result]:
-    check_filters(opened, asked.get("filters", ()))
-    results = search(opened, embedder, queries, **asked)
+def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, options: dict) -> list[Result]:
+    check_filters(opened, options.get("filters", ()))
+    results = search(opened, embedder, queries, **options)
     show(opened, results, html, json)
     return results
 

@@ -114,7 +114,9 @@ def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
             raise ValueError(f"vectors {list(vectors.shape)}")
         return Fingerprint(vectors, str(model["path"]), model["step"])
     except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
-        raise UserError(f"The index is damaged (of its model: {error}): delete it and make it again.") from None
+        raise UserError(
+            f"The index is damaged (the record of its model: {error}): delete it and make it again."
+        ) from None
 
 
 def keep(database: sqlite3.Connection, **values) -> None:

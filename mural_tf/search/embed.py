@@ -34,7 +34,7 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.data.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, read_json, storage_errors, whole, write_whole
+from mural_tf.files import as_path, atomic_file, read_json, storage_errors, write_whole
 from mural_tf.fingerprint import Fingerprint, take_fingerprint
 from mural_tf.progress import announce, tqdm
 from mural_tf.quiet import quiet_imports
@@ -135,7 +135,7 @@ def embed(
             if engine.workers:
                 announce(f"Loading {model} in every worker …")
             _run(engine, collect.absolute(model), groups, folder, settings, progress)
-            _finish(folder, output, identity, len(groups), settings)
+            _assemble_vectors(folder, output, identity, len(groups), settings)
     return output
 
 
@@ -184,7 +184,7 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
     for path in vector_files(folder / "parts")[:1]:
-        made_by(path).check(fingerprint, f"The unfinished work in {folder}")
+        fingerprint_of(path).check(fingerprint, f"The unfinished work in {folder}")
 
     def work(element: tuple[int, Sequence[Piece]]) -> None:
         make_shard(embedder, fingerprint, folder, *element, settings)
@@ -222,7 +222,7 @@ def make_shard(
     tally, entries, seen = Embedded(), collect.read(settings.kind, pieces), set()
     path = folder / "parts" / f"{number:06d}{ENDING}"
     about = about_vectors(model, settings.kind, settings.split, settings.dtype)
-    with whole(path) as partial:
+    with atomic_file(path) as partial:
         with VectorFile(partial, model.probes.shape[1], settings.dtype, about) as file:
             while block := list(itertools.islice(entries, BLOCK)):
                 items, vectors = _encode(embedder, block, settings, seen, tally)
@@ -261,10 +261,12 @@ def _encode(
 # The end.
 
 
-def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings) -> None:
+def _assemble_vectors(
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings
+) -> None:
     """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
     tally = Embedded()
-    manifests = shards.finished(folder, count, tally, settings.max_skipped_fraction)
+    manifests = shards.read_manifests(folder, count, tally, settings.max_skipped_fraction)
     if not tally.written:
         raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = shards.complete_folder(folder, output)
@@ -273,7 +275,7 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
         for part in manifest.parts:
             shards.rename_part(folder, part, complete / f"part-{number:05d}-of-{count:05d}{ENDING}")
     shards.join_skipped(folder, count, complete / SKIPPED)
-    model = made_by(vector_files(complete)[0])
+    model = fingerprint_of(vector_files(complete)[0])
     by = {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)}
     width = int(model.probes.shape[1])
     described = {**identity, "made_by": by, "count": tally.written, "embedding_size": width, **tally.described()}
@@ -305,7 +307,7 @@ def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict
     return {"kind": kind, "split": split, "dtype": dtype, "model": said}
 
 
-def made_by(path: str | os.PathLike) -> Fingerprint:
+def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
     """Returns the model that made a file of vectors; raises `UserError` if the file does not say so."""
     model = about_of(path).get("model")
     if not model:
@@ -333,7 +335,7 @@ def to_item(row: dict[str, object]) -> Item:
 def export(index: Index, path: str | os.PathLike) -> None:
     """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
     about = about_vectors(index.model, index.kind, index.split, index.dtype)
-    with storage_errors(as_path(path)), whole(path) as partial:
+    with storage_errors(as_path(path)), atomic_file(path) as partial:
         with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:
             for items, vectors in index.blocks():
                 file.add([to_row(item) for item in items], vectors)
@@ -354,9 +356,9 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
     if not files:
         raise UserError(f"{folder} holds no embeddings: it has no *{ENDING}. Make them with: embed.")
     about = about_of(files[0])
-    model = made_by(files[0])
+    model = fingerprint_of(files[0])
     for path in files[1:]:
-        made_by(path).check(model, str(path))
+        fingerprint_of(path).check(model, str(path))
     settings = {name: about[name] for name in ("kind", "split", "dtype")}
     return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, release_pages, storage_errors, whole
+from mural_tf.files import as_path, atomic_file, release_pages, storage_errors
 from mural_tf.fingerprint import TEXTS, Fingerprint, take_fingerprint
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy, model_place
@@ -130,19 +130,19 @@ class Index:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
         before = {name: recorded.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
-        asked = {name: value or before[name] for name, value in given.items()}
-        changes.check_asked(folder, recorded, asked)
-        if asked["dtype"] not in DTYPES:
-            raise UserError(f"Unknown dtype {asked['dtype']!r}; known: {', '.join(DTYPES)}.")
-        names = asked["sources"] if not sources else list(map(str, sources))
-        entries = collect.find(asked["kind"], names, asked["split"])  # mistakes show before anything is written
+        settings = {name: value or before[name] for name, value in given.items()}
+        changes.check_settings(folder, recorded, settings)
+        if settings["dtype"] not in DTYPES:
+            raise UserError(f"Unknown dtype {settings['dtype']!r}; known: {', '.join(DTYPES)}.")
+        names = settings["sources"] if not sources else list(map(str, sources))
+        entries = collect.find(settings["kind"], names, settings["split"])  # mistakes show before anything is written
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             from mural_tf.loading import load
 
             model = load(model)
         about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, entries, prune, **asked, **about)
+        return sync(folder, model, entries, prune, **settings, **about)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -399,7 +399,7 @@ def _matrix(
                 return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
-        with storage_errors(path), whole(path) as partial:
+        with storage_errors(path), atomic_file(path) as partial:
             if not _write_matrix(partial, blocks, len(ids), state):
                 return None
         return np.load(path, mmap_mode="r")

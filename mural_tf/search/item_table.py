@@ -336,21 +336,21 @@ class ItemTable:
           int64 rows [K], best first, and their float64 shares [K] in (0, 1]: their BM25, relative to a text of usual
           length with all trigrams of the question. Shares below a quarter of the best are left out.
         """
-        asked = words.grams(text)
-        if not asked:
+        grams = words.grams(text)
+        if not grams:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self.caption_ids) + len(self)
-        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        count_of = {gram: count for gram, count in self._ask(held, asked) if isinstance(count, int)}
-        counts = np.clip([count_of.get(gram, 0) for gram in asked], 0, total).astype(np.float64)
+        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
+        count_of = {gram: count for gram, count in self._ask(held, grams) if isinstance(count, int)}
+        counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
-        asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
+        grams = [grams[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
         share_of: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
-        values = " OR ".join(map(words.quoted, asked)), *hidden
+        values = " OR ".join(map(words.quoted, grams)), *hidden
         quick = self.postings is not None and not hidden
-        pairs = self.postings.best(asked, count, allowed) if quick else self.each(f"{question} ORDER BY rank", values)
+        pairs = self.postings.best(grams, count, allowed) if quick else self.each(f"{question} ORDER BY rank", values)
         for item, score in pairs:
             row = int(np.searchsorted(self.ids, item or 0))
             is_there = row < len(self) and self.ids[row] == item

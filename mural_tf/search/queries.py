@@ -100,8 +100,8 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     images = [i for i, query in enumerate(queries) if query.image]
     blocks = []
     if texts:
-        asked = [words.split(queries[i].text)[0] for i in texts]
-        blocks.append(embedder.encode_text(asked, **ranking.prompt_of(embedder, ranking.QUESTIONS)))
+        sentences = [words.split(queries[i].text)[0] for i in texts]
+        blocks.append(embedder.encode_text(sentences, **ranking.prompt_of(embedder, ranking.QUESTIONS)))
     if images:
         blocks.append(embedder.encode_image([as_path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
@@ -178,13 +178,13 @@ def search(
     results: list[Result | None] = [None] * len(queries)
     for numbers, way in ((texts, rank), (images, PICTURES)):
         if numbers:
-            asked = [queries[number] for number in numbers]
-            vectors = encode_queries(embedder, asked) if ranking.needs_vectors(index, way) else None
+            same_rank = [queries[number] for number in numbers]
+            vectors = encode_queries(embedder, same_rank) if ranking.needs_vectors(index, way) else None
             captions = None
             if way in (TEXTS, ALL) and index.captions is not None:
-                sentences = [words.split(query.text)[0] for query in asked]
+                sentences = [words.split(query.text)[0] for query in same_rank]
                 captions = index.captions.encode_questions(embedder, sentences, vectors)
-            ranked = find(index, vectors, asked, Page(top, offset, sort), filters, captions=captions, rank=way)
+            ranked = find(index, vectors, same_rank, Page(top, offset, sort), filters, captions=captions, rank=way)
             for number, result in zip(numbers, ranked):
                 results[number] = result
     return results
@@ -405,9 +405,9 @@ def _section(index, result: Result) -> dict[str, object]:
         notes.append("Nothing fits; the closest:")
     elif describe_sure(result):
         notes.append(f"{describe_sure(result)}.")
-    asked = thumbnail_url(read_file(query.image), SIDE) if query.image else None
+    query_picture = thumbnail_url(read_file(query.image), SIDE) if query.image else None
     hits = [_hit(index, hit, query.language or "en") for hit in result.hits]
-    return {"query": query, "asked": asked, "notes": notes, "hits": hits}
+    return {"query": query, "query_picture": query_picture, "notes": notes, "hits": hits}
 
 
 def _hit(index, hit: Hit, language: str) -> dict[str, object]:

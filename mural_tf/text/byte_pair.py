@@ -50,7 +50,7 @@ class BytePairTokenizer(WordPieceTokenizer):
         missing = set(byte_characters()) - set(vocabulary)
         if missing:
             raise UserError(
-                f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not one of vocabulary.builder=byte_pair."
+                f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not made by vocabulary.builder=byte_pair."
             )
         kinds = {piece: "control" for piece in RESERVED_TOKENS} | {UNKNOWN: "unknown"}
         pieces = [(piece, -number, kinds.get(piece, "normal")) for number, piece in enumerate(vocabulary)]

@@ -129,7 +129,7 @@ class SentencePieceTokenizer(Tokenizer):
         if unknown_steps or options.get("lower_case") or options.get("strip_accents"):
             raise UserError(
                 f"vocabulary.cleaning={tuple(cleaning)}, lower_case={options.get('lower_case', False)}, strip_accents="
-                f"{options.get('strip_accents', False)}: sentence pieces take cleaning alone, of {', '.join(CLEANING)}."
+                f"{options.get('strip_accents', False)}: sentence pieces take only cleaning, of {', '.join(CLEANING)}."
             )
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between begin and end.")

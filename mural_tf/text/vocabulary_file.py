@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, atomic_file
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
@@ -23,7 +23,7 @@ NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
     """Writes one piece per line, UTF-8; `path` either keeps what it held or holds all of it."""
     try:
-        with whole(path) as partial:
+        with atomic_file(path) as partial:
             partial.write_bytes(as_file(vocabulary))
     except OSError as error:
         raise UserError(f"Cannot write the vocabulary {path}: {error.strerror}.") from None

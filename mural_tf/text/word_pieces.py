@@ -56,7 +56,7 @@ class WordPieceTokenizer(Tokenizer):
           UserError: a special piece is missing, a piece occurs twice, `max_length` is below 3, or an unknown cleaning.
         """
         if tuple(cleaning) not in ((), (WHOLE_CHINESE,)):
-            raise UserError(f"vocabulary.cleaning={tuple(cleaning)}: word pieces take {WHOLE_CHINESE!r} alone.")
+            raise UserError(f"vocabulary.cleaning={tuple(cleaning)}: word pieces take only {WHOLE_CHINESE!r}.")
         self._whole_chinese = bool(cleaning)
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between [CLS] and [SEP].")

@@ -71,7 +71,7 @@ def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigD
         reason = "the parts of a tower of words have no lengths" if is_words else "train.compiled_lengths names none"
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
-            f"whole, which needs sizes of texts that are known, and {reason}.",
+            f"whole, which needs known lengths of texts, and {reason}.",
             flush=True,
         )
     config = config.copy_and_resolve_references()

@@ -176,7 +176,7 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
         kinds = {"from_step": int, "files": dict[str, int], "dataset": str}
         return [{name: json_field(entry, name, type_, path) for name, type_ in kinds.items()} for entry in entries]
     except (ValueError, RecursionError):
-        message = f"{path} is damaged. Remove it: then whether the data changed is not checked at this start."
+        message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
         raise UserError(message) from None
 
 

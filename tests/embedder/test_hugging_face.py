@@ -216,7 +216,7 @@ def check_line(line, name, words):
 @pytest.mark.parametrize("name, variables, words", [
     ("hf://org/gated", {"HF_TOKEN": "hf_wrong"}, "is gated: accept its terms"),
     ("hf://org/none", {"HF_TOKEN": "hf_wrong"}, "there is no model org/none"),
-    ("hf://org/bert", {"HF_HUB_OFFLINE": "1"}, "not, or not whole, in the cache .*, and HF_HUB_OFFLINE is set"),
+    ("hf://org/bert", {"HF_HUB_OFFLINE": "1"}, "is missing or incomplete in the cache .*, and HF_HUB_OFFLINE is set"),
     ("hf://org/bert", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be fetched, .*refused.* Check the connection"),
 ])  # fmt: skip
 def test_failures_that_the_environment_makes(bad_days, tmp_path, name, variables, words):
@@ -235,7 +235,7 @@ def test_the_environment_holds(bad_days, tmp_path):
         assert run(bad_days, home, FETCH, name, **variables) == [first]
     assert not bad_days.asked
     (line,) = run(bad_days, home, FETCH, "hf://org/gated@v1", HF_HUB_OFFLINE="1")
-    check_line(line, "hf://org/gated@v1", "not, or not whole, in the cache")
+    check_line(line, "hf://org/gated@v1", "is missing or incomplete in the cache")
 
 
 @pytest.mark.slow
@@ -245,9 +245,9 @@ def test_what_was_cut_off_is_not_taken_for_whole(hub, tmp_path):
     assert "model.safetensors" in line.split() and hub.cut == 0  # the library tries again by itself
     hub.cut = 1000
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert")
-    check_line(line, "hf://org/bert", "was not fetched whole: .* The same command again fetches the rest")
+    check_line(line, "hf://org/bert", "was not fetched completely: .* The same command again fetches the rest")
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert", HF_HUB_OFFLINE="1")
-    check_line(line, "hf://org/bert", "not, or not whole, in the cache")
+    check_line(line, "hf://org/bert", "is missing or incomplete in the cache")
     hub.cut = 0
     (line,) = run(hub, tmp_path / "other", FETCH, "hf://org/bert")
     assert "model.safetensors" in line.split()
@@ -304,7 +304,7 @@ def base(directory=""):
 def test_elsewhere_a_path_is_expected(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_here(COMMANDS, "evaluate", "--model=.", "--data_dir=hf://org/data") == 1
-    assert "hf://org/data names a model, which flags and fields for models take" in capsys.readouterr().err
+    assert "hf://org/data is the name of a model; expected a path" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

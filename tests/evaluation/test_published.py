@@ -134,7 +134,7 @@ def test_tatoebas_groups_follow_from_its_languages(model, group, stated):
     values = [found[f"tatoeba/{language}/accuracy"] for language in GROUPS[group]]
     assert np.mean(values) == pytest.approx(stated, abs=0.06)
     text = compare({"tatoeba/all/accuracy": 70.0, "tatoeba/ara/accuracy": 90.0})
-    assert text.count("its tatoeba.direction is not said (ours is mean)") == 2 and "(+" not in text
+    assert text.count("its tatoeba.direction is not given (ours is mean)") == 2 and "(+" not in text
 
 
 def test_rows_shared_by_two_tables_agree():
@@ -184,7 +184,7 @@ def both_ways(benchmark, languages, value=50.0):
 def test_numbers_of_another_protocol_stand_beside_ours_and_are_not_subtracted():
     ours, protocol = both_ways("xm3600", LANGUAGES["xm3600"]), default_protocol()
     siglip, metaclip, *single = compare(ours, protocol).split("\n\n")
-    assert "its xm3600.captions is not said (ours is all)." in siglip
+    assert "its xm3600.captions is not given (ours is all)." in siglip
     assert siglip.splitlines()[4].split()[-2:] == ["50.0", "62.8"]
     assert metaclip.startswith("MetaCLIP 2, abstract: ") and "64.3 (-14.3)" in metaclip  # all captions, as ours
     assert len(single) == 10 and all("its xm3600.captions is first, ours all (--protocol.xm" in one for one in single)

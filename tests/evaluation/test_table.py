@@ -130,14 +130,14 @@ def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it
     together = threading.Barrier(2, timeout=60)  # passed only if a and d run at the same time
     begun, counted = [], []
 
-    def finish(run):
+    def perform(run):
         begun.append(run.workdir.name)
         if run.source is None:
             together.wait()
         if run.workdir.name == "b":
             raise UserError("no space left")
 
-    failed = table.execute(runs, 2, finish, lambda: counted.append(len(begun)))
+    failed = table.execute(runs, 2, perform, lambda: counted.append(len(begun)))
     assert set(begun[:2]) == {"a", "d"} and set(begun[2:]) == {"b", "e"}  # not c, which starts from b
     assert [run.workdir.name for run in failed] == ["b"] and len(counted) == 3
     assert "Failed, the others go on: no space left" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json, remove_partial, sync, whole, whole_folder
+from mural_tf.files import atomic_file, json_field, read_json, remove_partial, sync, whole_folder
 
 
 def contents(folder):
@@ -17,11 +17,11 @@ def contents(folder):
 def test_a_file_keeps_what_it_held_until_the_block_ends(tmp_path):
     path = tmp_path / "file"
     path.write_text("before")
-    with pytest.raises(RuntimeError), whole(path) as partial:
+    with pytest.raises(RuntimeError), atomic_file(path) as partial:
         partial.write_text("half")
         raise RuntimeError
     assert contents(tmp_path) == {"file": "before"}
-    with whole(path) as partial:
+    with atomic_file(path) as partial:
         partial.write_text("after")
         assert path.read_text() == "before"
     assert contents(tmp_path) == {"file": "after"}
@@ -78,7 +78,7 @@ def order(monkeypatch):
 
 
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path, order):
-    with whole(tmp_path / "file") as partial:
+    with atomic_file(tmp_path / "file") as partial:
         partial.write_text("x")
         assert not order
     assert order == [("sync", partial.name), ("name", "file"), ("sync", tmp_path.name)]
@@ -105,7 +105,7 @@ def test_a_disk_that_fails_is_reported_and_one_that_cannot_sync_folders_is_not(t
 
     monkeypatch.setattr(os, "fsync", fsync)
     sync(tmp_path)
-    with pytest.raises(OSError), whole(tmp_path / "file") as partial:
+    with pytest.raises(OSError), atomic_file(tmp_path / "file") as partial:
         partial.write_text("x")
     assert not list(tmp_path.iterdir())
 

@@ -178,7 +178,7 @@ def source(tmp_path):
     ({}, {"source": ""}, "^--from is missing: a model, such as --from=workdirs/emoji; for photographs hf://[^ ]*.$"),
     ({}, {"source": "none"}, "--from=none: there is no such workdir"),
     ({}, {"source": "nothing", "train": False},
-        "--from=nothing is not a model: --train=no searches with a model as it is"),
+        "--from=nothing is not a model: --train=no only searches, with the model"),
     ({}, {"translations": ["d"], "train": False}, "--translations teaches: --train=no"),
     ({}, {"fields": ["brandt"]}, "--fields: the table has no field 'brandt'; it has brand"),
     ({"image_tower.name": "none"}, {"train": False}, "is a model of texts alone, which cannot index pictures"),

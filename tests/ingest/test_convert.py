@@ -178,7 +178,7 @@ def test_left_over_files_and_parts_that_changed(small_shards, tmp_path, monkeypa
     """What a killed run left is not in the way, and a part that is not as its manifest says is made anew."""
     sources, whole = small_shards
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(convert, "finish", interrupt)
+        patch.setattr(convert, "assemble_data_set", interrupt)
         run(sources, tmp_path / "out", shard_megabytes=0)
     parts = tmp_path / ".out.converting" / "parts"
     (parts / ".000000.text_pairs.train.0000.tfrecord.1.partial").write_bytes(b"half")
@@ -260,7 +260,7 @@ def test_a_finished_data_set_is_left_alone(tmp_path):
 def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(convert, "finish", interrupt)
+        patch.setattr(convert, "assemble_data_set", interrupt)
         run(sources, tmp_path / "out")
     with pytest.raises(UserError, match="unfinished work on other sources"):
         run(sources[:1], tmp_path / "out")
@@ -274,7 +274,7 @@ def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatc
 def test_a_damaged_plan_is_one_line(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(convert, "finish", interrupt)
+        patch.setattr(convert, "assemble_data_set", interrupt)
         run(sources, tmp_path / "out")
     plan = tmp_path / ".out.converting/plan.json"
     plan.write_bytes(plan.read_bytes()[:100])

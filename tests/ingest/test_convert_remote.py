@@ -111,14 +111,14 @@ def source(tmp_path):
 def test_a_faster_process_in_a_store_is_said(store, source, monkeypatch, capsys):
     """Stores have no locks: whoever is ready first moves what the other would move, and the data set is right."""
 
-    def late(plan, output, *others, finish=convert.finish):
-        monkeypatch.setattr(convert, "finish", finish)
+    def late(plan, output, *others, assemble_data_set=convert.assemble_data_set):
+        monkeypatch.setattr(convert, "assemble_data_set", assemble_data_set)
         run([source], output)  # another process, from its beginning to its end
-        finish(plan, output, *others)
+        assemble_data_set(plan, output, *others)
 
     proxy, client = store
     expected = stored_of(client, run([source], "s3://bucket/alone"))
-    monkeypatch.setattr(convert, "finish", late)
+    monkeypatch.setattr(convert, "assemble_data_set", late)
     assert stored_of(client, run([source], "s3://bucket/out")) == expected
     assert "Another process made s3://bucket/out meanwhile." in capsys.readouterr().out
     keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="bucket")["Contents"]]

@@ -193,8 +193,8 @@ REFUSALS = {
         (pyarrow.table({"name": ["a"], "text": ["b"]}), "has the columns name, text: expected name and vector"),
         (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
         (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
-        (WIDE, "holds vectors of 2 numbers, others of 4"),
-        (WIDE.replace_schema_metadata({b"mural_tf": b'{"kind": "images"}'}), "of images: a teacher's are of texts")]},
+        (WIDE, "holds vectors of 2 numbers, expected 4"),
+        (WIDE.replace_schema_metadata({b"mural_tf": b'{"kind": "images"}'}), "teacher needs vectors of texts")]},
     "a teacher that is cut off": (teacher(cut), ["is damaged, or no Parquet"]),
     "no teacher": (lambda folder: open_teacher(f"{folder}/none"), ["method.teacher=", "none does not exist: give"]),
     # Frozen towers.

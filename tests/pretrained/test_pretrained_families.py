@@ -206,7 +206,7 @@ def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
     assert (first.image_tower.interpolation, second.image_tower.interpolation) == ("bicubic", "bilinear")
     trained, _ = configure("siglip", folders["siglip2"], config_of("siglip"), as_trained=True)
     assert trained.vocabulary.cleaning == ("lower_ascii",) and trained.image_tower.interpolation == "big_vision"
-    with pytest.raises(UserError, match="as_trained is for siglip"):
+    with pytest.raises(UserError, match="as_trained=True: expected it with siglip only"):
         configure("clip", folders["clip"], config_of("clip"), as_trained=True)
 
 
@@ -214,7 +214,7 @@ def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
 def test_big_vision_s_file_gives_the_same_model(folders, tmp_path, stacked):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"], stacked)
     config = config_of("siglip")
-    with pytest.raises(UserError, match="holds no vocabulary: name .*--vocabulary=FILE"):
+    with pytest.raises(UserError, match="holds no vocabulary: give .*--vocabulary=FILE"):
         import_weights("siglip", path, config)
     config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
     here, ours, pieces = import_weights("siglip", path, config)
@@ -362,7 +362,7 @@ def test_rows_beyond_the_pieces(folders, tmp_path):
     ("vocab.json", {"a": 0}, "has no piece <|startoftext|> or <|endoftext|>: it is not the vocabulary of a CLIP"),
     ("vocab.json", {"<|startoftext|>": 0, "<|endoftext|>": 2}, "its ids are not 0 to 1"),
     ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"}, "tokenizer_class is 'GPT2Tokenizer'"),
-    ("tokenizer_config.json", {"eos_token": "</s>"}, "eos_token is '</s>', and only '<|endoftext|>' is done here"),
+    ("tokenizer_config.json", {"eos_token": "</s>"}, "eos_token is '</s>', and only '<|endoftext|>' is supported"),
     ("tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel"}}, "its normalizer is none, and only NFC and Replace"),
 ])  # fmt: skip
 def test_other_vocabularies_of_clip_are_refused_in_a_line(folders, tmp_path, file, values, said):

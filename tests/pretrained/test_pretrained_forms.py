@@ -251,7 +251,7 @@ REFUSED = [  # what a folder says, and what the line must name
     (lambda f: with_tokenizer(f, pre_tokenizer=None), "pre_tokenizer is none"),
     (
         lambda f: with_tokenizer(f, pre_tokenizer={"type": "Punctuation", "behavior": "Removed"}),
-        "punctuation is not a word of its own",
+        "joins punctuation to words",
     ),
     (lambda f: with_tokenizer(f, normalizer={"type": "NFKC"}), "normalizer has the step NFKC"),
     (lambda f: with_tokenizer(f, normalizer={**BERT, "clean_text": False}), "clean_text is false"),
@@ -260,12 +260,12 @@ REFUSED = [  # what a folder says, and what the line must name
     (lambda f: with_tokenizer(f, post_processor=template("A", "[SEP]")), "post_processor makes rows of"),
     (set_in(TOWER, transformer_task="fill-mask"), "transformer_task is 'fill-mask'"),
     (set_in(TOWER, processing_kwargs={"text": {"max_length": 8}}), "processing_kwargs is"),
-    (set_in(TOWER, something_new=1), "something_new is an unknown key"),
+    (set_in(TOWER, something_new=1), "unknown key something_new, which may change the vectors"),
     (set_in(TOWER, query_length=32), "query_length is 32"),
     (set_in(TOWER, modality_config={"text": {"method": "get_text_features"}}), "method is 'get_text_features'"),
     (set_in(POOLING, pooling_mode_max_tokens=True), "pooling is mean, max"),
     (set_in(POOLING, pooling_mode=["cls", "mean"]), "pooling is cls, mean"),
-    (set_in(POOLING, weights=[1, 2]), "weights is an unknown key"),
+    (set_in(POOLING, weights=[1, 2]), "unknown key weights, which may change the vectors"),
     (lambda f: foreign.write_sentences(f, dense=(("ReLU", 20, True),)), "activation_function is 'ReLU'"),
     (set_in("2_Dense/config.json", use_residual=True), "use_residual is True"),
     (set_in("2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name is 'token_embeddings'"),
@@ -281,7 +281,7 @@ REFUSED = [  # what a folder says, and what the line must name
     (set_in("config.json", model_type="new", architectures=["NewModel"]), "model_type is 'new' (NewModel), expected"),
     (lambda f: (f / "modules.json").unlink(), "has no modules.json: expected"),
     (lambda f: (f / "modules.json").write_text("{"), "is not valid JSON"),
-    (with_module("x.LSTM"), "module x.LSTM is code of"),
+    (with_module("x.LSTM"), "module x.LSTM is the folder's own code"),
     (with_module("sentence_transformers.models.LSTM"), "modules Transformer, Pooling, LSTM"),
     (set_in("config.json", dim=4096, n_layers=60, hidden_dim=16384), "configuration asks for 12,"),
 ]
@@ -301,8 +301,11 @@ def test_what_is_not_done_is_refused_by_its_name(tmp_path, spoil, said):
     [
         ([{"type": "Lowercase"}, {"type": "Precompiled", "precompiled_charsmap": ""}], ("lower_characters",)),
         ([{"type": "Precompiled", "precompiled_charsmap": ""}], ()),
-        ([{"type": "Precompiled", "precompiled_charsmap": ""}, {"type": "Lowercase"}], "texts pass Lowercase before"),
-        ([{"type": "Prepend", "prepend": "x"}], "texts pass Prepend before"),
+        (
+            [{"type": "Precompiled", "precompiled_charsmap": ""}, {"type": "Lowercase"}],
+            "the step Lowercase is not supported",
+        ),
+        ([{"type": "Prepend", "prepend": "x"}], "the step Prepend is not supported"),
     ],
 )
 def test_steps_before_the_pieces_of_xlm_roberta(tmp_path, steps, expected):

@@ -102,7 +102,9 @@ def test_sigma_as_there():
 @pytest.mark.slow
 def test_each_stage_is_named(values, imported):
     def message(name, change):
-        with pytest.raises(UserError, match="^Not the golden vectors, so nothing was written. ") as error:
+        with pytest.raises(
+            UserError, match="^The vectors differ from the golden ones, so nothing was written"
+        ) as error:
             compared(spoiled(values, name, change), imported)
         return str(error.value).split("written. ")[1]
 

@@ -176,9 +176,9 @@ def test_what_would_be_taken_in_silence_is_refused(sentences, mural, tmp_path):
     rounded = small_config()
     rounded.text_tower.precision = "bfloat16"
     for source, options, said in [
-        ("bert", {}, "modules.json of Sentence-Transformers, whose pooling bert would not take: .* import sentences"),
+        ("bert", {}, "of Sentence-Transformers, and `import bert` would lose its pooling: .* import sentences"),
         ("sentences", {"config": rounded}, "text_tower.precision=bfloat16 rounds the weights, .*: expected float32"),
-        ("sentences", {"onto": mural}, "leads to 20 numbers, the images of .* to [0-9]+: they are not of one space"),
+        ("sentences", {"onto": mural}, "leads to 20 numbers, the images of .* to [0-9]+: they are not in one space"),
     ]:
         with pytest.raises(UserError, match=said):
             import_into_workdir(source, sentences, tmp_path / "w", **options)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import measures
 import pytest
 from absl import flags
 from test_commands import without_new_flags
@@ -61,6 +62,19 @@ IDIOMS = {
     "what is": (rf"\b(?:{BEFORE_WHAT}) what (?:{AFTER_WHAT})\b", 4),
     "beside": (r"\b[Bb]eside\b", 3),
     "so that, so that": (r"\bso that\b[^.;]*\bso that\b", 0),
+}
+# In a question, also an indirect one, "what" is the right word: "says what is wrong", "what to do".
+QUESTION = (
+    r"(?i:\b(?:says?|said|tells?|told|asks?|asked|knows?|known|knew|sees?|seen|decides?|explains?|finds? out)"
+    r"(?: [\w`-]+){0,3} what\b[^.;:]*|\bwhat to [a-z]+|\bwhat\b[^.;:]*\?)"
+)
+# What is left of a thing that nothing else is with, "stands alone", is no "only".
+BY_ITSELF = r"(?:is|are|was|were|be|been|stands?|stood|lea(?:ve|ves|ving)|left|let|served|found|loaded|used)"
+# Words that took a noun's or another word's place, how they are found in docstrings and comments, without questions,
+# and how often they may still occur in 1,000 words. A rate may only fall.
+RATES = {
+    "what, a noun": (r"(?<![\w`{.*/=-])[Ww]hat\b(?![`:=}_.(-])", 6.4),  # the aim is 2: "Returns the vectors"
+    "alone, for only": (rf"\b(?<!leave )(?!{BY_ITSELF} )[\w`)\]]+ alone\b", 1.4),  # the aim is 0.3: "takes only texts"
 }
 # Names of variables that say nothing of their contents, and how often they may still be given.
 NAMES = {"found": 2, "one": 2, "kind": 28, "place": 8, "places": 15, "known": 1, "of_": 3}
@@ -132,6 +146,21 @@ def test_files_exist(path):
     named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|notebooks|tests)/[\w./-]*\w)", text)
     named += [f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", text)]
     return [name for name in set(named) - made_by(text) if not list(ROOT.glob(f"{name}*"))]
+
+
+def test_files_that_docstrings_and_comments_name_exist():
+    """`mural_tf/cli.py` or, from the room or the folder, `cli.py`; names in capitals are the reader's to fill in."""
+    endings = set()
+    for folder in ("mural_tf", "benchmarks", "configs", "deploy", "docs", "notebooks", "requirements", "tests", "."):
+        for path in (ROOT / folder).glob("*" if folder == "." else "**/*"):
+            parts = path.relative_to(ROOT).parts
+            endings.update("/".join(parts[start:]) for start in range(len(parts)))
+    wrong = []
+    for path in [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *ROOT.glob("*.py")]:
+        for line, text in measures.prose(path):
+            named = set(re.findall(r"(?<![\w./<{:-])((?:[\w-]+/)*[\w-]*[a-z][\w-]*\.(?:py|md|ipynb))\b(?![\w(])", text))
+            wrong += [f"{path.relative_to(ROOT)}:{line}: {name}" for name in sorted(named - endings)]
+    assert not wrong, "\n".join(wrong)
 
 
 @every_document
@@ -333,6 +362,31 @@ def test_idioms_are_found_across_lines():
     assert {idiom: lines for idiom in IDIOMS if (lines := lines_with(idiom, text))} == {
         "has none": [4], "the one that": [1], "ones": [2], "Of first": [1], "a line a text": [3],
     }  # fmt: skip
+
+
+def times_in(rate, text):
+    return len(re.findall(RATES[rate][0], re.sub(QUESTION, "", " ".join(text.split()))))
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_numbers_of_words_do_not_grow(rate):
+    texts = []
+    for path in SOURCES:
+        texts += [text for _, text in measures.prose(path)]
+    words = sum(len(re.findall(r"[^\W\d][\w'-]*", text)) for text in texts)
+    number, most = 1000 * sum(times_in(rate, text) for text in texts) / words, RATES[rate][1]
+    print(f"\n{rate:16} {number:.2f} times in 1,000 of {words:,} words; at most {most}", end="")
+    assert 0 < number <= most
+
+
+@pytest.mark.parametrize("text, what, alone", [
+    ("Returns what a line\n    holds, of what is left.", 2, 0), ("What a worker does.", 1, 0),
+    ("It says in one line what was received, what was expected and what to do.", 0, 0), ("What to do? Nothing.", 0, 0),
+    ("{what: bytes}, for `what`", 0, 0), ("Says what it is: what was read", 1, 0),
+    ("a model of texts alone", 0, 1), ("takes `a` alone, leave it alone", 0, 1), ("It stands alone.", 0, 0),
+])  # fmt: skip
+def test_rates_count_nouns_and_only(text, what, alone):
+    assert (times_in("what, a noun", text), times_in("alone, for only", text)) == (what, alone)
 
 
 def test_names_that_say_nothing_do_not_grow():

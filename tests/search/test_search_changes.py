@@ -279,7 +279,7 @@ def test_removed_items_are_not_found(made, capsys):
     assert names(load_index(made), "red", Filter("brand", "acme")) == ["blue.png"]
     commands.remove(str(made), [], parse_filters(["brand=zeta"]))
     assert names(load_index(made)) == ["violet.png", "blue.png"]
-    for asked, words in (([["blue.png", "red.png"]], "no 'red.png'"), ([["blue.png", "violet.png"]], "Nothing of the"),
+    for asked, words in (([["blue.png", "red.png"]], "no 'red.png'"), ([["blue.png", "violet.png"]], "be removed: "),
                          ([[]], "Nothing to remove"), ([["a"], [Filter("a", "b")]], "not both")):  # fmt: skip
         assert_refused(commands.remove, [words], str(made), *asked)
     assert load_index(made).count == 2

@@ -43,7 +43,7 @@ def start(command, index=None, ports=()):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process):
+def output_of(process):
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
     return output
@@ -62,7 +62,7 @@ def two_processes(data, workdir, method):
     command, ports = [sys.executable, worker_run.__file__, str(data), str(workdir)], free_ports(2)
     options = ["all", "6", method]
     for process in [start([*command, f"{workdir}{i}.npz", *options], i, ports) for i in range(2)]:
-        finish(process)
+        output_of(process)
 
 
 @pytest.mark.slow  # replicas in one process: test_contract.py
@@ -106,7 +106,7 @@ def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
             for worker in range(2)
         ]
         for process in processes:
-            finish(process)
+            output_of(process)
         return [np.load(path) for path in weights]
 
     whole = run("whole", 6)
@@ -190,7 +190,7 @@ def test_the_script_with_two_workers(tmp_path):
                f"--workdir={tmp_path / 'run'}"]  # fmt: skip
     ports = free_ports(2)
     processes = [start(command, i, ports) for i in range(2)]
-    printed = [finish(process) for process in processes]
+    printed = [output_of(process) for process in processes]
     assert "Next:" in printed[0] and "Next:" not in printed[1] and "First step" not in printed[1]
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     trained = [row["step"] for row in rows if "train/loss" in row]
@@ -236,7 +236,7 @@ def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, 
     processes = [start(command, i, ports) for i in range(2)]
     wait_for(lambda: list_checkpoints(tmp_path / "run/checkpoints") != saved, processes)
     processes[1 - killed].terminate()
-    printed = [finish(process) for process in processes]
+    printed = [output_of(process) for process in processes]
     assert "Stopped by SIGTERM; everything is saved" in printed[1 - killed]
     assert "Stopped by a signal of another worker; everything is saved" in printed[killed]
     steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -259,7 +259,7 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
             if not goes_on:
                 wait_for(lambda: "checkpoints/ckpt-10.index" in stored(client, "run"), processes)
                 processes[1].terminate()
-            printed = [finish(process) for process in processes]
+            printed = [output_of(process) for process in processes]
         assert "Next:" in printed[0] and "Next:" not in printed[1]
         found = stored(client, "run")
         assert {"summary.json", "checkpoints/ckpt-60.index"} <= set(found) and "in_use.lock" not in found
