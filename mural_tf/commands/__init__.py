@@ -368,22 +368,22 @@ def search_export(index, output, to):
 
 
 @cli.command(
-    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", check_model),
-    index=("", "Index made with the same model, searched at /search.", check_path),
+    export=("", "The index's model: export or hf://ORG/NAME. Default: the model at the recorded path.", check_model),
+    index=("", "Index to search at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     title=("", "Title of the search page."),
 )
-def serve(export, **flag):
-    """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
+def serve(index, **flag):
+    """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
-    python -m mural_tf serve --export=exports/emoji_mural --port=8501
+    python -m mural_tf serve --index=my_index --export=exports/emoji_mural --port=8501
     """
     cli.one_blas_thread()  # the server has threads of its own
     from mural_tf.search.server.app import serve
 
-    serve(export, **flag)
+    serve(index, **flag)
 
 
 @cli.command(

@@ -55,8 +55,7 @@ from mural_tf.search.queries import (
     why,
 )
 from mural_tf.search.ranking import CannotBeAsked
-from mural_tf.search.server.limits import prepare_images
-from mural_tf.search.server.rest_json import BadRequest
+from mural_tf.search.server.limits import BadRequest, check_picture
 
 MOST_RESULTS = 1000
 DEFAULT_RESULTS = 20  # on a page
@@ -427,7 +426,7 @@ CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
 def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
-    """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
+    """Returns the routes of the search page, for `create_app`.
 
     Sentences are answered in a thread, one at a time, so that other requests go on; pictures are read in two others.
     Takes what `ServedIndex` does. Raises `UserError` if another model made the index.
@@ -471,8 +470,8 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
 
     def encode(picture: bytes) -> np.ndarray:
         served.check_pictures()
+        check_picture(picture)
         try:
-            prepare_images([picture])
             return embedder.encode_image([picture])[0]
         except UserError:
             raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
