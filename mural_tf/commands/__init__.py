@@ -269,11 +269,6 @@ def embed(sources, model, output, restart, **settings):
     split=("", "Only this split of folders of TFRecords."),
     prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
-    calibrate=(
-        "",
-        "Captioned pictures that teach confidence. Default: the sources' dev.",
-        check_path,
-    ),
 )
 def search_index(sources, **flag):
     """Indexes images or texts; the same command again updates the index.

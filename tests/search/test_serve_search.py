@@ -120,15 +120,14 @@ def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
 
 
 @pytest.mark.parametrize("options, shown, hidden", [
-    ({}, ["come first. Probably right (63%).", "violet.png"], ["Nothing fits"]),
-    ({"nothing_fits": True, "sure": 0.1}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
+    ({}, ["come first.", "violet.png"], ["Nothing fits"]),
+    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png"]),
     ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
-    ({"sure": 0.3}, ["come first.", "violet.png"], ["%"]),
 ])  # fmt: skip
 def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
     def surely(*arguments, **named):
-        lacking, sure = options.get("nothing_fits", False), options.get("sure", 0.63)
-        return [dataclasses.replace(one, nothing_fits=lacking, sure=sure) for one in search(*arguments, **named)]
+        lacking = options.get("nothing_fits", False)
+        return [dataclasses.replace(one, nothing_fits=lacking) for one in search(*arguments, **named)]
 
     monkeypatch.setattr(search_page, "search", surely)
     page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))

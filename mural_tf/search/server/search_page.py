@@ -48,10 +48,8 @@ from mural_tf.search.queries import (
     Query,
     Result,
     browse,
-    describe_sure,
     find,
     search,
-    sure_as_json,
     why,
 )
 from mural_tf.search.ranking import CannotBeAsked
@@ -131,8 +129,8 @@ def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
       {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", "row", "name", "caption",
       "language", "has_image", "fields", "found_by", "alike"}]}; `matching` items pass the filters, `total` can be paged
       through; `index` is another text when the rows have changed; see `queries.Hit`. Where no item passes, "relax":
-      {filter: how many pass without it}. Where the index knows how sure its answer is, that: "probability" and others,
-      "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
+      {filter: how many pass without it}. "nothing_fits": true where the hits are only the closest. "facets": see
+      `ItemTable.facets`.
 
     Raises:
       ValueError: as `Question.check`, or a row that is not there.
@@ -154,8 +152,8 @@ def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
     hits = browse(index, page, filters) if result is None else result.hits
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
-    if result is not None:
-        described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
+    if result is not None and result.nothing_fits:
+        described["nothing_fits"] = True
     if not sizes["matching"]:
         others = {kept: index.rows([other for other in filters if other != kept]) for kept in filters}
         described["relax"] = {str(kept): len(index) if rows is None else len(rows) for kept, rows in others.items()}
