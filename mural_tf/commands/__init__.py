@@ -444,7 +444,6 @@ def analyse_doctor(**flag):
     weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", check_model),
     workdir=(None, "Folder to write; it must be empty or not there yet.", check_path),
     onto=("", "A workdir with the parts that the weights lack.", check_model),
-    golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", check_path),
     text=("", "Text tower in place of the weights' own: folder of BERT, XLM-R, M-CLIP, …, or hf://…", check_model),
     vocabulary=("", "siglip: SentencePiece model or tokenizer.json for an .npz.", check_model),
     as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
@@ -460,7 +459,6 @@ def import_weights(kinds, model, vocabulary, **flag):
     python -m mural_tf import efficientnet --weights=efficientnetb5_notop.h5 --config=configs/emoji_mural.py \\
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
-    python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
     python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-256 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip
