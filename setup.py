@@ -58,7 +58,6 @@ EXTRAS = {
         "ai-edge-litert>=2.1",  # LiteRT, the runtime of TensorFlow Lite; writes and runs its files
         "sentencepiece>=0.2",  # the same pieces outside of a graph
     ],
-    "search": ["faiss-cpu>=1.9,<2"],  # neighbours among known texts (models/neighbours.py), a recipe
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert, vocabulary
@@ -92,6 +91,7 @@ EXTRAS["test"] = [
     "uv>=0.4",  # tests that extras resolve
     "moto[server]>=5",  # an object store in another process
     "boto3==1.43.117",  # its client, pinned to a botocore that s3fs' aiobotocore allows: left open, pip finds no answer
+    "faiss-cpu>=1.9,<2",  # a recipe of docs/search.md
     "nltk>=3.8",  # IBM Model 1, for benchmarks/word_by_word.py
     "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations

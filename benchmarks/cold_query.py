@@ -1,4 +1,4 @@
-"""What an answer costs from nothing: a question on the command line, and the small server's start, by both runtimes.
+"""What an answer costs from nothing: a question on the command line, and the page's server, by both runtimes.
 
     python run_export.py --model=WORKDIR --output=exported --lite
     python -m benchmarks.cold_query --export=exported [--counts=1000,10000,100000] [--rounds=5]

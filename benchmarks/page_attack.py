@@ -11,23 +11,27 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import io
+import pathlib
 import random
+import re
 import socket
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from benchmarks.rest_attack import encoded, resident, served
+from PIL import Image
 
 ODD = ["", " ", "\0", "\ud800", "é" * 900, "x" * 3000, "-", "-red", '"><b>', "1_0", "٣", "1e309", "nan", "-1", "9" * 30,
        "|", "Brand=Acme", "price<1" + " " * 400, "=", "<", "Stock>=x", "..", "%", "AAAA", "name" * 100]  # fmt: skip
 NAMES = ["sentence", "filter", "like", "picture", "k", "offset", "sort", "rank", "item", "closest", "language",
          "facets", "from.Stock", "to.", "x", ""]  # fmt: skip
 HEADERS = "Host: localhost\r\nConnection: close\r\n"
-BODIES = [b"", b"{", b"[]", b"\xff" * 99, encoded("RGB", (8, 6), "PNG")[:40], b'{"instances": ["a"]}',
-          b"--b\r\n\r\n--b--"]  # fmt: skip
-PATHS = ["/search", "/search/answer", "/search/picture/7", "/", "/v1/models/x", "/x/y", "/%ff"]
-PREDICT = "/v1/models/x:predict"
+Image.new("RGB", (8, 6)).save(PICTURE := io.BytesIO(), "PNG")
+BODIES = [b"", b"{", b"[]", b"\xff" * 99, PICTURE.getvalue()[:40], b"--b\r\n\r\n--b--"]
+PATHS = ["/search", "/search/answer", "/search/picture/7", "/", "/x/y", "/%ff"]
 
 
 def good_request(draw: random.Random, items: int) -> bytes:
@@ -43,7 +47,7 @@ def bad_request(draw: random.Random) -> bytes:
     pairs = [(draw.choice(NAMES), draw.choice(ODD)) for _ in range(draw.randrange(5))]
     query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in pairs)
     body, method = draw.choice(BODIES), draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
-    path = PREDICT if method == "POST" and draw.random() < 0.5 else f"{draw.choice(PATHS)}?{query}"
+    path = "/search/answer" if method == "POST" and draw.random() < 0.5 else f"{draw.choice(PATHS)}?{query}"
     content_type = draw.choice(["application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"])
     head = f"{method} {path} HTTP/1.1\r\n{HEADERS}Accept: {draw.choice(['text/html', '*/*'])}\r\n"
     raw = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -77,6 +81,29 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
         if (number + 1) % max(1, count // 10) == 0:
             sizes.append(round(memory() / 1e6))
     return dict(counts), wrong, sizes
+
+
+def resident(pid: int) -> float:
+    """A process's resident memory in bytes."""
+    return 4096.0 * int(pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+
+
+@contextlib.contextmanager
+def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
+    """Starts a server; yields its port and process, and at the end checks its log and that SIGTERM ends it."""
+    command = [sys.executable, "-m", "mural_tf", "serve", *flags, "--port=0"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            yield int(re.search(r":(\d+)/search$", process.stdout.readline())[1]), process
+            process.terminate()
+            code = process.wait(60)
+        finally:
+            process.kill()
+            log.seek(0)
+            text = log.read()
+    if code or "Traceback (most recent call last)" in text:
+        sys.exit(f"The server ended with {code}; its log: {text[-3000:]}")
 
 
 def main() -> None:

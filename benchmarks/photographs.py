@@ -6,7 +6,7 @@
 538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
 Prints R@10 of each language by pictures alone, and ten plain questions in ten languages, which were written down before
 they were tried: by pictures alone, and by the ranking of `search query` in an index where each stamp has its English
-caption, as a shop has one title for a product, with pictures weighed as `search index` does. The
+caption, as a shop has one title for a product. The
 stamps' licences (GPL and others) are in the package; nothing of it lies here.
 """
 
@@ -22,7 +22,6 @@ import mural_tf
 from benchmarks.first_answers import MODEL, OUTPUT
 from benchmarks.stamps import read_stamps
 from mural_tf import cli
-from mural_tf.search.asked_captions import weigh_pictures
 from mural_tf.search.index import index_in_memory
 from mural_tf.search.items import Item
 from mural_tf.search.queries import Query, search
@@ -59,7 +58,6 @@ def main(_) -> None:
     names = [f"{row}/{name}" for row, (name, _, _) in enumerate(stamps)]  # stamps in several folders may have one name
     items = (Item(name, captions=(("en", captions["en"]),)) for name, (_, _, captions) in zip(names, stamps))
     index = index_in_memory(embedder, zip(items, (picture for _, picture, _ in stamps)))
-    index.weights = weigh_pictures(index, embedder)
     for language, question, beginnings in QUESTIONS:
         by_pictures = [stamps[row][0] for row in np.argsort(-(images @ embedder.encode_text(question)))]
         (result,) = search(index, embedder, [Query(question, language)], len(stamps))

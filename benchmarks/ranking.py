@@ -5,8 +5,8 @@
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. Pictures weigh what
-the index's own captions find of them (`weigh_pictures`), all else is fixed. A cell is R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. A cell is
+R@1 / R@10 in percent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 from benchmarks.stamps import read_stamps
 from mural_tf import cli
 from mural_tf.search import ranking
-from mural_tf.search.asked_captions import weigh_pictures
 from mural_tf.search.collect import find
 from mural_tf.search.index import Index, index_in_memory
 from mural_tf.search.items import IMAGES, Item
@@ -146,8 +145,6 @@ def main(_) -> None:
         index, questions = shop(embedder, FLAG["stamps"].value)
     else:
         index, questions = emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
-    index.weights = weigh_pictures(index, embedder)
-    print(index.weights)
     lines = [HEAD, *measure(index, embedder, questions, hide=not is_shop)]
     with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)

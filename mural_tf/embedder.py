@@ -114,8 +114,7 @@ class Embedder:
     ) -> None:
         self._prompted = dict(encoders.prompted)
         self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
-        # Loads what an export holds and is not loaded yet. Kept, because signatures do not keep the variables alive.
-        self.saved_models: Callable[[], dict[str, Any]] = dict
+        self.kept_alive: Any = None  # of an export: its text encoder, whose signatures do not keep the variables alive
         self._threads = threads or os.cpu_count() or 1
         self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
         self._prepare_image: Callable[[bytes], Any] = encoders.prepare_image

@@ -121,14 +121,11 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     )
 
 
-def lite_embedder(folder: pathlib.Path, model: Any = None) -> Embedder:
-    """Returns what a `lite/` holds as an `Embedder`, without TensorFlow.
-
-    `model`: its `LiteModel`, where it is loaded already. Raises `UserError` if it cannot be used.
-    """
+def lite_embedder(folder: pathlib.Path) -> Embedder:
+    """Returns the encoders of a `lite/` as an `Embedder`, without TensorFlow; raises `UserError` if it is unusable."""
     from mural_tf.lite.model import LiteModel
 
-    model = model or LiteModel(folder)
+    model = LiteModel(folder)
     heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
     further = {head: model.text_function(head) for head in model.heads}
     prompted = {head: model.text_function(head, prompt="") for head in heads}
@@ -208,7 +205,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = Embedder.from_tensorflow(encoders, size, config, display_name(path))
-    embedder.saved_models = lambda: {"image_encoder": image_encoder(), "text_encoder": text_encoder}
+    embedder.kept_alive = text_encoder
     return embedder
 
 

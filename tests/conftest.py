@@ -34,7 +34,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 FIRST = ("test_contract", "test_scripts", "test_pipeline", "test_training_log", "test_tuning",
          "test_pretrained_families", "test_convert", "test_lite", "test_embedder", "test_keras", "test_shares",
          "test_export", "test_bert", "test_translation_distillation", "test_efficientnet", "test_mule",
-         "test_hub_modules", "test_models", "test_serve")  # fmt: skip
+         "test_hub_modules", "test_models")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

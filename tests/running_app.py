@@ -1,4 +1,4 @@
-"""An application that answers on a free port while a test runs, how tests ask it, and a model that waits for a gate."""
+"""An application that answers on a free port while a test runs, and how tests ask it."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,9 @@ import threading
 import time
 import types
 
-import numpy as np
 from aiohttp import web
 
 from mural_tf.search.server.app import run_options
-from mural_tf.search.server.batches import ServedModel
-from mural_tf.search.server.rest_json import Spec
 
 
 @contextlib.contextmanager
@@ -57,25 +54,3 @@ def until(condition):
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
-
-
-class Multiplier:
-    """A signature: y = [number · x, number · x, …], `width` times, when its gate is open; remembers its runs' rows."""
-
-    takes_images = False
-
-    def __init__(self, number=2.0, width=1):
-        self.inputs = {"x": Spec(np.dtype(np.float32), (None,))}
-        self.number, self.width, self.runs = number, width, []
-        self.gate, self.began = threading.Event(), threading.Event()
-        self.gate.set()
-
-    def run(self, inputs):
-        self.runs.append(inputs["x"].tolist())
-        self.began.set()
-        assert self.gate.wait(20)
-        return {"y": np.repeat(self.number * inputs["x"][:, None], self.width, axis=1)}
-
-    def model(self):
-        """A model with this signature alone."""
-        return {"doubler": ServedModel("doubler", 1, {"serving_default": self}, {})}

@@ -269,11 +269,6 @@ def embed(sources, model, output, restart, **settings):
     split=("", "Only this split of folders of TFRecords."),
     prune=(False, "Remove items that are no longer in the sources."),
     fields=_define_fields,
-    calibrate=(
-        "",
-        "Captioned pictures that teach confidence. Default: the sources' dev.",
-        check_path,
-    ),
 )
 def search_index(sources, **flag):
     """Indexes images or texts; the same command again updates the index.
@@ -368,22 +363,22 @@ def search_export(index, output, to):
 
 
 @cli.command(
-    export=("", "Export to serve, or hf://ORG/NAME. Default: the model that made the index.", check_model),
-    index=("", "Index made with the same model, searched at /search.", check_path),
+    export=("", "The index's model: export or hf://ORG/NAME. Default: the model at the recorded path.", check_model),
+    index=("", "Index to search at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     title=("", "Title of the search page."),
 )
-def serve(export, **flag):
-    """Serves an index as a search page, and its model's encoders with TensorFlow Serving's REST paths and JSON.
+def serve(index, **flag):
+    """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
-    python -m mural_tf serve --export=exports/emoji_mural --port=8501
+    python -m mural_tf serve --index=my_index --export=exports/emoji_mural --port=8501
     """
     cli.one_blas_thread()  # the server has threads of its own
     from mural_tf.search.server.app import serve
 
-    serve(export, **flag)
+    serve(index, **flag)
 
 
 @cli.command(
@@ -449,7 +444,6 @@ def analyse_doctor(**flag):
     weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", check_model),
     workdir=(None, "Folder to write; it must be empty or not there yet.", check_path),
     onto=("", "A workdir with the parts that the weights lack.", check_model),
-    golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", check_path),
     text=("", "Text tower in place of the weights' own: folder of BERT, XLM-R, M-CLIP, …, or hf://…", check_model),
     vocabulary=("", "siglip: SentencePiece model or tokenizer.json for an .npz.", check_model),
     as_trained=(False, "siglip: prepare pictures and texts as big_vision does, not as Hugging Face does."),
@@ -465,7 +459,6 @@ def import_weights(kinds, model, vocabulary, **flag):
     python -m mural_tf import efficientnet --weights=efficientnetb5_notop.h5 --config=configs/emoji_mural.py \\
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
-    python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
     python -m mural_tf import siglip --weights=hf://google/siglip2-base-patch16-256 --workdir=workdirs/siglip2
     python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
         --workdir=workdirs/clip

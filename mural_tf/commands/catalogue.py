@@ -38,7 +38,6 @@ NOTHING = "nothing"
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
-MEASURED = 2000  # pictures with which it is measured how sure answers are
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
@@ -265,11 +264,11 @@ def _index(
     """Makes the index, or brings it up to date, and writes the page."""
     from mural_tf.loading import load
     from mural_tf.runs.report_page import NAME as RUN_PAGE
-    from mural_tf.search.commands import calibrate_index, report
-    from mural_tf.search.index import Index, sync
+    from mural_tf.search.commands import measure_noise, report
+    from mural_tf.search.index import sync
     from mural_tf.search.queries import search, write_gallery
 
-    embedder, data = load(str(model)), folder / DATA
+    embedder = load(str(model))
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
@@ -281,24 +280,12 @@ def _index(
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
             print(f"The model is as it was, not tuned on the new rows: `rm -r {models}` and this command tune it.")
-        captioned = _captioned(index)
-        if index.confidence is None and captioned:
-            # A model that was trained here must not be measured on its training data.
-            sources = [str(data)] if trained else []
-            vectors = index.embeddings[captioned].astype("float32")
-            pictures = Index([index.describe(row) for row in captioned], vectors, index.model)
-            calibrate_index(index, index_folder, embedder, sources, pictures=pictures)
+        if index.captions is not None and index.noise is None:
+            measure_noise(index, index_folder, embedder)
         links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
             asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
             write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
-
-
-def _captioned(index) -> list[int]:
-    """Returns about `MEASURED` rows of an index that have a picture and captions, evenly spread."""
-    bare = set(index.bare.tolist())
-    rows = [row for row, item in enumerate(index.table) if item.captions and row not in bare]
-    return rows[:: max(1, len(rows) // MEASURED)]
 
 
 def _is_index_of(folder: pathlib.Path, embedder) -> bool:

@@ -75,23 +75,6 @@ def newest_version(export: Folder, models: Iterable[str]) -> int:
     return max(shared)
 
 
-def newest_models(export: pathlib.Path, name: object = "") -> list[pathlib.Path]:
-    """Returns the folders NAME/N of all models of an export, N the largest number that all of them have.
-
-    Raises `UserError`, which calls the export by `name`, if it is missing.
-    """
-    name = name or export
-    if not export.is_dir():
-        raise UserError(f"The export {name} does not exist; `python -m mural_tf export` makes one of a workdir.")
-    numbers = models_of(export)
-    shared = set.intersection(*map(set, numbers.values())) if numbers else set()
-    if not shared:
-        below = f"; it is a workdir, whose export is {name}/export" if (export / "export").is_dir() else ""
-        expected = f"expected SavedModels such as {name}/text_encoder/1, of one number for all"
-        raise UserError(f"{name} is not an export: {expected}{below}.")
-    return [export / model / str(max(shared)) for model in numbers]
-
-
 def description(export: Folder, number: int) -> Folder:
     """Returns the folder of a version's model card, configuration, vocabulary and TF-Hub modules."""
     folder = export / VERSIONS / str(number)

@@ -8,16 +8,13 @@ and the pivot's side of pairs, and with `method.translation_weight` translations
 text becomes a weighted mean of the known texts that the student finds closest (Nadaraya and Watson's kernel regression,
 1964). τ is the value of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most
 `method.most_known`; so memory and time of a query are bounded, and an export needs nothing else. Beyond that number,
-translations are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` texts are
-kept in lists by k-means, of which a text is compared with the closest; the others would have a small weight.
+translations are left out, and if need be texts of the pivot language, evenly by a hash.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -29,13 +26,11 @@ from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.states import digest_of, states_of
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import TEXTS, TargetTable
-from mural_tf.errors import UserError, install_extra
+from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
 TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
-EXACT = 2**16  # known texts that are all compared
-VISITED = 32  # lists that a text looks at
 
 
 class NeighboursHead(keras.layers.Layer):
@@ -48,13 +43,10 @@ class NeighboursHead(keras.layers.Layer):
     def build(self, shape):
         self.own.build(shape)
         student_size, size = self._sizes
-        # As many rows as there are known texts, and centres as there are lists of them, which a checkpoint says.
-        self.known, self.vectors, self.centres = (
+        self.known, self.vectors = (  # as many rows as there are known texts, which a checkpoint says
             tf.Variable(tf.zeros([1, width]), trainable=False, shape=[None, width], name=f"{self.name}/{name}")
-            for name, width in (("known", student_size), ("vectors", size), ("centres", student_size))
+            for name, width in (("known", student_size), ("vectors", size))
         )
-        # The row of `known` at which each list begins, and their number; a single 0: all are compared.
-        self.begins = tf.Variable(tf.zeros([1], tf.int64), trainable=False, shape=[None], name=f"{self.name}/begins")
         self.temperature = tf.Variable(0.02, trainable=False, name=f"{self.name}/temperature")
         self.mean = tf.Variable(tf.zeros([student_size]), trainable=False, name=f"{self.name}/mean")
         super().build(shape)
@@ -68,13 +60,7 @@ class NeighboursHead(keras.layers.Layer):
         """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))
         self.mean.assign(self._own_in_blocks(states).mean(axis=0))
-        own_vectors = self._own_in_blocks(states)
-        if len(own_vectors) > EXACT:
-            order, centres, begins = in_lists(own_vectors)
-            own_vectors, vectors = own_vectors[order], vectors[order]
-            self.centres.assign(centres)
-            self.begins.assign(begins)
-        self.known.assign(own_vectors)
+        self.known.assign(self._own_in_blocks(states))
         self.vectors.assign(vectors)
 
     def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
@@ -82,35 +68,8 @@ class NeighboursHead(keras.layers.Layer):
         return np.concatenate([self.own_vectors(block).numpy() for block in blocks])
 
     def call(self, states):
-        own = self.own_vectors(states)
-        return tf.cond(tf.size(self.begins) > 1, lambda: tf.map_fn(self._of_lists, own), lambda: self._of_all(own))
-
-    def _of_all(self, own):
-        cosines = tf.matmul(own, self.known, transpose_b=True)  # [B, N]
+        cosines = tf.matmul(self.own_vectors(states), self.known, transpose_b=True)  # [B, N]
         return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
-
-    def _of_lists(self, own):
-        """The embedding of one text, [E]."""
-        visited = tf.minimum(VISITED, tf.size(self.begins) - 1)
-        lists = tf.math.top_k(tf.linalg.matvec(self.centres, own), visited).indices
-        rows = tf.ragged.range(tf.gather(self.begins, lists), tf.gather(self.begins, lists + 1)).values
-        weights = tf.nn.softmax(tf.linalg.matvec(tf.gather(self.known, rows), own) / self.temperature)
-        return tf.linalg.matvec(tf.gather(self.vectors, rows), weights, transpose_a=True)
-
-
-def in_lists(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns vectors' order by list, int64 [N], the lists' centres, [lists, E], and their begins, int64 [lists + 1].
-
-    There are 4 sqrt(N) lists, as faiss's guidelines have it.
-    """
-    import faiss
-
-    count = 4 * math.isqrt(len(vectors))
-    means = faiss.Kmeans(vectors.shape[1], count, spherical=True, min_points_per_centroid=1, max_points_per_centroid=64)
-    means.train(vectors)
-    closest = means.index.search(vectors, 1)[1][:, 0]
-    begins = np.cumsum(np.bincount(closest + 1, minlength=count + 1))
-    return np.argsort(closest, kind="stable"), means.centroids, begins
 
 
 class KnownTexts(TranslationDistillation):
@@ -192,11 +151,6 @@ class Neighbours(KnownTexts):
         super()._check()
         if not self.options.student_size:
             raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
-
-    def learn(self, config, tokenizer, workdir) -> None:
-        if self.options.most_known > EXACT and importlib.util.find_spec("faiss") is None:
-            raise UserError(f"method.most_known above {EXACT:,} needs faiss: {install_extra('search')}, or lower it.")
-        super().learn(config, tokenizer, workdir)
 
     def learn_from(self, states, vectors):
         self.image_text_head.set_known(states, vectors)

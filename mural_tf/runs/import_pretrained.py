@@ -20,7 +20,6 @@ from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
-from mural_tf.pretrained.golden_check import compare, read_golden
 from mural_tf.pretrained.importers import (
     IMPORTERS,
     TEXT,
@@ -52,7 +51,6 @@ def import_into_workdir(
     config: ConfigDict | None = None,
     method: str = "",
     onto: str | pathlib.Path = "",
-    golden: str | pathlib.Path = "",
     text: str | pathlib.Path = "",
     as_trained: bool = False,
 ) -> None:
@@ -67,20 +65,17 @@ def import_into_workdir(
       config: what the weights do not say; the default is `base_config()`.
       method: "align", "mural" and so on; "" is the weights' own, or else the configuration's.
       onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
-      golden: a file of `pretrained/golden.py`, with which ids, pixels and both towers are compared before anything is
-        written; "" for none.
       text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
       as_trained: of SigLIP, see `import_weights`.
 
     Raises:
-      UserError: files that are missing, damaged or do not fit; vectors that differ from the golden vectors; or a
-        workdir that is in use.
+      UserError: files that are missing, damaged or do not fit, or a workdir that is in use.
     """
     _check_source(source)
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
-        _import(source, weights, folder, config, method, onto, golden, text, as_trained)
+        _import(source, weights, folder, config, method, onto, text, as_trained)
 
 
 def _check_source(source: str) -> None:
@@ -98,25 +93,18 @@ def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pa
     return config
 
 
-def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained) -> None:
+def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, as_trained) -> None:
     _check_empty(workdir)
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained}.items():
+        for flag, given in {"text": text, "as_trained": as_trained}.items():
             if given:
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
-    values = read_golden(local_copy(golden)) if golden else {}
-    model, config, pieces, fresh = _build(
-        source, weights, config, method, onto, text, as_trained, in_float32=bool(golden)
-    )
-    if golden:
-        parts = _parts(source, text, onto)
-        print("\n".join(compare(values, model, config, pieces, parts)))
-        print(f"PASS: {weights} gives here what {golden} says.")
+    model, config, pieces, fresh = _build(source, weights, config, method, onto, text, as_trained)
     config.vocabulary.sha256 = digest(pieces)
     with lock_workdir(workdir):
         _check_empty(workdir)  # another process may have been faster
@@ -138,13 +126,8 @@ def _check_empty(workdir: pathlib.Path) -> None:
         raise UserError(f"{display_name(workdir)} holds a trained model already; name another --workdir.")
 
 
-def _build(
-    source: str, weights, config: ConfigDict | None, method: str, onto, text, as_trained: bool, in_float32: bool
-):
-    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh.
-
-    `in_float32`: the model computes in float32 for any configuration; its variables are the same.
-    """
+def _build(source: str, weights, config: ConfigDict | None, method: str, onto, text, as_trained: bool):
+    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
     if source != WORKDIR:
         weights = local_model(weights)
         if source in SAVED_AS and not (weights / "config.json").is_file():
@@ -189,11 +172,8 @@ def _build(
         config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
-    built = config.copy_and_resolve_references()
-    if in_float32:
-        built.image_tower.precision = built.text_tower.precision = "float32"
-    with building(brought, texts_alone=built.image_tower.name == "none"):
-        model = build_model(built, len(pieces))
+    with building(brought, texts_alone=config.image_tower.name == "none"):
+        model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in taken:
         IMPORTERS[family].load_weights(folder, model, config, parts)
     new_text = "text_encoder" in brought

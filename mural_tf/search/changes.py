@@ -34,6 +34,7 @@ from mural_tf.search import database as files
 from mural_tf.search.collect import Found, Unreadable
 from mural_tf.search.item_table import AMONG, FORMAT, Damaged, ItemTable, connect, meta_of, problem, read_items
 from mural_tf.search.items import IMAGES, Filter, Item
+from mural_tf.search.noise_level import NoiseLevel
 from mural_tf.search.ranking import CAPTIONS, HEAD, prompt_of
 from mural_tf.search.stored_images import content_of, read_image
 from mural_tf.sqlite import sqlite3
@@ -465,11 +466,10 @@ def sync(
     return counts
 
 
-def keep(folder: str | os.PathLike, weights: dict[str, float], confidence: bytes | None) -> None:
-    """Keeps the weights of an index's ranking and how sure its answers are."""
-    learnt = {} if confidence is None else {"confidence": confidence, "changed": 0}
+def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
+    """Keeps the noise level of the index in a folder."""
     with changing(folder) as opened:
-        files.publish(opened, mix=weights, **learnt)
+        files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
 
 
 # Taken out by hand.

@@ -6,7 +6,6 @@ A question needs nothing of what makes an index, so that the functions that make
 from __future__ import annotations
 
 import functools
-import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from mural_tf.files import as_path, write_whole
 from mural_tf.fingerprint import take_fingerprint
 from mural_tf.progress import announce
 from mural_tf.remote_folders import display_name, local_folder, model_place
-from mural_tf.search import confidence, ranking
 from mural_tf.search import index as index_files
+from mural_tf.search import noise_level
 from mural_tf.search.fields import check_wanted
-from mural_tf.search.index import Index, described, index_in_memory, load_index
+from mural_tf.search.index import Index, described, load_index
 from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
     Query,
@@ -38,7 +37,6 @@ def index(
     output: str,
     *,
     model: str = "",
-    calibrate: str = "",
     prune: bool = False,
     fields: Sequence[str] | None = None,
     kind: str = "",
@@ -49,21 +47,15 @@ def index(
     Args:
       names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
       model: a workdir or an export; by default the model that made the index, or the vectors.
-      calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
-        default the pictures of the split dev of `names`.
     """
     from mural_tf.search import collect, embed
 
-    if calibrate and kind not in ("", IMAGES):
-        raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
         recorded = {} if names else described(folder)
         names = names or recorded["sources"]
         vectors = list(filter(embed.is_embeddings, names))
         if vectors and len(names) > 1:
             raise UserError(f"{vectors[0]} holds vectors that `embed` made: give this folder alone.")
-        captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
-        _captioned(captioned)  # mistakes show before the model is loaded
         if vectors:
             made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
         else:
@@ -78,9 +70,8 @@ def index(
             made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
         report(made, display_name(folder))
         check_wanted(made.table, fields)
-        unsure = made.confidence is None and (captioned or made.captions is not None)
-        if made.kind == IMAGES and (unsure or calibrate):
-            calibrate_index(made, folder, embedder, captioned)
+        if made.kind == IMAGES and made.captions is not None and made.noise is None:
+            measure_noise(made, folder, embedder)
     return made
 
 
@@ -115,58 +106,13 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     return made, embedder or LazyModel(made)
 
 
-def calibrate_index(
-    made: Index,
-    folder: pathlib.Path,
-    embedder,
-    sources: Sequence[str],
-    pictures: Index | None = None,
-) -> None:
-    """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
+def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
+    """Measures by which values nothing fits a question, in the index of `folder`, and keeps them there."""
+    from mural_tf.search import changes
 
-    Args:
-      made: an index of images in `folder`, which `embedder` made.
-      sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
-      pictures: in place of `sources`, where their vectors are known.
-    """
-    from mural_tf.search import asked_captions, changes, collect
-
-    announce("Asking the index with captions, to learn how sure its answers are …")
-    files = _captioned(sources)
-    entries = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_PICTURES)
-    pictures = index_in_memory(embedder, entries) if files else pictures
-    made.weights = ranking.DEFAULT_WEIGHTS
-    if made.captions is not None:
-        made.weights = asked_captions.weigh_pictures(made, embedder)
-    asked = asked_captions.ask(made, pictures, embedder) if pictures is not None else []
-    if made.captions is not None:
-        chosen = asked_captions.choose_weights(asked, made.weights)
-        if chosen is not None:
-            made.weights, shares = chosen
-            asked = [caption.weighted(made.weights) for caption in asked]
-            parts = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
-            print(f"The ranking, asked in languages that the captions lack, finds first or among ten: {parts}.")
-    try:
-        made.confidence = learned = confidence.learn(made, embedder, asked)
-        print(f"How sure answers are: learnt from {learned.asked:,} captions of {learned.pictures:,} pictures.")
-    except UserError as error:
-        made.confidence = confidence.measure_noise(made, embedder) if made.captions is not None else None
-        print(f"It is not known how sure answers are: {error}")
-    changes.keep(folder, made.weights, confidence.to_bytes(made.confidence) if made.confidence else None)
-
-
-def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the files, and names to show, of pictures with captions."""
-    from mural_tf.search import collect
-
-    return [file for name in sources for file in collect.list_files(IMAGES, [name], "dev" if _has_dev(name) else "")]
-
-
-def _has_dev(source: str) -> bool:
-    from mural_tf.data.record_format import IMAGE_TEXT
-
-    folder = as_path(source) / IMAGE_TEXT
-    return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
+    announce("Asking the index with strings that mean nothing …")
+    made.noise = noise_level.measure_noise(made, embedder)
+    changes.keep_noise(folder, made.noise)
 
 
 def load(model: str):

@@ -8,7 +8,7 @@ Its tables are to be asked by others, too:
     fields           a name and a value each
     deleted          keys that were taken out by hand, and the digests of their rows: see `index.sync`
     words, trigrams  full-text search over captions, names and fields: see words.py
-    meta             what is known of the whole: kind, sources, model, weights, how sure answers are, …
+    meta             what is known of the whole: kind, sources, model, noise level, …
 
 Every change is a transaction, so that a process that is killed has made it or not. Who opened the file goes on to see
 it as it was then (SQLite's write-ahead log).

@@ -33,7 +33,7 @@ from mural_tf.files import as_path, atomic_file, release_pages, storage_errors
 from mural_tf.fingerprint import TEXTS, Fingerprint, take_fingerprint
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy, model_place
-from mural_tf.search import confidence, database, ranking
+from mural_tf.search import database, noise_level, ranking
 from mural_tf.search.database import DTYPES
 from mural_tf.search.item_table import TOGETHER, ItemTable, Names
 from mural_tf.search.items import IMAGES, Filter, Item, parse_filters
@@ -59,11 +59,11 @@ class Index:
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
       counts: what the change that has just been made did, or None.
-      confidence: a `Confidence` or a `NoiseLevel`, or None: nothing is known about how sure answers are.
+      noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
-      captions: the `ranking.Captions`, or None: nothing is found by them. weights: of the ways in one ranking.
+      captions: the `ranking.Captions`, or None: nothing is found by them.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class Index:
         self.dtype, self.skipped, self.created = str(embeddings.dtype), meta.get("skipped", 0), meta.get("created", "")
         self.product, fields = meta.get("product", ""), meta.get("fields")
         self.fields_wanted = None if fields is None else tuple(fields)
-        self.weights = meta.get("mix") or ranking.DEFAULT_WEIGHTS
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
         self.bare = bare[:0]
         for rows in np.array_split(bare, len(bare) // _BLOCK + 1):  # others were given without a place
@@ -87,7 +86,7 @@ class Index:
             release_pages(embeddings)
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
-        self.confidence: confidence.Confidence | confidence.NoiseLevel | None = None
+        self.noise: noise_level.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.codes = None  # a `Codes` of the embeddings, where many questions are asked
         self.counts = None
@@ -267,7 +266,7 @@ class Index:
         Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            pictures_alone = self.kind == IMAGES and self.captions is None and self.confidence is None
+            pictures_alone = self.kind == IMAGES and self.captions is None and self.noise is None
             texts = len(TEXTS) if pictures_alone else 0  # any text tower may ask these
             self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
@@ -332,11 +331,7 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
 
 NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
 FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
-           "mix": dict, "confidence": bytes}  # fmt: skip
-
-
-def _are_weights(weights: dict) -> bool:
-    return set(weights) == set(ranking.WAYS) and all(isinstance(value, (int, float)) for value in weights.values())
+           "noise": dict}  # fmt: skip
 
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
@@ -353,11 +348,10 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
     wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
     wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
-    weights = meta.get("mix", ranking.DEFAULT_WEIGHTS)
     if not len(table):
         raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
-    if wrong or meta["dtype"] not in DTYPES or not _are_weights(weights):
-        parts = ", ".join(wrong) or "dtype or weights"
+    if wrong or meta["dtype"] not in DTYPES:
+        parts = ", ".join(wrong) or "dtype"
         raise UserError(f"{what} is damaged (its {parts}): delete it and make it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])
     width = model.probes.shape[1]
@@ -366,8 +360,8 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     if "head" in meta and len(table.caption_ids):
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
         index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
-    if isinstance(meta.get("confidence"), bytes) and meta.get("changed", 0) <= confidence.CHANGED * len(table):
-        index.confidence = confidence.from_bytes(meta["confidence"], index.count)
+    if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
+        index.noise = noise_level.from_meta(meta["noise"], index.count)
     return index
 
 

@@ -131,13 +131,11 @@ class Hit:
 class Result:
     """A query and its hits, best first.
 
-    `sure`: the probability that the first hit is right; None for an image, and where the index does not know it.
-    `nothing_fits`: it is so small that the hits are only the closest. `total`: ranked hits; `hits` is a page of them.
+    `nothing_fits`: the hits are only the closest, see `NoiseLevel`. `total`: ranked hits; `hits` is a page of them.
     """
 
     query: Query
     hits: tuple[Hit, ...]
-    sure: float | None = None
     nothing_fits: bool = False
     total: int = 0
 
@@ -218,12 +216,11 @@ def find(
     """
     (top, offset, sort), texts = page, ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
-    # It was learnt from answers from the whole index.
-    judged = index.confidence is not None and not filters and not sort and rank == ALL
+    # Noise was measured by answers from the whole index.
+    judged = index.noise is not None and not filters and not sort and rank == ALL
     judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
-    estimates = index.confidence.estimate(texts, ranked) if judged else [(None, False)] * len(queries)
     results = []
-    for number, (query, answer, (sure, nothing_fits)) in enumerate(zip(queries, ranked, estimates)):
+    for number, (query, answer) in enumerate(zip(queries, ranked)):
         groups = _folded(index, answer.rows) if fold else [[row] for row in answer.rows.tolist()]
         if sort:
             groups = _sorted(index, groups[:SORTED], sort)
@@ -237,9 +234,10 @@ def find(
             name, by = index.items[row], answer.found_by(row) if rank != PICTURES else {}
             right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
             hits.append(Hit(position, score, name, row, right, by, len(alike)))
+        nothing_fits = judged and index.noise.nothing_fits(answer)
         if nothing_fits and len(answer.rows):  # not of an answer whose caption, name or value has the sentence's words
             nothing_fits = int(answer.rows[0]) not in index.table.with_words(texts[number])
-        results.append(Result(query, tuple(hits), sure, nothing_fits, len(groups)))
+        results.append(Result(query, tuple(hits), nothing_fits, len(groups)))
     return results
 
 
@@ -288,10 +286,9 @@ def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
 
 
 def to_lines(index, result: Result) -> list[str]:
-    """Returns the lines to print: the query and how sure its answer is, and each hit in a line."""
+    """Returns the lines to print: the query, whether nothing fits, and each hit in a line."""
     heading = f"{result.query.name!r} in {index.count:,} {index.kind}"
-    note = "Nothing fits; the closest" if result.nothing_fits else describe_sure(result)
-    lines = [f"{heading}: {note}:" if note else f"{heading}:"]
+    lines = [f"{heading}: Nothing fits; the closest:" if result.nothing_fits else f"{heading}:"]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None:
         lines.append("      none of the right answers")
@@ -330,7 +327,8 @@ def to_json(index, results: Sequence[Result]) -> str:
             "kind": index.kind,
             "count": index.count,
             "results": [
-                {"query": _present(dataclasses.asdict(result.query)), **sure_as_json(result),
+                {"query": _present(dataclasses.asdict(result.query)),
+                 **({"nothing_fits": True} if result.nothing_fits else {}),
                  "first_right": result.first_right,
                  "hits": [describe_hit(index, hit) for hit in result.hits]}
                 for result in results
@@ -339,19 +337,6 @@ def to_json(index, results: Sequence[Result]) -> str:
         ensure_ascii=False,
         indent=2,
     )  # fmt: skip
-
-
-def describe_sure(result: Result) -> str:
-    """Returns in words how sure the first hit is, "Probably right (63%)"; "" where that is not known, or it is not."""
-    if result.sure is None or result.sure < 0.5:
-        return ""
-    return f"{'Almost certainly' if result.sure >= 0.95 else 'Probably'} right ({result.sure:.0%})"
-
-
-def sure_as_json(result: Result) -> dict[str, object]:
-    """Returns {"probability": that the first hit is right, "nothing_fits": true}, as far as it is known."""
-    sure = {} if result.sure is None else {"probability": round(result.sure, 4)}
-    return {**sure, **({"nothing_fits": True} if result.nothing_fits else {})}
 
 
 def describe_hit(index, hit: Hit) -> dict[str, object]:
@@ -403,8 +388,6 @@ def _section(index, result: Result) -> dict[str, object]:
         notes.append(f"The expected answer is number {rank}." if rank else "The expected answer is not among these.")
     if result.nothing_fits:
         notes.append("Nothing fits; the closest:")
-    elif describe_sure(result):
-        notes.append(f"{describe_sure(result)}.")
     query_picture = thumbnail_url(read_file(query.image), SIDE) if query.image else None
     hits = [_hit(index, hit, query.language or "en") for hit in result.hits]
     return {"query": query, "query_picture": query_picture, "notes": notes, "hits": hits}

@@ -10,8 +10,7 @@ probabilities: a way that tells items little apart changes little, however sure 
 caption, the name or a field is the whole question comes before all others.
 
 Captions in the question's own language lie closer to it than better captions in others; so each counts by how much
-closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md); where an
-index has captions to learn from, `choose_weights` chooses others.
+closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md).
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ SCATTERED = 64  # vectors read at a time that may lie far from each other: each 
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
 DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 12.0}
-MIXES = [dict(zip(WAYS, (a, 1.0, b))) for a, b in itertools.product((1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 2.0))]
 USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
 
@@ -183,19 +181,7 @@ class Ranked:
     def fused(self, weights: dict[str, float]) -> Ranked:
         """Returns the same lists as one by weights."""
         rows, values = self._values()
-        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, values, [weights])[0]))])
-
-    def ranks_of(self, row: int, weights: Sequence[dict[str, float]]) -> np.ndarray:
-        """Returns the rank of a row by each of several weights, float64 [W]; inf where it is not found."""
-        rows, values = self._values()
-        scores = self._scores(rows, values, weights)
-        own = scores[:, rows == row]
-        if not own.size:
-            return np.full(len(weights), np.inf)
-        before = (scores > own) | ((scores == own) & (rows < row))
-        ways = {way for way, entries in self.lists.items() if row in entries}
-        is_found = [row in self.whole or any(mix[way] for way in ways) for mix in weights]
-        return np.where(is_found, 1.0 + before.sum(axis=1), np.inf)
+        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, values, weights)))])
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
@@ -210,10 +196,10 @@ class Ranked:
             values[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = own
         return rows, values
 
-    def _scores(self, rows: np.ndarray, values: np.ndarray, weights: Sequence[dict[str, float]]) -> np.ndarray:
-        """Returns the scores of rows by each of several weights, float64 [W, K]; what was found whole comes first."""
-        scores = np.array([[mix[way] for way in WAYS] for mix in weights]) @ values
-        return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(axis=1, initial=0.0, keepdims=True))
+    def _scores(self, rows: np.ndarray, values: np.ndarray, weights: dict[str, float]) -> np.ndarray:
+        """Returns the scores of rows by weights, float64 [K]; rows that were found whole come first."""
+        scores = np.array([weights[way] for way in WAYS]) @ values
+        return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(initial=0.0))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
@@ -248,6 +234,7 @@ def rank_all(
     filters: Sequence[Filter] = (),
     rank: str = ALL,
     hidden: Collection[str] = (),
+    weights: dict[str, float] = DEFAULT_WEIGHTS,
 ) -> list[Ranked]:
     """Ranks for sentences.
 
@@ -258,11 +245,12 @@ def rank_all(
       filters: see `Index.search`; -words of the sentences are obeyed, too.
       rank: one of `RANKS`. An index of texts has no pictures: without captions the vectors of its texts are compared.
       hidden: languages whose captions are not searched; names and fields then are not, either.
+      weights: of the ways in the one ranking.
     """
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
         alone = [[part if part is None else part[n : n + 1] for part in (vectors, captions)] for n in range(len(plain))]
-        asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
+        asked = [rank_all(index, [s], *own, count, filters, rank, hidden, weights) for s, own in zip(sentences, alone)]
         return [results for (results,) in asked]
     ways = (rank,) if rank != ALL else WAYS if index.kind == IMAGES else (TEXTS, WORDS)
     rows, allowed = index.rows(filters, lacking[0]), None
@@ -293,7 +281,8 @@ def rank_all(
             results = zip(closest, scores)
         for own, (rows_of_sentence, values) in zip(lists, results):
             own[way] = _ranks(rows_of_sentence, values)
-    weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    if rank != ALL:
+        weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     empty = np.zeros(0, np.int64)
     if rank == ALL:
         for number, own in enumerate(lists):

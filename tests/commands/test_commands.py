@@ -147,7 +147,7 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
 @pytest.mark.parametrize("arguments, message", [
     (["serv"], "Error: Unknown command 'serv'; did you mean 'serve'?"),
     (["serve", "--prt=3"], "Error: Unknown command line flag 'prt'"),
-    (["serve"], "Error: Nothing to serve: give --export=EXPORT, --index=INDEX"),
+    (["serve"], "Error: Nothing to serve: give --index=INDEX. "),
     (["serve", "--export=.", "again"], "Error: Unexpected argument 'again'"),
     (["emoji", "--languages=few"], "Error: flag --languages=few: value should be one of <core|all>"),
     (["vocabulary", "records:x", "--output=x", "--size=0"], "Error: flag --size=0: 0 is not "),

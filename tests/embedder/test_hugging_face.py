@@ -28,7 +28,6 @@ from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.search import commands
 from mural_tf.search.index import load_index
-from mural_tf.search.server.models import load_models
 
 README = "---\nlicense: apache-2.0\nlanguage:\n- sw\n- 'no'  # Norwegian\n- pt-BR\n---\n# A model\n"
 TEXTS = ["a red balloon", "ein roter Ballon", ""]
@@ -330,14 +329,13 @@ def test_an_export_in_a_repository(hub, toy, tmp_path):
 
 @pytest.mark.slow
 def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
-    """And the server, the evaluation's look at what the model was trained on, and a question find it there."""
+    """And the evaluation's look at what the model was trained on, and a question find it there."""
     hub.add("org/mine", toy.path)
     (tmp_path / "lines.txt").write_text("thing\nding\n")
     made = commands.index([str(tmp_path / "lines.txt")], tmp_path / "index", model="hf://org/mine", kind="texts")
     assert load_index(tmp_path / "index").model.path == "hf://org/mine"
     assert commands.model_of(load_index(tmp_path / "index")).path == "hf://org/mine" and len(made) == 2
     assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
-    assert set(load_models("hf://org/mine")) == {"image_encoder", "text_encoder"}
 
 
 @pytest.mark.slow

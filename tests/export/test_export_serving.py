@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import http.server
 import io
 import json
 import os
@@ -10,13 +11,16 @@ import re
 import runpy
 import subprocess
 import sys
+import threading
 
 import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from aiohttp import web
 from google.protobuf import text_format
 from PIL import Image
+from running_app import ask, running
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
@@ -229,6 +233,53 @@ def test_grpc_client_as_exported(export, signatures, image, text, tmp_path, monk
     expected = image([pictures()[0]])["embedding"] @ tf.transpose(text(["thing w1", "ding"])["embedding"])
     lines = [f"{value:.4f}  {words}" for value, words in zip(expected[0], ("thing w1", "ding"))]
     assert printed.splitlines() == lines
+
+
+class RestServer(http.server.BaseHTTPRequestHandler):
+    """Answers rows as TensorFlow Serving's documents say: a row is the input, or an object that names it."""
+
+    def do_POST(self):
+        rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["instances"]
+        values = [next(iter(row.values())) if isinstance(row, dict) else row for row in rows]
+        values = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value for value in values]
+        name = re.fullmatch("/v1/models/(.*):predict", self.path)[1]
+        vectors = self.server.encoders[name](values)["embedding"].numpy()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"predictions": vectors.tolist()}).encode())
+
+
+def test_rest_client_as_exported(export, image, text, tmp_path):
+    client = export / "serving/rest_client.py"
+    (tmp_path / "photo.png").write_bytes(pictures()[0])
+    with http.server.HTTPServer(("127.0.0.1", 0), RestServer) as server:
+        server.encoders = {"image_encoder": image, "text_encoder": text}
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, str(client), "photo.png", "thing w1", "ding"]
+        environment = {"SERVER": f"http://127.0.0.1:{server.server_port}"}
+        run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        server.shutdown()
+    assert run.returncode == 0, run.stderr
+    expected = image([pictures()[0]])["embedding"] @ tf.transpose(text(["thing w1", "ding"])["embedding"])
+    lines = [f"{value:.4f}  {words}" for value, words in zip(expected[0], ("thing w1", "ding"))]
+    assert run.stdout.splitlines() == lines and len(client.read_text().splitlines()) <= 25
+
+
+def test_vectors_over_http_as_the_page_shows(export, image, text, tmp_path, monkeypatch):
+    """All of the program of docs/serving.md but the port."""
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(# vectors\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    apps = []
+    monkeypatch.setattr(web, "run_app", lambda app, host, port: apps.append(app))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exported").symlink_to(export)
+    exec(compile(program, "vectors.py", "exec"), {})
+    with running(apps[0]) as server:
+        status, vectors, _ = ask(server.port, "/texts", ["thing w1", "ding"])
+        assert status == 200 and difference(vectors, text(["thing w1", "ding"])["embedding"]) < 1e-6
+        status, vector, _ = ask(server.port, "/picture", pictures()[0])
+        assert status == 200 and difference([vector], image(pictures()[:1])["embedding"]) < 1e-6
+        assert ask(server.port, "/picture", b"no picture")[0] == 500
 
 
 def test_exports_compute_in_float32_whatever_training_chose():

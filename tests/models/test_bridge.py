@@ -23,7 +23,7 @@ from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
-from mural_tf.models import build_model, complete, linear, neighbours
+from mural_tf.models import build_model, complete, linear
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
@@ -263,23 +263,6 @@ def test_neighbours_are_centred_on_the_known_texts():
     head.temperature.assign(2.0 / np.log(3.0))  # cosines of 1 and -1: weights of 3 to 1
     np.testing.assert_allclose(head.known, [[0, 1], [0, -1]], atol=1e-6)
     np.testing.assert_allclose(head(states), [[0.75, 0.25], [0.25, 0.75]], atol=1e-6)
-
-
-def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
-    rng = np.random.default_rng(0)
-    known, vectors = (rng.normal(size=[2_000, size]).astype("f") for size in (8, 4))
-    known /= np.linalg.norm(known, axis=1, keepdims=True)
-    found = {}
-    for exact, visited in ((2_000, 0), (1_999, 10**6), (1_999, 40)):  # 40 lists of 176
-        monkeypatch.setattr(neighbours, "EXACT", exact)
-        monkeypatch.setattr(neighbours, "VISITED", visited)
-        head = NeighboursHead(keras.layers.Activation("linear"), 8, 4, name="image_text_head")
-        head(known[:1])
-        head.temperature.assign(0.01)
-        head.set_known(known, vectors)
-        found[visited] = head(known[:50] + 0.01).numpy()
-    np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
-    assert 0 < np.abs(found[40] - found[0]).max() < 0.01
 
 
 # Linear.

@@ -1,7 +1,6 @@
 """What methods, losses and their streams refuse, in one line each: the call, the words that must occur."""
 
 import functools
-import importlib.util
 
 import contract
 import pyarrow
@@ -58,12 +57,6 @@ def known(model, **fields):
         build_model(complete(config), 30).learn(None, None, None)
 
     return call
-
-
-def without_faiss(_):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.util, "find_spec", lambda name: None)
-        known("neighbours", student_size=8, most_known=2**16 + 1)(_)
 
 
 def without_memory(folder):
@@ -186,7 +179,6 @@ REFUSALS = {
     "neighbours of nobody": (known("neighbours"), ["neighbours needs a student", "method.student=MODEL"]),
     "a map of nobody": (known("linear", teacher=""), ["linear needs a student"]),
     "a map of nothing": (known("linear", most_known=0), ["most_known=0: expected 1 or more"]),
-    "no faiss": (without_faiss, ["above 65,536 needs faiss", "pip install", "search"]),
     "targets of another teacher": (other_targets("ff" * 8, 4), [f"targets of teacher {DIGEST}", "teacher's is ff"]),
     "targets of another size": (other_targets(DIGEST, 5), ["hold 5 numbers, images' 4"]),
     **{f"a teacher: {words}": (teacher(with_table(table)), [words]) for table, words in [

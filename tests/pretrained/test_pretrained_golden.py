@@ -13,16 +13,13 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
-from test_commands import run_here
 
-from mural_tf.commands import COMMANDS
+from benchmarks import golden
+from benchmarks.golden_check import _as_hugging_face, _rows, compare, main, read_golden
 from mural_tf.config import base_config
 from mural_tf.data.images import prepare_image
 from mural_tf.errors import UserError
-from mural_tf.pretrained import golden
-from mural_tf.pretrained.golden_check import _as_hugging_face, _rows, compare, read_golden
 from mural_tf.pretrained.importers import IMPORTERS, import_weights
-from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -102,11 +99,9 @@ def test_sigma_as_there():
 @pytest.mark.slow
 def test_each_stage_is_named(values, imported):
     def message(name, change):
-        with pytest.raises(
-            UserError, match="^The vectors differ from the golden ones, so nothing was written"
-        ) as error:
+        with pytest.raises(UserError, match="^The vectors differ from the golden vectors. ") as error:
             compared(spoiled(values, name, change), imported)
-        return str(error.value).split("written. ")[1]
+        return str(error.value).split("vectors. ")[1]
 
     pieces = imported[2]
 
@@ -188,25 +183,29 @@ def test_files_that_are_damaged_or_foreign(values, tmp_path):
     (tmp_path / "cut.npz").write_bytes(whole.getvalue()[:9000])
     np.savez(tmp_path / "pickle.npz", **values, more=np.array([{}], object))
     for name in ("foreign", "cut", "pickle"):
-        with pytest.raises(UserError, match=f"{name}.npz is damaged, or not written by mural_tf/pretrained/golden.py"):
+        with pytest.raises(UserError, match=f"{name}.npz is damaged, or not written by benchmarks/golden.py"):
             read_golden(tmp_path / f"{name}.npz")
     with pytest.raises(UserError, match="none.npz: there is no such file"):
         read_golden(tmp_path / "none.npz")
 
 
 @pytest.mark.slow
-def test_command_writes_only_what_passes(values, folder, tmp_path, capfd):
+def test_the_program_says_pass_or_what_differs(values, folder, tmp_path, capsys):
     path = tmp_path / "golden.npz"
-    words = ["import", "align", f"--weights={folder}", f"--golden={path}", f"--workdir={tmp_path / 'w'}"]
     np.savez(path, **spoiled(values, "text_vectors", lambda vectors: vectors.fill(0.1)))
-    assert run_here(COMMANDS, *words) == 1
-    assert "nothing was written. text tower: numbers at most" in capfd.readouterr().err
-    assert not (tmp_path / "w").exists()
+    with pytest.raises(UserError, match="^Not the golden vectors. text tower: numbers at most"):
+        main(["golden_check", str(folder), str(path)])
     np.savez(path, **values)
-    assert run_here(COMMANDS, *words) == 0
-    assert "PASS: " in capfd.readouterr().out and (tmp_path / "w" / "config.json").exists()
-    with pytest.raises(UserError, match="not for a workdir"):
-        import_into_workdir("workdir", tmp_path / "w", tmp_path / "v", golden=path)
+    main(["golden_check", str(folder), str(path)])
+    assert "PASS: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ([], "Expected two arguments"), (["nothing", "x.npz"], "nothing is not the folder of a checkpoint"),
+])  # fmt: skip
+def test_the_program_takes_a_checkpoint_and_a_file(arguments, words):
+    with pytest.raises(UserError, match=words):
+        main(["golden_check", *arguments])
 
 
 def test_inputs():
@@ -219,7 +218,7 @@ def test_inputs():
 
 
 def test_writing_needs_no_tensorflow(tmp_path):
-    check = "import sys, mural_tf.pretrained.golden; sys.exit('tensorflow' in sys.modules)"
+    check = "import sys, benchmarks.golden; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=pathlib.Path(__file__).parents[2]).returncode == 0
     done = subprocess.run(
         [sys.executable, golden.__file__, tmp_path, tmp_path / "x.npz"], capture_output=True, text=True

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from test_pretrained_align import IMAGE_EMBEDDINGS, LOGITS_PER_IMAGE, TEXT_EMBEDDINGS
 
+from benchmarks.golden import golden_vectors
+from benchmarks.golden_check import main as golden_check
 from mural_tf.config import base_config
-from mural_tf.pretrained.golden import golden_vectors
 from mural_tf.pretrained.importers import import_weights, starting_config
-from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -161,8 +161,8 @@ def test_golden_vectors(tmp_path, capsys, kind):
     if kind == "sentences":
         pytest.importorskip("sentence_transformers")
     np.savez(tmp_path / "golden.npz", **golden_vectors(folder))
-    import_into_workdir(kind, folder, tmp_path / "w", golden=tmp_path / "golden.npz")
-    assert "PASS" in capsys.readouterr().out and (tmp_path / "w" / "config.json").exists()
+    golden_check(["golden_check", str(folder), str(tmp_path / "golden.npz")])
+    assert "PASS" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ NUMBERS = {
     "flags": 145,
     "kinds of sources": 15,
     "options of sources": 38,
-    "routes of the server": 8,
+    "routes of the server": 5,
 }
 
 

@@ -86,20 +86,19 @@ def test_every_configuration_is_there(installed, tmp_path):
 
 
 @contextlib.contextmanager
-def served(installed, folder, export):
+def served(installed, folder, index):
     """The address of a server that ends well."""
-    command = [sys.executable, "-u", "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
+    command = [sys.executable, "-u", "-m", "mural_tf", "serve", f"--index={index}", "--port=0"]
     process = subprocess.Popen(command, env=installed, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
-        yield re.search(r"http://\S+", process.stdout.readline())[0]
+        yield re.search(r"(http://\S+)/search", process.stdout.readline())[1]
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
-def ask(address, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as answer:
+def ask(address):
+    with urllib.request.urlopen(address, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -119,10 +118,9 @@ def test_a_wheel_trains_evaluates_exports_searches_and_serves(installed, tmp_pat
     query = ["a red circle", "--index=index", "--html=found.html", "--model=exported"]
     call(installed, tmp_path, "search", "query", *query, program=script)
     assert (tmp_path / "found.html").exists()
-    with served(installed, tmp_path, "exported") as address:
+    with served(installed, tmp_path, "index") as address:
         assert ask(f"{address}/healthz") == {"status": "ok"}
-        answer = ask(f"{address}/v1/models/text_encoder:predict", {"instances": ["a red circle"]})
-        assert len(answer["predictions"][0]) == 80
+        assert len(ask(f"{address}/search/answer?sentence=a+red+circle&k=3")["hits"]) == 3
 
 
 @pytest.mark.slow

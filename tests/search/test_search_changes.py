@@ -14,12 +14,12 @@ from search_data import COLORS, ColorEmbedder, image_records, names, png, write_
 
 from mural_tf.data import records
 from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, commands, confidence, database, index
+from mural_tf.search import changes, collect, commands, database, index
 from mural_tf.search.collect import FIELDS
 from mural_tf.search.index import Index, load_index, sync
 from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
+from mural_tf.search.noise_level import NoiseLevel
 from mural_tf.search.queries import Query, search, to_json, to_lines
-from mural_tf.search.ranking import DEFAULT_WEIGHTS
 
 TABLE = ["path\tcaption\tlanguage\tbrand\tprice", "red.png\ta red shoe\ten\tacme\t10", "blue.png\t\t\tacme",
          "a/orange.PNG\tein oranger Schuh\tde\tzeta", "violet.png\t"]  # fmt: skip
@@ -285,15 +285,15 @@ def test_removed_items_are_not_found(made, capsys):
     assert load_index(made).count == 2
 
 
-def test_what_was_learnt_is_forgotten_when_a_tenth_of_the_index_is_other(tmp_path):
+def test_a_noise_level_is_dropped_when_a_tenth_of_the_index_is_other(tmp_path):
     """Changes and removals add up."""
-    place, learnt = tmp_path / "index", confidence.NoiseLevel(40, {"texts": 0.25})
+    place, level = tmp_path / "index", NoiseLevel(40, {"texts": 0.25})
     sync(place, ColorEmbedder(), items_of(40))
-    changes.keep(place, DEFAULT_WEIGHTS, confidence.to_bytes(learnt))
+    changes.keep_noise(place, level)
     for count, begin in ((2, 40), (1, 42)):
-        assert sync(place, ColorEmbedder(), items_of(count, begin)).confidence == learnt
+        assert sync(place, ColorEmbedder(), items_of(count, begin)).noise == level
     changes.remove(place, ["p0", "p1"])
-    assert load_index(place).confidence is None
+    assert load_index(place).noise is None
 
 
 def test_a_product_goes_with_all_of_its_pictures(tmp_path):
@@ -324,5 +324,5 @@ def test_readers_go_on_while_the_index_changes(table, made):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda row: reader.describe(row % 4).name, range(200))) == [*reader.items] * 50
     assert load_index(made).is_current()
-    changes.keep(made, {"pictures": 1.0, "texts": 0.5, "words": 0.25}, None)
-    assert load_index(made).weights["texts"] == 0.5
+    changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
+    assert load_index(made).noise.levels == {"texts": 0.5}

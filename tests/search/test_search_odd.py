@@ -15,7 +15,7 @@ from mural_tf.data import tfrecord
 from mural_tf.data.vectors import VectorFile
 from mural_tf.errors import UserError
 from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, commands, database, embed, item_table
+from mural_tf.search import changes, collect, database, embed, item_table
 from mural_tf.search import index as index_files
 from mural_tf.search.embed import about_vectors, to_row
 from mural_tf.search.index import Index, load_index, sync
@@ -100,8 +100,8 @@ def test_an_index_that_was_hardly_begun_goes_on(tmp_path, begin):
     "UPDATE fields SET value = NULL", "UPDATE texts SET text = NULL", "UPDATE texts SET item = 'x'",
     "UPDATE fields SET item = 'x'", "DELETE FROM meta WHERE key = 'dtype'",
     "UPDATE meta SET value = '{' WHERE key = 'kind'", "UPDATE meta SET value = '5' WHERE key = 'head'",
-    "UPDATE meta SET value = x'00' WHERE key = 'probes'", "INSERT INTO meta VALUES ('mix', '{}')",
-    "UPDATE meta SET value = '0' WHERE key = 'changed'; INSERT INTO meta VALUES ('confidence', x'00')",
+    "UPDATE meta SET value = x'00' WHERE key = 'probes'", "INSERT OR REPLACE INTO meta VALUES ('noise', x'00')",
+    "UPDATE meta SET value = '0' WHERE key = 'changed'; INSERT OR REPLACE INTO meta VALUES ('noise', '{}')",
     "UPDATE vectors SET vector = x'0000'", "UPDATE caption_vectors SET vector = x'ff'", "DELETE FROM items",
     "DELETE FROM vectors WHERE item = 2", "UPDATE vectors SET vector = zeroblob(12) WHERE item = 2",
     "PRAGMA user_version = 3", "DROP TABLE texts", "UPDATE meta SET value = CAST(x'ff' AS TEXT) WHERE key = 'kind'",
@@ -182,8 +182,6 @@ REFUSED = [
     (lambda place, index: Index.build(place / "new", ColorEmbedder(), [place / "red.png"], dtype="float64"),
         ["Unknown dtype 'float64'; known: float32, float16"]),
     (lambda place, index: collect.list_files("videos", ["a"]), ["Unknown kind 'videos'; known: images, texts"]),
-    (lambda place, index: commands.index(["a"], str(place / "new"), kind="texts", calibrate="b"),
-        ["--calibrate", "needs --kind=images"]),
     (lambda place, index: sync("s3://a/b", ColorEmbedder(), []), ["an index is made on this machine"]),
     (lambda place, index: sync(place / "new", ColorEmbedder(), []), ["No images."]),
     (lambda place, index: database.fingerprint_of(npy(np.full((2, 3), np.nan)), {}), ["its model: vectors [2, 3]"]),

@@ -12,7 +12,7 @@ from search_data import ColorEmbedder, png, ranked, unit, with_captions
 from mural_tf.data import records
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.fingerprint import Fingerprint
-from mural_tf.search import asked_captions, commands, item_table, ranking, words
+from mural_tf.search import commands, item_table, ranking, words
 from mural_tf.search.database import table_of
 from mural_tf.search.index import Index, load_index, take_fingerprint
 from mural_tf.search.items import FILTER, Item
@@ -144,81 +144,27 @@ def test_vectors_of_texts_are_not_outvoted_by_their_letters():
         assert (one.rows[0], list(one.lists)) == (row, ways) and list(one.lists.get("words", [1])) == [1]
 
 
-@pytest.mark.parametrize("pictures, texts, words_, kept", [
-    (60, 100, 0, "a mix"), (100, 0, 0, "pictures"), (0, 100, 0, "texts"), (0, 0, 100, "words"),
-    (100, 100, 100, "a mix"),
-])  # fmt: skip
-def test_no_mix_is_worse_than_its_best_part(pictures, texts, words_, kept, monkeypatch):
-    """A part that does not know the answer is sure of another one."""
-
-    def asked(number, language):
-        of = {}
-        for way, good in zip(ranking.WAYS, (pictures, texts, words_)):
-            right = number % 100 < good
-            of[way] = {0: 1.0, 1: 0.0} if right else {2: 1.0, **{row: 0.0 for row in range(3, 30)}, 0: -1.0}
-        return asked_captions.AskedCaption("", language, number, 0, ranked(**of))
-
-    monkeypatch.setattr(ranking, "MIXES", [{"pictures": 1.0, "texts": 1.1, "words": 0.5}])
-    usual = dict.fromkeys(ranking.WAYS, 1.0)
-    entries = [asked(number, language) for number in range(200) for language in ("de", "en")]
-    weights, shares = asked_captions.choose_weights(entries, usual)
-    assert shares["all"] >= max(shares[way] for way in ranking.WAYS)
-    assert kept == "a mix" or (weights[kept] > 0 and shares[kept] == shares["all"])
-    for few in (entries[:150], entries[::2]):
-        assert asked_captions.choose_weights(few, usual) is None
+def test_weights_say_what_each_way_counts():
+    """Values from 0: by pictures 1 and 0 units, by texts 0 and 2, by words 0.5 squared and 0."""
+    found = ranked(pictures={0: 0.3, 1: 0.2}, texts={1: 0.4, 0: 0.2}, words={0: 0.5})
+    for weights, rows in (((1, 0, 0), [0, 1]), ((0, 1, 0), [1, 0]), ((2.1, 1, 0), [0, 1]), ((1.9, 1, 0), [1, 0]),
+                          ((1.9, 1, 1), [0, 1])):  # fmt: skip
+        assert found.fused(dict(zip(ranking.WAYS, weights))).rows.tolist() == rows, weights
 
 
-def test_a_mix_that_is_hardly_better_does_not_count():
-    # The last mix is the best. The first is behind by 1 picture of 4: 0.25, and its standard error sqrt(3) / 8 = 0.217;
-    # the second by (1 - 0.5) / 4 = 0.125 with errors of sqrt(0.75) / 4 = 0.217, so it is within it; the third by 1.
-    by_picture = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [0, 1.5, 0, 1], [1, 1, 0, 1]])
-    assert asked_captions._in_order(by_picture.mean(axis=0), by_picture).tolist() == [1, 3, 0, 2]
-
-
-def test_pictures_weigh_what_captions_find_of_them():
-    """By the likelihood of a softmax: of 0.5 and 0 at a scale of s it is 1 / (1 + e^(-s/2)), and 3 of 4 are right."""
-    values, right = np.array([[0.5, 0.0]] * 4), np.array([0, 0, 0, 1])
-    assert abs(asked_captions.likeliest_scale(values, right) - 2 * np.log(3)) < 0.1
-    assert asked_captions.likeliest_scale(values, 0 * right) == asked_captions.SCALES[-1]
-    assert asked_captions.likeliest_scale(values, 1 - right) == asked_captions.SCALES[0]
-
-
-def test_captions_that_ask_do_not_see_what_holds_the_answer(monkeypatch):
-    """Of its own language, of one that repeats it, in names and in fields; a caption that is left must be another."""
-    captions = [(("en", f"red {n}"), ("en-GB", f"{'red' if n < 2 else 'crimson'} {n}"), ("de", f"rot {n}"))
-                for n in range(9)]  # fmt: skip
+def test_hidden_languages_names_and_fields_are_not_searched():
+    captions = [(("en", f"red {n}"), ("de", f"rot {n}")) for n in range(9)]
     items = [Item(f"red {n}", captions=of, fields={"about": of[0][1]}) for n, of in enumerate(captions)]
-    items.append(Item("alone", captions=(("en", "a green one"),)))
-    vectors = unit(np.random.default_rng(0).standard_normal((10, 3)))
+    vectors = unit(np.random.default_rng(0).standard_normal((9, 3)))
     made = with_captions(Index(items, vectors, take_fingerprint(TwoHeads())), Letters(), "text_text")
-    assert asked_captions.columns_of(made) == {"en": {"en", "en-GB"}, "en-GB": {"en", "en-GB"}, "de": {"de"}}
-    asked = asked_captions.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
-    assert len(asked) == 27 and all(one.target == one.picture < 9 for one in asked)
-    with monkeypatch.context() as patch:  # of more that may ask some do, evenly spread
-        patch.setattr(asked_captions, "MOST_ASKED", 3)
-        some = asked_captions.ask(made, Index(items, vectors, take_fingerprint(TwoHeads())), TwoHeads())
-    assert [one.text for one in some] == [asked[n].text for n in (0, 13, 26)]
-    for one in asked:  # by the caption in the other language alone, of which the number is the question's
-        assert not one.ranked.whole and one.ranked.lists["words"].get(one.target, (1, 0.0))[1] < 0.7
-        without = one.without_its_picture(made.weights)
-        assert one.target not in without.rows and all(one.target not in of for of in without.lists.values())
+    given = ["red 3"], vectors[:1], Letters().encode_text(["red 3"])
+    (shown,), (hidden,) = (ranking.rank_all(made, *given, hidden=languages) for languages in ((), {"en"}))
+    assert shown.whole == {3} and shown.lists["words"][3][1] == 1.0
+    assert not hidden.whole and hidden.lists["words"].get(3, (1, 0.0))[1] < 0.7
 
 
-def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
-    vectors = unit(np.random.default_rng(0).standard_normal((30, 3)))
-    items = [Item(f"p{n}") for n in range(30)]
-    made = Index(items[:20], vectors[:20], take_fingerprint(ColorEmbedder()))
-    outside = Index([Item("o", captions=(("en", "red"),))], np.array([[1, 0, 0]], np.float32), made.model)
-    (one,) = asked_captions.ask(made, outside, ColorEmbedder())
-    (others,) = ranking.rank_all(made, ["red"], ColorEmbedder().encode_text(["red"]), None, hidden={"en"})
-    assert one.target == one.ranked.rows[0] == -1 and one.is_right
-    assert one.ranked.rows[1:].tolist() == others.rows.tolist()
-    assert one.without_its_picture(made.weights).rows.tolist() == others.rows.tolist()
-
-
-def test_an_index_keeps_weights_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch, capsys):
+def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch):
     """Of a data set whose captions are in two languages."""
-    monkeypatch.setattr(asked_captions, "LEAST_ASKED", 2)
     monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
     colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
@@ -227,9 +173,7 @@ def test_an_index_keeps_weights_and_words_need_neither_model_nor_tensorflow(tmp_
         records.write_records(tmp_path / "data", IMAGE_TEXT, split, rows)
     (tmp_path / "model").mkdir()
     index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
-    assert load_index(tmp_path / "index").weights == index.weights and len(index.captions.vectors) == 12
-    printed = capsys.readouterr().out
-    assert "finds first or among ten: pictures" in printed and "too few: at least 200 of 50" in printed
+    assert load_index(tmp_path / "index").noise == index.noise is not None and len(index.captions.vectors) == 12
     program = (
         "import sys\nfrom mural_tf.search import commands, embed\nfrom mural_tf.search.queries import Query\n"
         f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"

@@ -126,5 +126,5 @@ async def use_the_page(url, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium is installed: the search page was not driven")
 def test_the_page_in_a_browser(index, tmp_path):
-    with running(create_app({}, extra_routes=search_routes(index, ColorEmbedder()))) as server:
+    with running(create_app(search_routes(index, ColorEmbedder()))) as server:
         asyncio.run(use_the_page(f"http://127.0.0.1:{server.port}", tmp_path))

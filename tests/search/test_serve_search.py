@@ -1,4 +1,4 @@
-"""The search page beside the encoders: addresses, answers as JSON and as HTML, pictures, and what is asked wrongly."""
+"""The search page: addresses, answers as JSON and as HTML, pictures, and what is asked wrongly."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import re
-import sys
 import types
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -51,7 +50,7 @@ STATE = "now%20%2B"  # that `created`, in an address
 @contextlib.contextmanager
 def asking(index, limits=None, **options):
     """Yields `ask(path, body)` → (status, JSON or bytes, headers) over the routes of an index alone."""
-    app = create_app({}, limits, search_routes(index, ColorEmbedder(), **options))
+    app = create_app(search_routes(index, ColorEmbedder(), **options), limits)
     with running(app) as server:
         yield functools.partial(ask_server, server.port)
 
@@ -121,15 +120,14 @@ def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
 
 
 @pytest.mark.parametrize("options, shown, hidden", [
-    ({}, ["come first. Probably right (63%).", "violet.png"], ["Nothing fits"]),
-    ({"nothing_fits": True, "sure": 0.1}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png", "63%"]),
+    ({}, ["come first.", "violet.png"], ["Nothing fits"]),
+    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png"]),
     ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
-    ({"sure": 0.3}, ["come first.", "violet.png"], ["%"]),
 ])  # fmt: skip
 def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
     def surely(*arguments, **named):
-        lacking, sure = options.get("nothing_fits", False), options.get("sure", 0.63)
-        return [dataclasses.replace(one, nothing_fits=lacking, sure=sure) for one in search(*arguments, **named)]
+        lacking = options.get("nothing_fits", False)
+        return [dataclasses.replace(one, nothing_fits=lacking) for one in search(*arguments, **named)]
 
     monkeypatch.setattr(search_page, "search", surely)
     page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
@@ -371,39 +369,31 @@ def test_wrong_questions_get_an_error(ask):
     assert "The filter 'brand' is not of the form" in page.text
 
 
-def test_an_index_alone_is_served_with_the_model_that_made_it(tmp_path):
-    (tmp_path / "workdir/export/text_encoder").mkdir(parents=True)
-    assert app._export_of(str(tmp_path / "workdir/export")) == str(tmp_path / "workdir/export")
-    for gone in ("", str(tmp_path / "gone")):
-        assert_refused(app._export_of, ["which is not there: give --export"], gone)
+def test_a_model_that_is_gone_is_said():
+    for gone in ("", "/nowhere/gone"):
+        assert_refused(app._recorded, ["which is not there: give --export"], gone)
 
 
-@pytest.mark.parametrize("export, with_index, is_small, made", [
-    ("e", False, False, (["e"], [])), ("e", True, False, (["e"], ["e"])), ("e", True, True, (["small"], ["small"])),
-    ("e", False, True, (["small"], [])), ("", True, False, (["w/export"], ["w/export"])),
-    ("", True, None, ([], ["w"])),
+@pytest.mark.parametrize("export, small, loaded", [
+    ("e", [], "e"), ("e", ["e"], "e/lite"), ("", [], "w/export"), ("", ["w/export"], "w/export/lite"),
+    ("", ["no export"], "w"),
 ])  # fmt: skip
-def test_what_is_loaded_to_be_served(index, monkeypatch, tmp_path, export, with_index, is_small, made):
-    """The encoders of an export, small where it has these, and a page beside; of an index its own model's export."""
-    from mural_tf.search.server import lite_models
-
-    models = types.SimpleNamespace(load_models=lambda place, loaded: [place])
-    monkeypatch.setitem(sys.modules, "mural_tf.search.server.models", models)  # which loads TensorFlow
+def test_what_is_loaded_to_be_served(index, monkeypatch, tmp_path, export, small, loaded):
+    """The encoders of an export, small where it has these; of an index its own model's export, if that has one."""
     monkeypatch.chdir(tmp_path)
     for folder in ("e/text_encoder", "w/export/text_encoder"):
         (tmp_path / folder).mkdir(parents=True)
-    if is_small is None:  # a workdir alone
-        (tmp_path / "w/export/text_encoder").rmdir(), (tmp_path / "w/export").rmdir()
+    if small == ["no export"]:
+        (tmp_path / "w/export/text_encoder").rmdir()
+    elif small:
+        (tmp_path / small[0] / "lite").mkdir()
+        (tmp_path / small[0] / "lite/lite.json").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if LiteRT were installed
     monkeypatch.setattr(index, "model", dataclasses.replace(index.model, path="w"))
     monkeypatch.setattr(app, "load_index", lambda folder: index)
-    monkeypatch.setattr(app, "_lite", lambda place: ("small",) if is_small else None)
-    monkeypatch.setattr(app, "newest_models", lambda *_: None)
-    monkeypatch.setattr(lite_models, "served_models", lambda *small: [*small])
-    monkeypatch.setattr(app, "lite_embedder", lambda *small: types.SimpleNamespace(of=small[0]))
-    monkeypatch.setattr(app, "load", lambda place: types.SimpleNamespace(of=place, saved_models=dict))
-    monkeypatch.setattr(app, "search_routes", lambda opened, model, *_: [str(model.of)])
-    got = app.load_served(export, "i" if with_index else "", "")
-    assert tuple([str(one) for one in part] for part in got) == made
+    monkeypatch.setattr(app, "load", str)
+    monkeypatch.setattr(app, "search_routes", lambda *given: given)
+    assert app.load_page("i", export, "Title") == (index, loaded, "Title", "i")
 
 
 def test_errors_name_no_place_of_the_machine(ask, monkeypatch):

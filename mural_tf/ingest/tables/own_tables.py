@@ -589,13 +589,14 @@ def _read_pictures(
 
 
 def _words_of_name(stem: str) -> str:
-    """Returns the words of a file's name, "" for what cameras and programs write: "red_hat-2" -> "red hat"."""
+    """Returns the words of a file's name: "red_hat-2" -> "red hat", "" of a number ("IMG_0001") or of no long word."""
+    if _NUMBERED.match(stem):
+        return ""
     words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
-    says = [word for word in words if word.casefold() not in _OF_CAMERAS]
-    return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in says) else ""
+    return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in words) else ""
 
 
-_OF_CAMERAS = set("img dsc dscn dscf pict picture photo image mvi pxl scan screenshot whatsapp unnamed".split())
+_NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' names, four characters and four digits (DCF)
 
 
 def language_of_caption(column: str) -> str | None:

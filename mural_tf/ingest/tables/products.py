@@ -234,7 +234,7 @@ _BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|
 _HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
 _TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
-_SHORTCODE = re.compile(r"\[/?[a-z_]+(?: [a-z_]+=[^\]]*)?\]|\\[nr]", re.I)  # of WordPress, and its line breaks
+_LINE_BREAK = re.compile(r"\\[nr]")  # as WooCommerce writes it
 
 
 def has_html(text: str) -> bool:
@@ -245,7 +245,7 @@ def has_html(text: str) -> bool:
 def plain_text(text: str) -> str:
     """Returns a text in one line, of HTML what a browser would show."""
     if has_html(text):
-        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", _HIDDEN.sub(" ", _SHORTCODE.sub(" ", text)))
+        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text)))
         text = html.unescape(text)
     return clean(text)
 

@@ -1,27 +1,25 @@
-"""The routes: TensorFlow Serving's REST paths, /healthz, and mounted routes, such as the search page's.
-
-    POST /v1/models/NAME[/versions/N]:predict       see rest_json.py
-    GET  /v1/models/NAME[/versions/N]               the state of the version
-    GET  /v1/models/NAME[/versions/N]/metadata      its signatures
-    GET  /healthz                                   {"status": "ok"} as soon as everything is loaded
+"""The server of the search page: its routes, and GET /healthz, {"status": "ok"} as soon as the model is loaded.
 
 Every error is `{"error": "…"}`, for a browser a page: 4xx if the request is at fault, 503 if there is no room or time
-for it, 500 if the program is at fault. TensorFlow Serving, which an export is made for, does the rest: gRPC, several
-versions, new versions while it runs, metrics. TLS, users and rates are a proxy's.
+for it, 500 if the program is at fault. TLS, users and rates are a proxy's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import logging
 import pathlib
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from urllib.parse import urlsplit
+
+try:
+    from asyncio import timeout  # not `wait_for`: until 3.11 it may forget that a client went away
+except ImportError:  # Python 3.10, to which aiohttp brings it
+    from async_timeout import timeout
 
 from absl import logging as log
 
@@ -33,19 +31,13 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
-from mural_tf.export.versions import newest_models
-from mural_tf.loading import export_of, lite_embedder, load
-from mural_tf.remote_folders import local_model, model_place
+from mural_tf.loading import load, quickest
+from mural_tf.remote_folders import model_place
 from mural_tf.search.index import load_index
 from mural_tf.search.server import limits as bounds
-from mural_tf.search.server.batches import IMAGES, Arrays, Batcher, ServedModel
-from mural_tf.search.server.limits import Limits, Overloaded, check_read, prepare_images, read_body, timeout
-from mural_tf.search.server.rest_json import RAISE, ZEROS, BadRequest, answer_json, options, parse_body, parse_inputs
+from mural_tf.search.server.limits import BadRequest, Limits, Overloaded
 from mural_tf.search.server.search_page import search_routes
 
-# For other routes: `await request.app[PREDICT]("text_encoder", "serving_default", {"text": array})` shares batches.
-PREDICT: web.AppKey[Callable[..., Awaitable[Arrays]]] = web.AppKey("predict", object)
-SMALL_BODY = 2**16  # bytes; larger bodies are parsed in a thread, so that other requests go on
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
@@ -56,33 +48,31 @@ HEADERS = {
 
 
 def serve(
+    index: str | pathlib.Path,
     export: str | pathlib.Path = "",
-    index: str | pathlib.Path = "",
     host: str = "localhost",
     port: int = 8501,
     title: str = "",
     limits: Limits | None = None,
 ) -> None:
-    """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and running requests get their answer.
+    """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
 
     Args:
-      export: the folder; its `lite/`, where it has one, answers without TensorFlow. "": the index's own model, of which
-        the encoders are served if it is an export.
-      index: an index made with the same model, searched at /search; empty: no search page.
+      index: searched at /search.
+      export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
+        export that has a `lite/` answers by it, without TensorFlow.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       title: of the search page.
       limits: of requests; defaults if None.
 
     Raises:
-      UserError: `export` or `index` cannot be served, or the address cannot be listened on.
+      UserError: there is no index, the model is another or missing, or the address cannot be listened on.
     """
-    listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    models, routes = load_served(export, index, title)
-    app = create_app(models, limits, routes, hosts=HERE if host in HERE else ())
-    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread parses a body; 0.005 by default
+    listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
+    app = create_app(load_page(index, export, title), limits, hosts=HERE if host in HERE else ())
+    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
-    address = f"http://{host}:{listener.getsockname()[1]}{'/search' if routes else ''}"
-    print(f"Serving {export or index} at {address}", flush=True)
+    print(f"Serving {index} at http://{host}:{listener.getsockname()[1]}/search", flush=True)
     web.run_app(app, sock=listener, print=None, **run_options())
 
 
@@ -93,36 +83,13 @@ def run_options() -> dict[str, object]:
     return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
 
 
-def load_served(
-    export: str | pathlib.Path, index: str | pathlib.Path, title: str
-) -> tuple[Mapping[str, ServedModel], list[web.RouteDef]]:
-    """Returns the models and the search page's routes, see `serve`; what can be known before models load is said then.
-
-    An index that says which model made it can be served alone; the page needs no export of it.
-    """
-    if not export and not index:
-        raise UserError("Nothing to serve: give --export=EXPORT, --index=INDEX, or both.")
-    searched = None if export else load_index(index)
-    if not export:
-        export = _export_of(searched.model.path)
-        if not (model_place(export) / "text_encoder").is_dir() and _lite(export) is None:
-            return {}, search_routes(searched, load(export), title, index)
-    small = _lite(export)
-    if small is None:
-        newest_models(local_model(export), export)
-    searched = load_index(index) if index and searched is None else searched
-    if small is not None:
-        from mural_tf.search.server import lite_models
-
-        models, embedder = lite_models.served_models(*small), lite_embedder(*small)
-    else:
-        from mural_tf.search.server.models import load_models  # with TensorFlow
-
-        embedder = load(export) if searched is not None else None
-        models = load_models(export, embedder.saved_models() if embedder else {})
-    if searched is None:
-        return models, []
-    return models, search_routes(searched, embedder, title, index)
+def load_page(index: str | pathlib.Path, export: str | pathlib.Path = "", title: str = "") -> list[web.RouteDef]:
+    """Returns the routes of the search page, see `serve`; the index is opened before the model is loaded."""
+    if not index:
+        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
+    opened = load_index(index)
+    embedder = load(quickest(export or _recorded(opened.model.path)))
+    return search_routes(opened, embedder, title, index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -133,49 +100,36 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
-def _export_of(model: str) -> str:
-    """Returns the model that made an index, or the export of that workdir, at its recorded path."""
-    folder = model_place(model)
-    if not model or not folder.is_dir():
+def _recorded(model: str) -> str:
+    """Returns the path of the model that made an index; raises `UserError` if the model is not there."""
+    if not model or not model_place(model).is_dir():
         raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
-    return str(export_of(model))
-
-
-def _lite(export: str | pathlib.Path):
-    """Returns the folder of a `lite/` that is served, and its `LiteModel`; None where SavedModels are."""
-    from mural_tf.search.server import lite_models
-
-    folder = lite_models.lite_folder(export)
-    return None if folder is None else (folder, lite_models.LiteModel(folder))
+    return model
 
 
 def create_app(
-    models: Mapping[str, ServedModel],
-    limits: Limits | None = None,
-    extra_routes: Iterable[web.RouteDef] = (),
-    hosts: Collection[str] = (),
+    routes: Iterable[web.RouteDef], limits: Limits | None = None, hosts: Collection[str] = ()
 ) -> web.Application:
     """Returns the application.
 
     Args:
-      models: by name, as `models.load_models` gives them.
+      routes: the search page's and others, such as `aiohttp.web.get("/about", handler)`; their `web.HTTPException`s
+        and `BadRequest`s become errors.
       limits: of requests; defaults if None.
-      extra_routes: further routes, as `aiohttp.web.get("/search", handler)`; their `web.HTTPException`s and
-        `BadRequest`s become errors too, and `request.app[PREDICT]` runs the encoders.
       hosts: names of this server that requests may have; any if empty.
     """
     limits = limits or Limits()
-    server = Server(models, limits, hosts)
+    server = Server(limits, hosts)
     app = web.Application(middlewares=[server.middleware], client_max_size=limits.max_request_bytes)
-    model = r"/v1/models/{name:[^/:]+}{version:(/versions/\d{1,18})?}"
-    app.router.add_post(model + ":predict", server.predict)
-    app.router.add_get(model, server.status)
-    app.router.add_get(model + "/metadata", server.metadata)
-    app.router.add_get("/healthz", server.healthz)
-    app.add_routes(extra_routes)
+    app.router.add_get("/healthz", healthz)
+    app.add_routes(routes)
     app.on_response_prepare.append(_add_headers)
-    app[PREDICT] = server.run
     return app
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """GET /healthz"""
+    return web.json_response({"status": "ok"})
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -183,49 +137,13 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class Server:
-    """Handlers over the loaded model."""
+    """Bounds requests, and makes every exception an error of HTTP."""
 
-    def __init__(self, models: Mapping[str, ServedModel], limits: Limits, hosts: Collection[str] = ()):
-        self.models, self._limits, self._hosts = models, limits, hosts
-        self._batchers = {
-            (name, key): Batcher(signature.run, limits.max_batch)
-            for name, model in models.items()
-            for key, signature in model.signatures.items()
-        }
-        self._threads = concurrent.futures.ThreadPoolExecutor(2, "parsing")  # and decoding, which takes memory
-        self._running = self._large = 0  # requests, and requests with large bodies among them
-
-    async def run(self, name: str, signature: str, inputs: Arrays, on_error: str = RAISE) -> Arrays:
-        """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays.
-
-        Args:
-          name, signature: of the model.
-          inputs: one row or more.
-          on_error: "raise", or "zeros" for a row of zeros in place of an image that cannot be read.
-
-        Raises:
-          BadRequest: an image that cannot be read, or that claims too many pixels.
-        """
-        batcher = self._batchers[name, signature]
-        if not self.models[name].signatures[signature].takes_images:
-            return await batcher(inputs)
-        images, costs = await self._in_thread(prepare_images, inputs[IMAGES], on_error)
-        outputs = await batcher({**inputs, IMAGES: images}, costs)
-        if on_error != ZEROS:
-            for output in outputs.values():
-                check_read(output)
-        return outputs
-
-    async def predict(self, request: web.Request) -> web.Response:
-        """POST …:predict"""
-        model = self._model(request)  # before the body is read
-        body = await read_body(request, self._limits)
-        is_small = len(body) <= SMALL_BODY
-        parsed = self._parse(body, model) if is_small else await self._in_thread(self._parse, body, model)
-        key, inputs, is_rows, on_error = parsed
-        outputs = await self.run(model.name, key, inputs, on_error)
-        text = await self._in_thread(answer_json, outputs, is_rows)
-        return web.Response(text=text, content_type="application/json")
+    def __init__(self, limits: Limits, hosts: Collection[str] = ()):
+        self._limits = limits
+        self._hosts = hosts
+        self._running = 0  # requests
+        self._large = 0  # requests with large bodies among them
 
     @contextlib.contextmanager
     def _room_for(self, request: web.Request) -> Iterator[None]:
@@ -240,42 +158,6 @@ class Server:
             yield
         finally:
             self._running, self._large = self._running - 1, self._large - is_large
-
-    def _parse(self, body: bytes, model: ServedModel) -> tuple[str, Arrays, bool, str]:
-        values = parse_body(body, bounds.VALUES)
-        key, on_error = options(values)
-        if key not in model.signatures:
-            raise BadRequest(f"{model.name} has no signature {key!r}; it has {', '.join(sorted(model.signatures))}.")
-        return key, *parse_inputs(values, model.signatures[key].inputs, bounds.ROWS), on_error
-
-    def _in_thread(self, function: Callable, *arguments):
-        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-    async def status(self, request: web.Request) -> web.Response:
-        """GET /v1/models/NAME"""
-        state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-        version = {"version": str(self._model(request).version), **state}
-        return web.json_response({"model_version_status": [version]})
-
-    async def metadata(self, request: web.Request) -> web.Response:
-        """GET /v1/models/NAME/metadata"""
-        model = self._model(request)
-        spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
-        definitions = {"signature_def": {"signature_def": model.metadata}}
-        return web.json_response({"model_spec": spec, "metadata": definitions})
-
-    async def healthz(self, request: web.Request) -> web.Response:
-        """GET /healthz"""
-        return web.json_response({"status": "ok"})
-
-    def _model(self, request: web.Request) -> ServedModel:
-        name, version = request.match_info["name"], request.match_info["version"].rpartition("/")[2]
-        if name not in self.models:
-            raise web.HTTPNotFound(text=f"There is no model {name!r}; there are {', '.join(sorted(self.models))}.")
-        served = self.models[name].version
-        if version and int(version) != served:
-            raise web.HTTPNotFound(text=f"{name} has no version {int(version)} loaded; it has {served}.")
-        return self.models[name]
 
     @web.middleware
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:

@@ -48,15 +48,12 @@ from mural_tf.search.queries import (
     Query,
     Result,
     browse,
-    describe_sure,
     find,
     search,
-    sure_as_json,
     why,
 )
 from mural_tf.search.ranking import CannotBeAsked
-from mural_tf.search.server.limits import prepare_images
-from mural_tf.search.server.rest_json import BadRequest
+from mural_tf.search.server.limits import BadRequest, check_picture
 
 MOST_RESULTS = 1000
 DEFAULT_RESULTS = 20  # on a page
@@ -132,8 +129,8 @@ def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
       {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", "row", "name", "caption",
       "language", "has_image", "fields", "found_by", "alike"}]}; `matching` items pass the filters, `total` can be paged
       through; `index` is another text when the rows have changed; see `queries.Hit`. Where no item passes, "relax":
-      {filter: how many pass without it}. Where the index knows how sure its answer is, that: "probability" and others,
-      "in_words", and "nothing_fits": true where the hits are only the closest. "facets": see `ItemTable.facets`.
+      {filter: how many pass without it}. "nothing_fits": true where the hits are only the closest. "facets": see
+      `ItemTable.facets`.
 
     Raises:
       ValueError: as `Question.check`, or a row that is not there.
@@ -155,8 +152,8 @@ def answer(index: Index, embedder, asked: Question) -> dict[str, object]:
     hits = browse(index, page, filters) if result is None else result.hits
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
-    if result is not None:
-        described |= {**sure_as_json(result), **({"in_words": words} if (words := describe_sure(result)) else {})}
+    if result is not None and result.nothing_fits:
+        described["nothing_fits"] = True
     if not sizes["matching"]:
         others = {kept: index.rows([other for other in filters if other != kept]) for kept in filters}
         described["relax"] = {str(kept): len(index) if rows is None else len(rows) for kept, rows in others.items()}
@@ -427,7 +424,7 @@ CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
 def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
-    """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
+    """Returns the routes of the search page, for `create_app`.
 
     Sentences are answered in a thread, one at a time, so that other requests go on; pictures are read in two others.
     Takes what `ServedIndex` does. Raises `UserError` if another model made the index.
@@ -471,8 +468,8 @@ def search_routes(index: Index, embedder, title: str = "", folder: str | os.Path
 
     def encode(picture: bytes) -> np.ndarray:
         served.check_pictures()
+        check_picture(picture)
         try:
-            prepare_images([picture])
             return embedder.encode_image([picture])[0]
         except UserError:
             raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None

@@ -1,10 +1,10 @@
-"""What a checkpoint gives in PyTorch, in one file that `python -m mural_tf import … --golden=FILE` compares with.
+"""The vectors of a checkpoint in PyTorch, in one file, with which `golden_check` compares an imported model.
 
-    python golden.py FOLDER OUT.npz
+    PYTHON -m benchmarks.golden FOLDER OUT.npz
 
 needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and no other file of
 this project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is
-    downloaded.
+downloaded.
 """
 
 from __future__ import annotations
@@ -145,18 +145,15 @@ def _normalised(output) -> np.ndarray:
 def main(arguments: list[str]) -> None:
     """Writes the file; a mistake ends with one line and exit code 1."""
     if len(arguments) != 2:
-        sys.exit("Usage: python golden.py FOLDER OUT.npz")
+        sys.exit("Usage: python -m benchmarks.golden FOLDER OUT.npz")
     try:
         vectors = golden_vectors(arguments[0])
         with open(arguments[1], "wb") as file:
             np.savez_compressed(file, **vectors)
     except (ImportError, OSError, ValueError) as error:
-        sys.exit(f"golden.py: {error}")
+        sys.exit(f"benchmarks.golden: {error}")
     print(f"Wrote {arguments[1]}: {', '.join(vectors)}.")
 
 
 if __name__ == "__main__":
-    # Run by its path, this file's folder comes first, where a neighbour is called sentence_transformers, too.
-    here = pathlib.Path(__file__).resolve().parent
-    sys.path[:] = [folder for folder in sys.path if pathlib.Path(folder).resolve() != here]
     main(sys.argv[1:])

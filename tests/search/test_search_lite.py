@@ -1,24 +1,18 @@
-"""The server and search on a `lite/`: the signatures of its export, one index for both, and no TensorFlow."""
+"""Search on a `lite/`: one index for it and the model that it was made of, and no TensorFlow."""
 
-import base64
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from running_app import ask, running
 from toy_data import picture
-from toy_export import TEXTS
 
 import mural_tf
 from mural_tf.search import commands
 from mural_tf.search.index import load_index
 from mural_tf.search.queries import Query
-from mural_tf.search.server.app import create_app
-from mural_tf.search.server.lite_models import LiteModel, lite_folder, served_models
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
 
@@ -39,30 +33,6 @@ def index(export, tmp_path_factory):
         (folder / f"pictures/{number}.png").write_bytes(picture(number))
     commands.index([str(folder / "pictures")], str(folder / "index"), model=str(export.parent))
     return folder / "index"
-
-
-def test_the_server_answers_as_the_embedder_does(export):
-    folder, lite = lite_folder(export), mural_tf.load(export / "lite")
-    with running(create_app(served_models(folder, LiteModel(folder)))) as app:
-
-        def predict(model, **body):
-            return ask(app.port, f"/v1/models/{model}:predict", body)
-
-        for signature, head in (("serving_default", lite), ("text_text", lite.with_text_head("text_text"))):
-            status, found, _ = predict("text_encoder", instances=TEXTS, signature_name=signature)
-            assert status == 200
-            np.testing.assert_allclose(found["predictions"], head.encode_text(TEXTS), atol=1e-6)
-        rows = [{"b64": base64.b64encode(data).decode()} for data in (picture(1), b"no picture")]
-        status, found, _ = predict("image_encoder", instances=rows, on_error="zeros")
-        np.testing.assert_allclose(found["predictions"][0], lite.encode_image(picture(1)), atol=1e-6)
-        assert set(found["predictions"][1]) == {0.0}
-        status, found, _ = predict("image_encoder", instances=rows)
-        assert status == 400 and "1" in found["error"]
-        status, found, _ = predict("text_encoder", instances=["a"], signature_name="tokens")
-        assert status == 400 and "it has serving_default, text_text" in found["error"]
-        status, found, _ = ask(app.port, "/v1/models/text_encoder/metadata")
-        definition = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
-        assert definition["inputs"]["text"]["dtype"] == "DT_STRING"
 
 
 def test_one_index_for_the_model_and_its_small_encoders(export, index, tmp_path):

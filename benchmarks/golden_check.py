@@ -1,4 +1,10 @@
-"""Whether an imported model gives what `golden.py` wrote in PyTorch: ids, pixels, and each tower for itself."""
+"""Whether an imported model gives the numbers that `golden` wrote in PyTorch: ids, pixels, and each tower for itself.
+
+    python -m benchmarks.golden_check FOLDER GOLDEN.npz
+
+FOLDER is the checkpoint, as `python -m mural_tf import` takes it. Prints a line for each stage and PASS; where stages
+differ, one line says by how much.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from benchmarks.golden import FORMAT
+from mural_tf import cli
 from mural_tf.data.images import prepare_image
 from mural_tf.errors import UserError, brief
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained.golden import FORMAT
+from mural_tf.pretrained.importers import IMPORTERS, import_weights, kind_of, starting_config
 from mural_tf.text import tokenizer_of
 from mural_tf.text.piece_models import SPACE
 from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
@@ -27,7 +35,7 @@ PIXELS_APART, PIXELS_APART_ON_AVERAGE = 3, 0.5  # of 255: resizing rounds differ
 def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns what `golden.golden_vectors` gave; raises `UserError` for a missing, damaged or foreign file."""
     if not path.is_file():
-        raise UserError(f"--golden={path}: there is no such file.")
+        raise UserError(f"{path}: there is no such file.")
     try:
         with np.load(path) as values:  # no pickles
             golden = dict(values)
@@ -35,7 +43,7 @@ def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
             raise ValueError(f"it holds no {FORMAT!r}")
     except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged files
         reason = str(error) or type(error).__name__
-        raise UserError(f"{path} is damaged, or not written by mural_tf/pretrained/golden.py: {reason}.") from None
+        raise UserError(f"{path} is damaged, or not written by benchmarks/golden.py: {reason}.") from None
     return golden
 
 
@@ -85,7 +93,7 @@ def compare(
             compare_tower("text tower", embed_texts, given, tokens, golden["text_vectors"], "sentences")
     apart = [f"{name}: {line}" for name, (is_equal, line) in stages.items() if not is_equal]
     if apart:
-        raise UserError(f"The vectors differ from the golden ones, so nothing was written. {'; '.join(apart)}.")
+        raise UserError(f"The vectors differ from the golden vectors. {'; '.join(apart)}.")
     lines = [f"{name}: {line}" for name, (_, line) in stages.items()]
     return [*lines, f"end to end: cosines of at least {' and '.join(cosines)}"]
 
@@ -106,7 +114,7 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     if ids.shape[1] > length:
         raise UserError(
             f"The golden file has rows of {ids.shape[1]} ids, and the model takes {length}: it is of another "
-            f"checkpoint, or --config must say text_tower.max_length={ids.shape[1]}."
+            "checkpoint."
         )
     texts = [config.vocabulary.prompt + text for text in texts]
     tokenizer = tokenizer_of(config, pieces).with_prompt("")
@@ -161,3 +169,20 @@ def _compare_pixels(golden, tower: ConfigDict) -> tuple[tf.Tensor, tuple[bool, s
     apart = np.abs(here.numpy() - there).round(2)
     is_equal = apart.max() <= PIXELS_APART and apart.mean() <= PIXELS_APART_ON_AVERAGE
     return here, (bool(is_equal), f"at most {apart.max():.0f} of 255 apart, {apart.mean():.2f} on average")
+
+
+def main(arguments: Sequence[str]) -> None:
+    if len(arguments) != 3:
+        raise UserError("Expected two arguments: the checkpoint's folder, and the file of benchmarks.golden.")
+    weights, path = map(pathlib.Path, arguments[1:])
+    source = kind_of(weights)
+    if not source:
+        raise UserError(f"{weights} is not the folder of a checkpoint that docs/checkpoints.md names.")
+    golden = read_golden(path)
+    imported = import_weights(source, weights, starting_config(source))
+    print("\n".join(compare(golden, *imported, IMPORTERS[source].parts)))
+    print(f"PASS: {weights} gives here what {path} says.")
+
+
+if __name__ == "__main__":
+    cli.run(main, positional=True)
