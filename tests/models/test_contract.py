@@ -15,7 +15,8 @@ from mural_tf.models import complete, method_class, method_names, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.step import compute_gradients
 from mural_tf.training.checkpoints import training_checkpoints
-from mural_tf.training.tpu_check import find_problems, trace_step
+from mural_tf.training.tpu_check import find_problems
+from mural_tf.training.tpu_lowering import trace_step
 
 SEED = (3, 4)  # not a tensor: forks set up their devices after this module is imported
 every_method = pytest.mark.parametrize("method", contract.METHODS)
@@ -220,7 +221,7 @@ def test_a_tpu_would_take_the_step(method):
     step, example = trace_step(
         contract.toy_config(method), contract.tokenizer(contract.toy_config(method)).vocabulary_size, 4
     )
-    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
+    assert find_problems(step.get_concrete_function(*example).graph.as_graph_def()) == []
 
 
 @pytest.mark.slow

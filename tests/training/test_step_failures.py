@@ -15,7 +15,7 @@ from mural_tf.models.align import Align
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import Intervals
-from mural_tf.training.fit import check_train, compile_model, failures_in_one_line, more_chunks
+from mural_tf.training.fit import check_train, chunk_numbers, compile_model, failures_in_one_line
 
 ALONE = tf.distribute.get_strategy()
 
@@ -102,11 +102,11 @@ def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, mo
 def test_how_many_chunks_come_next():
     config = complete(toy_data.toy_config("/nowhere"))
     config.train.update(dict(image_text_batch=24, text_text_batch=36))
-    found = []
-    while (chunks := more_chunks(config, 2)) is not None:
-        config.train.micro_batches = chunks
-        found.append(chunks)
-    assert found == [2, 3, 6]  # 12 and 18 on each of two replicas
+    assert chunk_numbers(config, 2) == [2, 3, 6]  # 12 and 18 on each of two replicas
+    config.train.micro_batches = 3
+    assert chunk_numbers(config, 2) == [6]
+    config.train.micro_batches = 6
+    assert chunk_numbers(config, 2) == []
 
 
 @pytest.mark.parametrize("failure", [

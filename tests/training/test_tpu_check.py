@@ -7,7 +7,8 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.training.strategy import as_compiled
-from mural_tf.training.tpu_check import check_step, find_problems, operations, trace_step
+from mural_tf.training.tpu_check import check_step, find_problems, operations
+from mural_tf.training.tpu_lowering import trace_step
 
 VECTOR = tf.TensorSpec([4], tf.float32)
 
@@ -37,8 +38,8 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
     config.text_tower.dropout = 0.1
     config.optimizer.name = "lamb"
     config.train.micro_batches = 2
-    step, example = trace_step(config, 100, batch=4)
-    graph_def = step.get_concrete_function(example).graph.as_graph_def()
+    step, example = trace_step(config, 100, images=4)
+    graph_def = step.get_concrete_function(*example).graph.as_graph_def()
     counts = operations(graph_def)
     assert counts["StatelessWhile"] + counts["While"] >= 2
     assert (counts["FusedBatchNormV3"] > 8) == (tower in ("resnet", "efficientnet"))
@@ -50,21 +51,21 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
 def test_texts_in_groups_of_length(capsys, request, compiled):
     """The README's configuration has such groups; the check does with them what a run with --tpu does."""
     config = contract.toy_config("labse", text_tower__length_groups=2)
-    step, example = trace_step(config, 100, batch=2)
-    refused = find_problems(step.get_concrete_function(example).graph.as_graph_def())
+    step, example = trace_step(config, 100, images=2)
+    refused = find_problems(step.get_concrete_function(*example).graph.as_graph_def())
     assert any("depends on data" in problem for problem in refused), refused
     config.train.update(dict(compiled_lengths=(), jit=True))
     assert as_compiled(config, tf.distribute.get_strategy()).text_tower.length_groups == 1
     assert "text_tower.length_groups=2 counts as 1" in capsys.readouterr().out
     config.train.update(dict(compiled_lengths=(4, 8), jit=False))
-    assert "XLA compiles each of the step's" in check_step(config, 100, 4)
+    assert "XLA has kernels for each of the step's" in check_step(config, 100, 4)
     assert "counts as 1" not in capsys.readouterr().out
     if not compiled:  # then the step is traced as ever, but run without XLA, as test_by_length.py runs it
         request.getfixturevalue("eager")
     config.train.jit = True
     step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), 100, 4)
-    assert operations(step.get_concrete_function(example).graph.as_graph_def())["Case"]
-    assert np.isfinite(step(example)["loss"])
+    assert operations(step.get_concrete_function(*example).graph.as_graph_def())["Case"]
+    assert np.isfinite(step(*example)["loss"])
 
 
 @pytest.mark.parametrize("tower,lengths,jit,tpu,expected", [

@@ -8,7 +8,7 @@ import toy_data
 from refusals import assert_refused
 from test_workers import cluster
 
-from mural_tf.training import cost
+from mural_tf.runs.dry_run import dry_run
 from mural_tf.training.strategy import build_strategy
 
 
@@ -33,11 +33,11 @@ def tpu(name, failure):
     return call
 
 
-def forecast(machine, **data):
+def planned(machine, **data):
     def call():
         config = toy_data.toy_config("/nowhere")
         config.data.update(data)
-        cost.forecast(config, machine)
+        dry_run(config, machine)
 
     return call
 
@@ -54,12 +54,13 @@ REFUSALS = {
         (cluster("evaluator", 0), ["of the kind evaluator"])]},
     "a TensorFlow without TPUs": (tpu("local", WITHOUT_TPUS), ["without TPU support", "install tensorflow-tpu"]),
     "a TPU's name elsewhere": (tpu("typo", NO_SUCH_HOST), ["The TPU 'typo'", "by its name on Google Cloud"]),
-    **{f"the machine {name!r}": (forecast(name), [f"--tpu={name}", "v4-32", "gpu:a100x8", "v5litepod"])
-       for name in ("v4", "v9-8", "v4-0", "gpu:a100x0", "gpu:b52", "there", "")},
-    "no data": (forecast("v4-8"), ["/nowhere does not exist"]),
-    "data of another kind": (forecast("v4-8", source="web"), ["data.source 'web'"]),
+    **{f"the slice {name!r}": (planned(name), [f"Unknown --tpu={name} of a dry run", *words]) for name, words in [
+        *((name, ["Google Cloud", "v4-32", "v5litepod"]) for name in ("v4", "v9-8", "v4-0", "V4-8", "gpu:a100x8", "")),
+        ("v4-12", ["the slices of a v4 are v4-8, v4-16"]), ("v3-4", ["v3-8, v3-32"]), ("v6e-2", ["v6e-1, v6e-4"])]},
+    "no data": (planned("here"), ["/nowhere does not exist"]),
+    "data of another kind": (planned("here", source="web"), ["data.source 'web'"]),
     "batches that replicas cannot share": (
-        forecast("v4-64"), ["image_text_batch=16 must be a multiple of 32", "v4-64 has 32 replicas"]),
+        planned("v4-64"), ["image_text_batch=16 must be a multiple of 32", "v4-64 has 32 replicas"]),
 }  # fmt: skip
 
 
