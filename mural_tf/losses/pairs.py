@@ -51,8 +51,8 @@ class Rows(NamedTuple):
 
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
         """The same rows of another tensor [N, …]: [R, …]."""
-        begin = [self.first] + [0] * (others.shape.rank - 1)
-        size = [self.count] + [-1] * (others.shape.rank - 1)
+        begin = [self.first] + [0] * (len(others.shape) - 1)
+        size = [self.count] + [-1] * (len(others.shape) - 1)
         return tf.slice(others, begin, size)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
