@@ -7,7 +7,7 @@ from mural_tf.training.tpu_program import Program, facts, part_of_step
 from mural_tf.training.tpu_slices import GENERATIONS, GIB, find_slice
 
 
-def cycles(number: int, **config) -> str:
+def cycles(number: int) -> str:
     return f'backend_config={{"estimated_cycles":"{number}"}}'
 
 
@@ -49,8 +49,8 @@ TEXT = "\n".join([
     "ENTRY %main (p0: f32[8,16]) -> (f32[8,8]) {",
     "  %p0 = f32[8,16]{1,0} parameter(0)",
     "  %p1 = f32[16,8]{1,0} parameter(1)",
-    f"  %loop = (s32[], f32[4]) while(%t), condition=%always, body=%body, "
-    f'backend_config={{"known_trip_count":{{"n":"4"}},"estimated_cycles":"2"}}',
+    "  %loop = (s32[], f32[4]) while(%t), condition=%always, body=%body, "
+    'backend_config={"known_trip_count":{"n":"4"},"estimated_cycles":"2"}',
     f"  %either = f32[] conditional(%c, %p0, %p1), branch_computations={{%cheap, %dear}}, {cycles(0)}",
     '  %dot.2 = f32[8,8]{1,0} dot(%p0, %p1), lhs_contracting_dims={1}, operand_precision={highest,highest}, '
     f'metadata={{op_name="jit/text_encoder/matmul"}}, {cycles(100)}',
