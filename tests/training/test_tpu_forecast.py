@@ -209,10 +209,10 @@ def test_the_command(monkeypatch, tmp_path):
 def test_the_compiler_ends_with_the_process_that_started_it(tmp_path):
     """It waits at the end of a pipe for its module; the process at the pipe's other end is killed."""
     os.mkfifo(tmp_path / "step.hlo")
+    compiler = ["-m", "mural_tf.training.tpu_compiler", *(str(tmp_path / name) for name in ("step.hlo", "result"))]
     script = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-m', 'mural_tf.training.tpu_compiler', {str(tmp_path / 'step.hlo')!r},"
-        f" {str(tmp_path / 'result')!r}, 'v5e:2x2', '1'], stdin=subprocess.PIPE)\n"
+        f"child = subprocess.Popen([sys.executable, *{compiler}, 'v5e:2x2', '1'], stdin=subprocess.PIPE)\n"
         "print(child.pid, flush=True)\ntime.sleep(600)"
     )
     environment = {**os.environ, **tpu_forecast.ENVIRONMENT, "PYTHONPATH": str(forked.ROOT)}
