@@ -78,13 +78,20 @@ EXTRAS = {
         "s3fs>=2024.2",  # s3:// for the same
         f"tensorflow-io==0.36.*; {LINE_2_15}",  # what TensorFlow itself reads there; no release for later lines
     ],
+    # The TPU's own compiler, which --dry_run --tpu=… asks without any TPU. libtpu is under Google Cloud's terms of
+    # service, not a free licence: nobody gets it without asking, so it is in no other extra.
+    "tpu_compiler": [
+        f"jax>=0.12,<0.13; {LINE_2_21}",  # calls it; by names that other lines may not have. Needs NumPy 2
+        f"libtpu>=0.0.52,<0.1; {LINE_2_21}",  # the compiler; 0.0.52 is the first that was tried
+    ],
     "notebook": [  # notebooks/, with a viewer
         "ipykernel>=6",
         "nbclient>=0.6",  # runs one from top to bottom
     ],
 }
+NOT_TESTED = ("gpu", "gs", "tpu_compiler")
 EXTRAS["test"] = [
-    *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in ("gpu", "gs")}),
+    *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in NOT_TESTED}),
     "pytest>=7",
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",

@@ -146,7 +146,7 @@ class Mule(EmbN):
     def word_vectors_loss(self, words, ids):
         """The squared distance to the files' vectors; of it this replica's share, as of every loss."""
         moved = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
-        return moved * tf.cast(words.count / words.total, tf.float32)
+        return moved * (tf.cast(words.count, tf.float32) / tf.cast(words.total, tf.float32))
 
     def weights_by_part(self):
         parts = {**super().weights_by_part(), "language_classifier": self.language_classifier}

@@ -111,11 +111,13 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
         with for_tpu(), _replica(replicas, number):
             return model.train_step(batch)
 
-    return tf.function(step, jit_compile=True, autograph=False), (example, tf.constant(0))
+    # XLA takes a plain argument for a constant wherever it needs one, so that a size made of it would be no error here.
+    number = tf.Variable(0, trainable=False, name="replica")
+    return tf.function(step, jit_compile=True, autograph=False), (example, number)
 
 
-def _replica(replicas: int, number: tf.Tensor) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if replicas == 1 else SliceReplica(replicas, number)
+def _replica(replicas: int, number: tf.Variable) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext() if replicas == 1 else SliceReplica(replicas, number.read_value())
 
 
 def lower_step(
