@@ -1,4 +1,4 @@
-"""MURAL-base as a plain Keras 3 program on JAX: its training step, lowered for a TPU. `benchmarks/tpu_rival.py` uses it.
+"""MURAL-base as a plain Keras 3 program on JAX: its training step, lowered for a TPU; the side of `tpu_rival.py`.
 
     python -m benchmarks.keras_rival STEP.hlo --pairs=16    # jax and keras 3; no TensorFlow
 
