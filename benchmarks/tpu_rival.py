@@ -7,6 +7,8 @@ configs/mural_base.py as a run with `--tpu` has it; `benchmarks/keras_rival.py` 
 step does besides. Both are lowered to HLO, the rival in a process of its own, and compiled by the TPU's own compiler
 with the same options (`mural_tf/training/tpu_forecast.py`). Cycles are the compiler's forecast: no device ran them.
 
+A fusion has one kind and one part, though it may do more: JAX' random numbers are drawn within the fusions that use
+them, and LAMB's norms are often computed in the product that gives a gradient, which counts for its tower.
 A compilation of the full model takes ten minutes and up to 20 GB of memory; figures are cached. With `--parts` cycles
 are also listed by kind of operation and by part of the step. They are read in the optimised programs, which `--texts`
 keeps in a folder, so that a program that is there is not compiled again. `--small` tries everything on EfficientNet-B0
@@ -47,8 +49,8 @@ DRAWS = re.compile("stateless_random|random_bits|threefry|random_uniform|bernoul
 PARTS = {"image_encoder": "image tower", "text_encoder": "text tower", "LAMB/": "optimiser", "optimizer/": "optimiser"}
 PASSIVE = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}  # opcodes that move and compute nothing
 LAYOUT = {"copy", "copy-start", "copy-done", "transpose", "reshape"}
+PRODUCTS = {"convolution", "dot"}
 KINDS = (  # the first kind of which a fusion has an operation
-    ("products", {"convolution", "dot"}),
     ("gathers and scatters", {"gather", "scatter"}),
     ("reductions", {"reduce", "reduce-window", "all-reduce"}),
     ("slices, pads and joins", {"slice", "dynamic-slice", "dynamic-update-slice", "pad", "concatenate"}),
@@ -110,16 +112,24 @@ def part(instruction: Instruction) -> str:
     return "rest"
 
 
+def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
+    """Returns the opcodes of an operation, of a fusion those that it is made of, without PASSIVE ones."""
+    callees = [callee for name in instruction.called("calls") for callee in program.computations[name]]
+    if not callees:
+        return {instruction.opcode} - PASSIVE
+    return set().union(*(opcodes_within(callee, program) for callee in callees))
+
+
 def kind(instruction: Instruction, program: Program) -> str:
     """Returns what an operation that runs by itself does; a fusion is what its most telling operation is.
 
-    Arrays of unsigned integers are random bits in both programs, so that a copy of one is a part of drawing.
+    Arrays of unsigned integers are random bits in both programs, so a copy of one is a part of drawing.
     """
-    fused = [i for name in instruction.called("calls") for i in program.computations[name]]
-    opcodes = {i.opcode for i in fused} or {instruction.opcode}
-    opcodes -= PASSIVE
-    contains_product = "fusion" in opcodes or opcodes & {"convolution", "dot"}
-    if not contains_product and (DRAWS.search(instruction.place) or instruction.shape.startswith("u32[")):
+    opcodes = opcodes_within(instruction, program)
+    is_drawn = "xor" in opcodes
+    if opcodes & PRODUCTS:
+        return "products with random numbers" if is_drawn else "products"
+    if is_drawn or DRAWS.search(instruction.place) or instruction.shape.startswith("u32["):
         return "random numbers"
     if opcodes <= LAYOUT:
         return "copies that change a layout"
@@ -127,8 +137,6 @@ def kind(instruction: Instruction, program: Program) -> str:
         return "broadcasts"
     if opcodes <= {"convert", *LAYOUT}:
         return "conversions of type"
-    if "fusion" in opcodes:
-        return "products"  # the compiler nests the fusions of a product's operands in the product's own
     for name, members in KINDS:
         if opcodes & members:
             return name

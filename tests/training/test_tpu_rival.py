@@ -25,10 +25,22 @@ TEXT = """HloModule step
   ROOT %dot = bf16[8,8] convolution(%p, %q), dim_labels=bf_io->bf
 }
 
+%drawing (r: bf16[8,8]) -> bf16[8,8] {
+  %r = bf16[8,8] parameter(0)
+  ROOT %nested = bf16[8,8] fusion(%r), calls=%rounds
+}
+
+%rounds (t: bf16[8,8]) -> bf16[8,8] {
+  %t = bf16[8,8] parameter(0)
+  %bits = u32[8,8] xor(%t, %t)
+  ROOT %sum = bf16[8] reduce(%bits)
+}
+
 ENTRY %main (a: bf16[8,8]) -> bf16[8,8] {
   %a = bf16[8,8] parameter(0)
   %copy.1 = bf16[8,8] copy(%a), op_name="jit(step)/jvp(image_encoder)/x", "estimated_cycles":"5"
   %copy.2 = u32[8,8] copy(%a), op_name="", "estimated_cycles":"7"
+  %g = bf16[8,8] fusion(%a), calls=%drawing, op_name="jit(step)/transpose(jvp(text_encoder))/y", "estimated_cycles":"13"
   ROOT %f = bf16[8,8] fusion(%copy.1, %a), calls=%fused, op_name="LAMB/LAMB/update_1/mul", "estimated_cycles":"11"
 }
 """
@@ -47,11 +59,16 @@ def test_cycles_by_kind_and_part():
     kinds = tpu_rival.cycles_by({"ours": program}, tpu_rival.kind)
     assert kinds == {
         "products": {"ours": 11},
-        "random numbers": {"ours": 7},
+        "random numbers": {"ours": 7 + 13},
         "copies that change a layout": {"ours": 5},
     }
     parts = tpu_rival.cycles_by({"ours": program}, lambda instruction, _: tpu_rival.part(instruction))
-    assert parts == {"optimiser": {"ours": 11}, "rest": {"ours": 7}, "image tower": {"ours": 5}}
+    assert parts == {
+        "text tower": {"ours": 13},
+        "optimiser": {"ours": 11},
+        "rest": {"ours": 7},
+        "image tower": {"ours": 5},
+    }
 
 
 def test_ratios():
