@@ -157,7 +157,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
         moments = context.all_gather(moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
         first = context.replica_id_in_sync_group // members * members  # on a TPU known only when the step runs
-        moments = tf.slice(moments, [first, 0, 0], [members, -1, -1])
+        moments = tf.slice(moments, [first, 0, 0], [members, 2, x.shape[-1]])
         means, variances = tf.unstack(moments, axis=1)  # [members, C] each
         mean = tf.reduce_mean(means, axis=0)
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)  # within and between replicas

@@ -51,9 +51,8 @@ class Rows(NamedTuple):
 
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
         """The same rows of another tensor [N, …]: [R, …]."""
-        begin = [self.first] + [0] * (len(others.shape) - 1)
-        size = [self.count] + [-1] * (len(others.shape) - 1)
-        return tf.slice(others, begin, size)
+        widths = [-1 if width is None else width for width in others.shape[1:]]
+        return tf.slice(others, [self.first] + [0] * len(widths), [self.count] + widths)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
         """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""

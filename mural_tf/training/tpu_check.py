@@ -79,7 +79,7 @@ def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu
     step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), vocabulary_size, batch)
-    graph_def = step.get_concrete_function(*example).graph.as_graph_def()
+    graph_def = step.get_concrete_function(example).graph.as_graph_def()
     problems = find_problems(graph_def)
     if problems:
         raise UserError("A TPU would refuse this step: " + "; ".join(problems))

@@ -34,12 +34,11 @@ class SliceReplica(tf.distribute.ReplicaContext):
 
     Args:
       replicas: of the slice.
-      number: of this replica, an int32 scalar that is not constant.
     """
 
-    def __init__(self, replicas: int, number: tf.Tensor):
+    def __init__(self, replicas: int):
         super().__init__(tf.distribute.get_strategy(), replica_id_in_sync_group=0)
-        self._replicas, self._number = replicas, number
+        self._replicas = replicas
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -47,11 +46,12 @@ class SliceReplica(tf.distribute.ReplicaContext):
 
     @property
     def replica_id_in_sync_group(self) -> tf.Tensor:
-        return self._number
+        """int32 scalar. XLA's own number: it would take an argument for a constant wherever it needs one."""
+        return gen_xla_ops.xla_replica_id()
 
     def all_reduce(self, reduce_op, value, options=None):
         """Sums each tensor of a nest over the replicas; differentiable. Raises `ValueError` for other reductions."""
-        if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
+        if reduce_op not in ("sum", tf.distribute.ReduceOp.SUM):
             raise ValueError(f"{reduce_op}: only sums over the replicas of a slice are made here.")
         return tf.nest.map_structure(self._sum, value)
 
@@ -64,7 +64,7 @@ class SliceReplica(tf.distribute.ReplicaContext):
     def _sum(self, value) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         if value.dtype not in ADDED_UP:
-            raise ValueError(f"{value.name} is {value.dtype.name}, which a TPU cannot sum over replicas.")
+            raise ValueError(f"A tensor of {value.dtype.name}, which a TPU cannot sum over replicas.")
         groups = tf.constant([list(range(self._replicas))])
 
         @tf.custom_gradient
@@ -80,14 +80,14 @@ class SliceReplica(tf.distribute.ReplicaContext):
 
     def _gather(self, value) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
-        mask = tf.one_hot(self._number, self._replicas, dtype=value.dtype)
+        mask = tf.one_hot(self.replica_id_in_sync_group, self._replicas, dtype=value.dtype)
         mask = tf.reshape(mask, [self._replicas] + [1] * value.shape.rank)
         rows = self._sum(value[tf.newaxis] * mask)
         return tf.reshape(rows, [self._replicas * value.shape[0], *value.shape[1:]])
 
 
 def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int | None = None, replicas: int = 1):
-    """Returns the training step, a `tf.function` of a replica's part of a batch and its number, and an example of both.
+    """Returns the training step, a `tf.function` of a replica's part of a batch, and such a batch.
 
     Args:
       config: the configuration tree; its batch sizes are not used.
@@ -107,17 +107,11 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
         example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
         example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
 
-    def step(batch, number):
-        with for_tpu(), _replica(replicas, number):
+    def step(batch):
+        with for_tpu(), SliceReplica(replicas) if replicas > 1 else contextlib.nullcontext():
             return model.train_step(batch)
 
-    # XLA takes a plain argument for a constant wherever it needs one, so that a size made of it would be no error here.
-    number = tf.Variable(0, trainable=False, name="replica")
-    return tf.function(step, jit_compile=True, autograph=False), (example, number)
-
-
-def _replica(replicas: int, number: tf.Variable) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if replicas == 1 else SliceReplica(replicas, number.read_value())
+    return tf.function(step, jit_compile=True, autograph=False), example
 
 
 def lower_step(
@@ -132,7 +126,7 @@ def lower_step(
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         step, example = trace_step(config, vocabulary_size, images, texts, replicas)
-        return step.experimental_get_compiler_ir(*example)(stage="hlo_serialized")
+        return step.experimental_get_compiler_ir(example)(stage="hlo_serialized")
     except (ValueError, tf.errors.OpError) as error:
         if isinstance(error, UserError):
             raise

@@ -221,7 +221,7 @@ def test_a_tpu_would_take_the_step(method):
     step, example = trace_step(
         contract.toy_config(method), contract.tokenizer(contract.toy_config(method)).vocabulary_size, 4
     )
-    assert find_problems(step.get_concrete_function(*example).graph.as_graph_def()) == []
+    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
 @pytest.mark.slow

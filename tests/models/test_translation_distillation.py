@@ -342,8 +342,8 @@ def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
 def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
     config = contract.toy_config(METHOD, method__cached=True)
     step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)
-    assert example[0]["text_target"].shape == example[0]["caption_target"].shape == (2, 24)
-    assert find_problems(step.get_concrete_function(*example).graph.as_graph_def()) == []
+    assert example["text_target"].shape == example["caption_target"].shape == (2, 24)
+    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
 # The data.

@@ -39,7 +39,7 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
     config.optimizer.name = "lamb"
     config.train.micro_batches = 2
     step, example = trace_step(config, 100, images=4)
-    graph_def = step.get_concrete_function(*example).graph.as_graph_def()
+    graph_def = step.get_concrete_function(example).graph.as_graph_def()
     counts = operations(graph_def)
     assert counts["StatelessWhile"] + counts["While"] >= 2
     assert (counts["FusedBatchNormV3"] > 8) == (tower in ("resnet", "efficientnet"))
@@ -52,7 +52,7 @@ def test_texts_in_groups_of_length(capsys, request, compiled):
     """The README's configuration has such groups; the check does with them what a run with --tpu does."""
     config = contract.toy_config("labse", text_tower__length_groups=2)
     step, example = trace_step(config, 100, images=2)
-    refused = find_problems(step.get_concrete_function(*example).graph.as_graph_def())
+    refused = find_problems(step.get_concrete_function(example).graph.as_graph_def())
     assert any("depends on data" in problem for problem in refused), refused
     config.train.update(dict(compiled_lengths=(), jit=True))
     assert as_compiled(config, tf.distribute.get_strategy()).text_tower.length_groups == 1
@@ -64,7 +64,7 @@ def test_texts_in_groups_of_length(capsys, request, compiled):
         request.getfixturevalue("eager")
     config.train.jit = True
     step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), 100, 4)
-    assert operations(step.get_concrete_function(*example).graph.as_graph_def())["Case"]
+    assert operations(step.get_concrete_function(example).graph.as_graph_def())["Case"]
     assert np.isfinite(step(*example)["loss"])
 
 
