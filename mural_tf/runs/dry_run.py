@@ -8,7 +8,9 @@ compiler (`training/tpu_forecast.py`); without it, `training/tpu_check.py` looks
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
+import multiprocessing
 import os
 import pathlib
 import tempfile
@@ -98,9 +100,10 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
     """Returns the compiler's answer for a configuration's step, as each replica of the slice would run it."""
     announce("Lowering a step …")
     train, replicas = config.train, slice_.replicas
-    module = lower_step(
-        config, vocabulary_size, train.image_text_batch // replicas, train.text_text_batch // replicas, replicas
-    )
+    rows = train.image_text_batch // replicas, train.text_text_batch // replicas
+    # In a process of its own, whose gigabytes of weights are gone when the compiler needs the memory.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        module = process.submit(lower_step, config, vocabulary_size, *rows, replicas).result()
     return compile_step(module, slice_, text_file)
 
 
@@ -137,7 +140,10 @@ def _number(value: float) -> str:
 
 
 def _gb(size: float) -> str:
-    return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e12:,.3g} TB"
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:,.3g} {unit}"
+    return f"{size / 1e3:,.3g} kB"
 
 
 def describe_step(step: CompiledStep, config: ConfigDict) -> str:
@@ -173,13 +179,13 @@ def _step_memory(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
 def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
     generation, steps = step.slice.generation, config.train.steps
     yield (
-        f"\nA step takes {step.seconds:.4f} seconds by the compiler's forecast: {step.cycles / 1e6:,.1f} million "
+        f"\nA step takes {step.seconds:.4g} seconds by the compiler's forecast: {step.cycles / 1e6:,.1f} million "
         f"cycles at {generation.clock / 1e9:.2f} GHz, without transfers between chips. No device has run it."
     )
     if step.unknown_loops:
         yield f"{step.unknown_loops} loops count once, because the compiler does not know how often they turn."
     yield (
-        f"{step.flops / 1e9:,.0f} GFLOP per replica: {step.utilisation:.0%} of the published "
+        f"{_number(step.flops / 1e9)} GFLOP per replica: {step.utilisation:.1%} of the published "
         f"{generation.peak / 1e12:,.4g} TFLOP/s."
     )
     hours = _number(steps * step.seconds / 3600)

@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
 import resource
+import shutil
 import sys
 import threading
 import time
@@ -109,22 +112,44 @@ def _end_with_standard_input() -> None:
     os._exit(1)
 
 
-def main(arguments: list[str]) -> None:
-    module_path, result_path, topology, replicas = arguments[:4]
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | None) -> dict:
+    """Returns the figures of the compiled module, or {"refused": the compiler's own words}."""
     begun = time.monotonic()
     try:
-        executable = compile_module(read_module(pathlib.Path(module_path)), topology, int(replicas))
-        result = describe(executable)
-    except (RuntimeError, ValueError) as error:  # the compiler's own words
-        result = {"refused": str(error)}
-    result["seconds"] = time.monotonic() - begun
-    result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    pathlib.Path(result_path).write_text(json.dumps(result), encoding="utf-8")
-    text_path = arguments[4:]
-    if text_path and "refused" not in result:
-        pathlib.Path(text_path[0]).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
-    sys.stdout.flush()
+        executable = compile_module(module, topology, replicas)
+    except (RuntimeError, ValueError) as error:
+        return {"refused": str(error)}
+    if text_path is not None:
+        text_path.write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {**describe(executable), "seconds": time.monotonic() - begun, "peak_bytes": peak}
+
+
+def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
+    """Returns where the answer for a module is kept: under a hash of its text, of the versions and of this code.
+
+    The text, because the bytes of equal modules differ between processes.
+    """
+    versions = [importlib.metadata.version(name) for name in ("jax", "libtpu")]
+    code = [pathlib.Path(__file__).with_name(name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
+    digest = hashlib.sha256("\0".join([str(module), topology, str(replicas), *versions, *code]).encode()).hexdigest()
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
+
+
+def main(arguments: list[str]) -> None:
+    module_path, result_path, topology, replicas = arguments[:4]
+    text_path = pathlib.Path(arguments[4]) if arguments[4:] else None
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    module = read_module(pathlib.Path(module_path))
+    cached = cache_file(module, topology, int(replicas))
+    if text_path is not None or not cached.exists():
+        answer = compile_for(module, topology, int(replicas), text_path)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(answer), encoding="utf-8")
+        partial.replace(cached)
+    shutil.copyfile(cached, result_path)
     os._exit(0)  # taking libtpu down takes seconds
 
 

@@ -8,8 +8,6 @@ hash of the module. Cycles and seconds are the compiler's forecast: no device ha
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -109,7 +107,7 @@ def missing_compiler() -> str:
 
 
 def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledStep:
-    """Returns the compiler's answer for a serialized HLO module, from the cache where it is known.
+    """Returns the compiler's answer for a serialized HLO module; a known answer takes seconds, see `tpu_compiler.py`.
 
     Args:
       module: as `tpu_lowering.lower_step` gives it, for as many replicas as the slice has.
@@ -122,28 +120,11 @@ def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledS
     """
     if not has_compiler():
         raise UserError(missing_compiler())
-    cached = _cache_file(module, slice_)
-    if cached.exists() and not text_file:
-        answer = json.loads(cached.read_text(encoding="utf-8"))
-    else:
-        answer = _run_compiler(module, slice_, text_file)
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        partial = cached.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(answer), encoding="utf-8")
-        partial.replace(cached)
+    answer = _run_compiler(module, slice_, text_file)
     if "refused" in answer:
         raise RefusedStep(slice_, answer["refused"])
     known = {field.name for field in dataclasses.fields(CompiledStep)}
     return CompiledStep(slice=slice_, **{name: value for name, value in answer.items() if name in known})
-
-
-def _cache_file(module: bytes, slice_: Slice) -> pathlib.Path:
-    parts = [module, slice_.topology.encode(), str(slice_.replicas).encode()]
-    parts += [importlib.metadata.version(name).encode() for name in PACKAGES]
-    parts += [pathlib.Path(__file__).with_name(name).read_bytes() for name in ("tpu_program.py", "tpu_compiler.py")]
-    digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
 
 
 def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
