@@ -109,12 +109,10 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
     def step(batch, number):
         if replicas == 1:
             return model.train_step(batch)
-        with SliceReplica(replicas, number.read_value()):
+        with SliceReplica(replicas, number):
             return model.train_step(batch)
 
-    # XLA takes a plain argument for a constant wherever it needs one, so that a size made of it would be no error here.
-    number = tf.Variable(0, trainable=False, name="replica")
-    return tf.function(step, jit_compile=True, autograph=False), (example, number)
+    return tf.function(step, jit_compile=True, autograph=False), (example, tf.constant(0))
 
 
 def lower_step(

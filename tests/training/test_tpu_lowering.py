@@ -3,13 +3,14 @@
 XLA's all-reduce has a kernel for CPUs from TensorFlow 2.20 on.
 """
 
+import re
+
 import contract
 import pytest
 import tensorflow as tf
 
-from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Rows
-from mural_tf.training.tpu_lowering import SliceReplica, lower_step, xla_reason
+from mural_tf.training.tpu_lowering import SliceReplica, lower_step, trace_step, xla_reason
 
 REPLICAS = 4
 needs_all_reduce = pytest.mark.skipif(
@@ -44,24 +45,27 @@ def test_groups_of_batch_norm(group):
     assert b"all-reduce" in lowered(config)
 
 
+def range_of_first_and_last(self, columns):
+    return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
+
+
 @needs_all_reduce
-def test_a_size_made_of_the_replicas_number_is_refused(monkeypatch):
-    """As on a TPU. XLA would take the number for a constant if it were an ordinary argument."""
-
-    def range_of_first_and_last(self, columns):
-        return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
-
-    monkeypatch.setattr(Rows, "is_own_row", range_of_first_and_last)
-    with pytest.raises(UserError, match="A TPU would refuse this step: .*must be a compile-time constant"):
-        lowered(contract.toy_config("align"))
+@pytest.mark.parametrize("old", [None, pytest.param(range_of_first_and_last, marks=pytest.mark.slow)])
+def test_the_replicas_number_is_an_argument_of_the_program(old, monkeypatch):
+    """XLA would make a constant, 0, of the example's number where a size follows from it, and say nothing."""
+    if old is not None:
+        monkeypatch.setattr(Rows, "is_own_row", old)
+    config = contract.toy_config("align")
+    step, example = trace_step(config, contract.tokenizer(config).vocabulary_size, 4, None, REPLICAS)
+    text = step.experimental_get_compiler_ir(*example)(stage="hlo")
+    numbers = re.findall(r"= s32\[\] parameter\(\d+\)", text[text.index("\nENTRY ") :])
+    assert len(numbers) == (1 if old is None else 0)
 
 
 def test_what_a_slice_does_not_do_is_said():
     replica = SliceReplica(REPLICAS, tf.constant(0))
     with replica, pytest.raises(ValueError, match="only sums"):
-        replica.all_reduce("mean", tf.constant(1.0))
-    with replica, pytest.raises(ValueError, match="int64, which a TPU cannot sum"):
-        replica.all_reduce("sum", tf.Variable(1, dtype=tf.int64, name="count"))
+        replica.all_reduce("MEAN", tf.constant(1.0))
     with replica, pytest.raises(ValueError, match="only rows are gathered"):
         replica.all_gather(tf.zeros([2, 2]), axis=1)
 
@@ -69,3 +73,9 @@ def test_what_a_slice_does_not_do_is_said():
 def test_the_words_of_xla_without_frames():
     message = 'Failed:\n\n  File "a.py", line 3\n    ^^^\nInput 0 must be constant\nStack trace for op\n'
     assert xla_reason(message) == "Failed: Input 0 must be constant"
+
+
+def test_what_a_tpu_cannot_sum_is_named():
+    with tf.Graph().as_default(), SliceReplica(REPLICAS, tf.constant(0)):
+        with pytest.raises(ValueError, match="count:0 is int64, which a TPU cannot sum over replicas"):
+            tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1, tf.int64, name="count"))
