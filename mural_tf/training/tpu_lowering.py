@@ -85,6 +85,15 @@ class SliceReplica(tf.distribute.ReplicaContext):
         return tf.reshape(rows, [self._replicas * value.shape[0], *value.shape[1:]])
 
 
+def known_late(number: tf.Tensor) -> tf.Tensor:
+    """Returns the number, out of a loop of one turn, which the compiler unrolls.
+
+    Where a size or the beginning of a slice follows from an argument, `experimental_get_compiler_ir` makes a constant
+    of the example's value and says nothing: every replica would be the first. Of a loop's result it cannot.
+    """
+    return tf.while_loop(lambda turn, _: turn < 1, lambda turn, _: (turn + 1, number), [0, tf.zeros_like(number)])[1]
+
+
 def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int | None = None, replicas: int = 1):
     """Returns the training step, a `tf.function` of a replica's part of a batch and its number, and an example of both.
 
@@ -109,7 +118,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
     def step(batch, number):
         if replicas == 1:
             return model.train_step(batch)
-        with SliceReplica(replicas, number):
+        with SliceReplica(replicas, known_late(number)):
             return model.train_step(batch)
 
     return tf.function(step, jit_compile=True, autograph=False), (example, tf.constant(0))

@@ -9,6 +9,7 @@ import contract
 import pytest
 import tensorflow as tf
 
+from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Rows
 from mural_tf.training.tpu_lowering import SliceReplica, lower_step, trace_step, xla_reason
 
@@ -50,16 +51,20 @@ def range_of_first_and_last(self, columns):
 
 
 @needs_all_reduce
-@pytest.mark.parametrize("old", [None, pytest.param(range_of_first_and_last, marks=pytest.mark.slow)])
-def test_the_replicas_number_is_an_argument_of_the_program(old, monkeypatch):
-    """XLA would make a constant, 0, of the example's number where a size follows from it, and say nothing."""
-    if old is not None:
-        monkeypatch.setattr(Rows, "is_own_row", old)
+def test_the_replicas_number_is_an_argument_of_the_program():
+    """XLA would make a constant, 0, of the example's number where a slice begins there, and say nothing."""
     config = contract.toy_config("align")
     step, example = trace_step(config, contract.tokenizer(config).vocabulary_size, 4, None, REPLICAS)
     text = step.experimental_get_compiler_ir(*example)(stage="hlo")
-    numbers = re.findall(r"= s32\[\] parameter\(\d+\)", text[text.index("\nENTRY ") :])
-    assert len(numbers) == (1 if old is None else 0)
+    assert len(re.findall(r"= s32\[\] parameter\(\d+\)", text[text.index("\nENTRY ") :])) == 1
+    assert "dynamic-slice" in text
+
+
+@needs_all_reduce
+def test_a_size_made_of_the_replicas_number_is_refused(monkeypatch):
+    monkeypatch.setattr(Rows, "is_own_row", range_of_first_and_last)
+    with pytest.raises(UserError, match="A TPU would refuse this step: .*must be a compile-time constant"):
+        lowered(contract.toy_config("align"))
 
 
 def test_what_a_slice_does_not_do_is_said():
