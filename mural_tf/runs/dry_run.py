@@ -101,10 +101,14 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
     announce("Lowering a step …")
     train, replicas = config.train, slice_.replicas
     rows = train.image_text_batch // replicas, train.text_text_batch // replicas
-    # In a process of its own, whose gigabytes of weights are gone when the compiler needs the memory.
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        module = process.submit(lower_step, config, vocabulary_size, *rows, replicas).result()
+    module = lower_apart(config, vocabulary_size, *rows, replicas)
     return compile_step(module, slice_, text_file)
+
+
+def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
+    """Returns `lower_step`'s module from a process of its own, whose weights are gone when the compiler needs memory."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(lower_step, config, *sizes).result()
 
 
 def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice) -> None:
