@@ -106,7 +106,7 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
 
 
 def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
-    """Returns `lower_step`'s module from a process of its own, whose weights are gone when the compiler needs memory."""
+    """Returns the module of `lower_step`, from a process of its own: its weights then leave the compiler memory."""
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(lower_step, config, *sizes).result()
 

@@ -35,7 +35,7 @@ from mural_tf.training.tpu_program import facts
 CHIPS = {"v4": {"chip_config_name": "megacore"}}
 
 
-def read_module(path: pathlib.Path):
+def read_module(path: pathlib.Path, draws_as_on_tpu: bool = True):
     """Returns the StableHLO module of a serialized HLO module, as the compiler of TPUs takes it."""
     context = mlir.make_ir_context()
     context.allow_unregistered_dialects = True
@@ -52,7 +52,7 @@ def read_module(path: pathlib.Path):
         for copy in found["mhlo.copy"]:  # TensorFlow's, before results; the compiler does not know the operation
             copy.results[0].replace_all_uses_with(copy.operands[0])
             copy.erase()
-        for draw in found["stablehlo.rng_bit_generator"]:
+        for draw in found["stablehlo.rng_bit_generator"] if draws_as_on_tpu else ():
             _draw_as_on_tpu(draw)
     return module
 

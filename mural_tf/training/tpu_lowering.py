@@ -107,11 +107,17 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
         example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
         example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
 
+    return step_of_replica(model, replicas), example
+
+
+def step_of_replica(model, replicas: int):
+    """Returns the training step of a compiled model, a `tf.function` of a replica's part of a batch."""
+
     def step(batch):
         with for_tpu(), SliceReplica(replicas) if replicas > 1 else contextlib.nullcontext():
             return model.train_step(batch)
 
-    return tf.function(step, jit_compile=True, autograph=False), example
+    return tf.function(step, jit_compile=True, autograph=False)
 
 
 def lower_step(
