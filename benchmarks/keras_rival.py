@@ -95,7 +95,8 @@ class Mural(keras.Model):
         width = self.image_encoder.output_shape[-1]
         self.image_text_head = layers.Dense(width, dtype="float32")
         self.text_text_head = layers.Dense(width, dtype="float32")
-        self.temperature = self.add_weight(shape=(), initializer="ones", dtype="float32", name="temperature")
+        start = keras.initializers.Constant(1.0)
+        self.temperature = self.add_weight(shape=(), initializer=start, dtype="float32", name="temperature")
 
     def call(self, batch, training=None):
         """Returns [MURAL] Eq. 1, a float32 scalar.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tpu_rival --tpu=v4-8 --pairs=16 --parts      # with the extra [tpu_compiler]; no TPU is needed
 
-Both steps are those of one replica with `--pairs` images, as many captions and as many text pairs. Ours is
+Each step takes one replica's part of a batch: `--pairs` images, as many captions and as many text pairs. Ours is
 configs/mural_base.py as a run with `--tpu` has it; `benchmarks/keras_rival.py` is the other program, and says what our
 step does besides. Both are lowered to HLO, the rival in a process of its own, and compiled by the TPU's own compiler
 with the same options (`mural_tf/training/tpu_forecast.py`). Cycles are the compiler's forecast: no device ran them.
@@ -113,7 +113,7 @@ def part(instruction: Instruction) -> str:
 
 
 def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
-    """Returns the opcodes of an operation, of a fusion those that it is made of, without PASSIVE ones."""
+    """Returns the opcode of an operation, or all opcodes within a fusion, except PASSIVE."""
     callees = [callee for name in instruction.called("calls") for callee in program.computations[name]]
     if not callees:
         return {instruction.opcode} - PASSIVE
@@ -121,7 +121,7 @@ def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
 
 
 def kind(instruction: Instruction, program: Program) -> str:
-    """Returns what an operation that runs by itself does; a fusion is what its most telling operation is.
+    """Returns the kind of an operation that runs by itself; its most telling operation decides for a fusion.
 
     Arrays of unsigned integers are random bits in both programs, so a copy of one is a part of drawing.
     """
