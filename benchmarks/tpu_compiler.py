@@ -33,7 +33,7 @@ from mural_tf.training.tpu_slices import find_slice
 
 OUTPUT = flags.DEFINE_string("output", "", "The CSV file; rows that it has already are kept.")
 ONLY = flags.DEFINE_list("only", [], "Names of rows; empty: all.")
-TPUS = flags.DEFINE_list("tpus", [], "Slices; empty: those of each row.")
+TPUS = flags.DEFINE_list("tpus", [], "Slices; empty: the slices of each row.")
 TEXT = flags.DEFINE_string("text", "", "Write the optimised program of the last row here.")
 
 EVERY_GENERATION = ("v3-128", "v4-32", "v5litepod-64", "v5p-32", "v6e-64")
@@ -42,7 +42,7 @@ COMMON = ("v5litepod-64",)
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A configuration, the slices that it is compiled for, and what is set beside the file's own values.
+    """A configuration, the slices that it is compiled for, and further fields.
 
     chunks: {slice: `train.micro_batches`} where one pass does not fit.
     """
@@ -107,7 +107,7 @@ def measure(name: str, tpu: str) -> dict[str, str]:
         step = compile_for_slice(config, config.vocabulary.size, slice_, TEXT.value)
     except RefusedStep as refused:
         return {**cells, "answer": " ".join(str(refused).split())[:200]}
-    transferred = sum(found["bytes"] for found in step.collectives.values())
+    transferred = sum(transfers["bytes"] for transfers in step.collectives.values())
     return {
         **cells,
         "answer": "accepted",

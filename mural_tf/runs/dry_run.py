@@ -194,8 +194,9 @@ def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
     )
     hours = _number(steps * step.seconds / 3600)
     yield f"{steps:,} steps take {hours} hours, without start, evaluation and checkpoints."
-    for kind, found in step.collectives.items():
-        yield f"Between chips: {found['count']:,} {kind}, {_gb(found['bytes'])} per step and replica."
+    for operation, transfers in step.collectives.items():
+        size = _gb(transfers["bytes"])
+        yield f"Between chips: {transfers['count']:,} {operation}, {size} per step and replica."
 
 
 def _step_parts(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
@@ -208,34 +209,37 @@ def _step_parts(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
     )
 
 
-def describe_measurement(found: Measurement) -> str:
+def describe_measurement(measurement: Measurement) -> str:
     """Returns a measurement in lines."""
     parts = (_measured_head, _measured_memory, _measured_speed)
-    return "\n".join(line for part in parts for line in part(found))
+    return "\n".join(line for part in parts for line in part(measurement))
 
 
-def _measured_head(found: Measurement) -> Iterator[str]:
-    replicas = f"{found.replicas} replica{'s' * (found.replicas > 1)}"
-    yield f"Dry run of {found.config.model} on this machine: {replicas}."
+def _measured_head(measurement: Measurement) -> Iterator[str]:
+    replicas = f"{measurement.replicas} replica{'s' * (measurement.replicas > 1)}"
+    yield f"Dry run of {measurement.config.model} on this machine: {replicas}."
     yield "Nothing is trained and nothing is written."
-    yield f"\nParameters: {sum(found.parameters.values()):,}"
-    yield from _table((name, f"{count:,}") for name, count in found.parameters.items())
+    yield f"\nParameters: {sum(measurement.parameters.values()):,}"
+    yield from _table((name, f"{count:,}") for name, count in measurement.parameters.items())
 
 
-def _measured_memory(found: Measurement) -> Iterator[str]:
+def _measured_memory(measurement: Measurement) -> Iterator[str]:
     yield "\nMemory of a replica"
-    yield from _table((name, _gb(size)) for name, size in found.memory.items())
-    rows = ", ".join(f"{max(1, math.ceil(count * found.share)):,} {part}" for part, count in found.rows.items())
-    yield f"  {_gb(found.peak)} were in use at most, with {rows} (measured)."
+    yield from _table((name, _gb(size)) for name, size in measurement.memory.items())
+    rows = ", ".join(
+        f"{max(1, math.ceil(count * measurement.share)):,} {part}" for part, count in measurement.rows.items()
+    )
+    yield f"  {_gb(measurement.peak)} were in use at most, with {rows} (measured)."
 
 
-def _measured_speed(found: Measurement) -> Iterator[str]:
-    steps = found.config.train.steps
-    part = "" if found.share == 1 / found.replicas else f" of {found.share:.2%} of the batch"
-    yield f"\nA step takes {found.seconds:.4f} seconds (measured in steps{part}, input included)."
+def _measured_speed(measurement: Measurement) -> Iterator[str]:
+    steps = measurement.config.train.steps
+    part = "" if measurement.share == 1 / measurement.replicas else f" of {measurement.share:.2%} of the batch"
+    yield f"\nA step takes {measurement.seconds:.4f} seconds (measured in steps{part}, input included)."
+    hours = _number(steps * measurement.seconds / 3600)
     yield (
-        f"{_number(1 / found.seconds)} steps per second; {steps:,} steps take {_number(steps * found.seconds / 3600)} "
-        "hours, without start, evaluation and checkpoints."
+        f"{_number(1 / measurement.seconds)} steps per second; {steps:,} steps take {hours} hours, without start, "
+        "evaluation and checkpoints."
     )
     if os.getloadavg()[0] > BUSY * threads():
         yield f"Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."

@@ -41,18 +41,18 @@ def read_module(path: pathlib.Path, draws_as_on_tpu: bool = True):
     context.allow_unregistered_dialects = True
     with context, ir.Location.unknown():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(path.read_bytes()))
-        found = {"mhlo.copy": [], "stablehlo.rng_bit_generator": []}
+        operations = {"mhlo.copy": [], "stablehlo.rng_bit_generator": []}
 
         def visit(operation):
-            if operation.name in found:
-                found[operation.name].append(operation)
+            if operation.name in operations:
+                operations[operation.name].append(operation)
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(visit)
-        for copy in found["mhlo.copy"]:  # TensorFlow's, before results; the compiler does not know the operation
+        for copy in operations["mhlo.copy"]:  # TensorFlow's, before results; the compiler does not know the operation
             copy.results[0].replace_all_uses_with(copy.operands[0])
             copy.erase()
-        for draw in found["stablehlo.rng_bit_generator"] if draws_as_on_tpu else ():
+        for draw in operations["stablehlo.rng_bit_generator"] if draws_as_on_tpu else ():
             _draw_as_on_tpu(draw)
     return module
 

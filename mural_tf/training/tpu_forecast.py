@@ -43,7 +43,7 @@ class CompiledStep:
     """The compiler's answer; bytes, operations and cycles are of one replica and one step.
 
     arguments: bytes of weights, slots of optimisers, counters and a batch; aliased: bytes of outputs that take over the
-      memory of arguments; temporary, program: bytes beside them.
+      memory of arguments; temporary, program: further bytes.
     flops: operations; cycles: the compiler's forecast, loops with all their turns.
     unknown_loops: how many loops count once because the compiler does not know their turns.
     cycles_by_part, most_expensive, collectives: as `tpu_program` has them.
@@ -123,8 +123,8 @@ def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledS
     answer = _run_compiler(module, slice_, text_file)
     if "refused" in answer:
         raise RefusedStep(slice_, answer["refused"])
-    known = {field.name for field in dataclasses.fields(CompiledStep)}
-    return CompiledStep(slice=slice_, **{name: value for name, value in answer.items() if name in known})
+    fields = {field.name for field in dataclasses.fields(CompiledStep)}
+    return CompiledStep(slice=slice_, **{name: value for name, value in answer.items() if name in fields})
 
 
 def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:

@@ -2,9 +2,9 @@
 
     lower_step(config, vocabulary_size, images=16, texts=16, replicas=4)  # a serialized HLO module
 
-No TPU is needed: within `SliceReplica` the step sees itself as one replica of a slice, as TPUStrategy has it
-(tensorflow/python/distribute/tpu_strategy.py): the replica's number is an input of the program, known only when it
-runs; `all_reduce` is XLA's own sum over all replicas; `all_gather` is a one-hot times the value, summed.
+No TPU is needed: within `SliceReplica` the step sees itself as one replica of a slice, as TPUStrategy has it: the
+replica's number is known only when the program runs; `all_reduce` is XLA's own sum over all replicas; `all_gather` is a
+one-hot times the value, summed.
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ class Instruction:
 
     @property
     def place(self) -> str:
-        """The layer or operation of our step that it comes from, as TensorFlow names it; "" where there is none."""
+        """The layer or operation of our step that it comes from, as TensorFlow names it; "" where it is not known."""
         match = re.search(r'op_name="([^"]*)"', self.rest)
         return match[1] if match else ""
 
     @property
     def bytes(self) -> int:
-        return sum(_array_bytes(kind, sizes) for kind, sizes in _ARRAY.findall(self.shape))
+        return sum(_array_bytes(dtype, sizes) for dtype, sizes in _ARRAY.findall(self.shape))
 
     def called(self, attribute: str) -> list[str]:
         """The names of computations in an attribute: one name, or several in braces."""
@@ -73,9 +73,9 @@ class Program:
                 current = self.computations.setdefault(start[2], [])
                 self.entry = start[2] if start[1] else self.entry
                 continue
-            found = _INSTRUCTION.match(line)
-            if found:
-                current.append(Instruction(*found.groups()))
+            match = _INSTRUCTION.match(line)
+            if match:
+                current.append(Instruction(*match.groups()))
 
     def scheduled(self) -> Iterator[tuple[Instruction, int]]:
         """Yields each operation that runs by itself, and how often it runs in a step."""
@@ -124,21 +124,21 @@ class Program:
 
     def collectives(self) -> dict[str, dict[str, int]]:
         """Returns {kind: {"count": per step, "bytes": per step and replica}}."""
-        found: dict[str, dict[str, int]] = {}
+        transfers: dict[str, dict[str, int]] = {}
         for instruction, turns in self.scheduled():
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                of_kind = found.setdefault(kind, {"count": 0, "bytes": 0})
-                of_kind["count"] += turns
-                of_kind["bytes"] += turns * instruction.bytes
-        return found
+            opcode = instruction.opcode.removesuffix("-start")
+            if opcode in COLLECTIVES:
+                total = transfers.setdefault(opcode, {"count": 0, "bytes": 0})
+                total["count"] += turns
+                total["bytes"] += turns * instruction.bytes
+        return transfers
 
     def refused_features(self) -> list[str]:
         """Returns what a training step must not have: transfers to the host, sizes known late, float64."""
         instructions = [i for computation in self.computations.values() for i in computation]
-        found = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
-        found += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
-        return found + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
+        refused = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
+        refused += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
+        return refused + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
 
     def products(self) -> list[tuple[str, str, str]]:
         """Returns (place, type of the factors, precision) of each matrix product and convolution, fused ones too."""
@@ -170,11 +170,11 @@ def _known_trips(loop: Instruction) -> int | None:
     return int(match[1]) if match else None
 
 
-def _array_bytes(kind: str, sizes: str) -> int:
+def _array_bytes(dtype: str, sizes: str) -> int:
     count = 1
     for size in filter(None, sizes.replace("<=", "").split(",")):
         count *= int(size)
-    return count * BYTES.get(kind, 4)
+    return count * BYTES.get(dtype, 4)
 
 
 def _without_layout(shape: str) -> str:
@@ -196,9 +196,9 @@ def facts(text: str) -> dict:
     }))  # fmt: skip
 
 
-def part_of_step(place: str) -> str:
-    """Returns the part of a step that a place belongs to, by the names that `models/step.py` gives; or the rest."""
+def part_of_step(layer: str) -> str:
+    """Returns the part of a step that a layer or operation belongs to, as `models/step.py` names it; or the rest."""
     for part in ("image_encoder", "text_encoder", "losses", "gradient_norms", "optimizer"):
-        if part in place:
-            return f"{part}, backward" if "gradient_tape" in place else part
+        if part in layer:
+            return f"{part}, backward" if "gradient_tape" in layer else part
     return "the rest"

@@ -70,7 +70,7 @@ class Slice:
 def find_slice(name: str) -> Slice:
     """Returns the slice that Google Cloud calls `name`; raises `UserError` for a name or a size that it does not have.
 
-    A slice with one chip fewer than a host has is no slice of v3, v4 or v5p: their smallest are v3-8, v4-8 and v5p-8.
+    The smallest slices of v3, v4 and v5p are hosts of four chips: v3-8, v4-8 and v5p-8.
     """
     match = re.fullmatch(r"([a-z0-9]+)-([1-9]\d*)", name)
     generation = GENERATIONS.get(match[1]) if match else None

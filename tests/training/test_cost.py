@@ -72,7 +72,7 @@ def test_the_lines_of_a_measurement(config):
     text = describe_measurement(found)
     for line in (
         "Dry run of mural on this machine: 2 replicas.", "Parameters: 1,234,577", "image tower  1,234,567",
-        "weights  0.0049 GB", "moments  9.9 TB", "3 GB were in use at most, with 2 image, 2 text_a (measured).",
+        "weights  4.9 MB", "moments  9.9 TB", "3 GB were in use at most, with 2 image, 2 text_a (measured).",
         "A step takes 0.0200 seconds (measured in steps of 12.50% of the batch, input included).",
         "50 steps per second; 30 steps take 0.000167 hours",
     ):  # fmt: skip
