@@ -290,7 +290,7 @@ def test_versions_are_added_and_nothing_else_changes(model, config, tmp_path, mo
         ({"version": "7"}, "has a version 7 already"),
         ({"version": "x"}, "expected auto or a number"),
         ({"overwrite": True}, "holds versions: add one with --version=auto"),
-        ({"overwrite": True, "version": "auto"}, "--overwrite replaces an export, --version adds"),
+        ({"overwrite": True, "version": "auto"}, "--overwrite, which replaces an export, or --version, which adds"),
         ({}, "holds versions: add one with --version=auto"),
     ):
         with pytest.raises(UserError, match=words):

@@ -233,7 +233,7 @@ def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, 
 
 
 def test_fine_tuning_from_modules_names_their_export(export):
-    with pytest.raises(UserError, match="holds an export's Hub modules, .* give --from the export or the workdir"):
+    with pytest.raises(UserError, match="holds an export's Hub modules, .* give --from the export or workdir"):
         finetune.starting_point(base_config(), str(export / "hub"))
 
 
