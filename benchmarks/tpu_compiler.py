@@ -31,7 +31,7 @@ from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_forecast import RefusedStep, as_on_tpu
 from mural_tf.training.tpu_slices import find_slice
 
-OUTPUT = flags.DEFINE_string("output", "", "The CSV file; rows that it has already are kept.")
+OUTPUT = flags.DEFINE_string("output", None, "The CSV file; rows that it has already are kept.")
 ONLY = flags.DEFINE_list("only", [], "Names of rows; empty: all.")
 TPUS = flags.DEFINE_list("tpus", [], "Slices; empty: the slices of each row.")
 TEXT = flags.DEFINE_string("text", "", "Write the optimised program of the last row here.")
@@ -72,8 +72,8 @@ ROWS = {
     "mural_large": Row("mural_large"),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
-    "globetrotter_resnet18": Row("globetrotter_resnet18"),
-    "mule": Row("mule"),
+    "globetrotter_resnet18": Row("globetrotter_resnet18", ("v5litepod-32",)),  # 800 captions
+    "mule": Row("mule", ("v5litepod-1",)),  # 450 pictures, which few numbers of replicas divide
     "labse_text": Row("labse_text"),
     "siglip_base": Row("mural_base:siglip", fields=_siglip_base()),
 }
