@@ -8,11 +8,12 @@ compiler (`training/tpu_forecast.py`); without it, `training/tpu_check.py` looks
 
 from __future__ import annotations
 
-import concurrent.futures
 import math
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
+import signal
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -107,8 +108,32 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
 
 def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
     """Returns the module of `lower_step`, from a process of its own: its weights then leave the compiler memory."""
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(lower_step, config, *sizes).result()
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_module, args=(sender, config, *sizes), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        module = receiver.recv()
+    except EOFError:
+        process.join()
+        raise UserError(
+            f"Lowering the step ended with exit code {process.exitcode}; -9 is a system that runs out of memory."
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(module, UserError):
+        raise module
+    return module
+
+
+def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDict, *sizes: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is interrupted, and ends this one
+    try:
+        sender.send(lower_step(config, *sizes))
+    except UserError as error:
+        sender.send(error)
 
 
 def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice) -> None:
