@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter
+from mural_tf.encoders.adapters import image_adapter
 from mural_tf.encoders.layers import IMAGE_HEAD, MlpHead
 from mural_tf.errors import UserError
 
@@ -26,10 +26,10 @@ IMAGE_TOWERS = {
     "resnet": resnet.build_resnet,
     "vit": vit.build_vit,
     "hub": _hub_image,
-    "features": towers.feature_input,  # computed beforehand
+    "features": towers.build_features,  # computed beforehand
     "none": towers.build_no_image,  # texts alone
 }
-TEXT_TOWERS = ("bert", "hub", "words")
+TEXT_TOWERS = ("bert", "hub", "words")  # and "features", where a run trains heads on states of one of these
 
 
 def _without_a_file(build: Callable) -> Callable:
@@ -80,20 +80,7 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
     without = config.copy_and_resolve_references()
     without.update(dict(adapter_size=0, projection=0))
     tower = build_image_encoder(without)
-    settings = config.adapter_dropout, config.adapter_noise
-    if config.classes:
-        size, named = config.projection - config.class_name_size, dict(classes=config.classes)
-        if size < 1 or not config.class_name_size:
-            raise UserError(
-                f"image_tower.class_names: class_name_size={config.class_name_size} numbers of projection="
-                f"{config.projection} are a name's, the others the trained head's: set projection and embedding_size "
-                "larger."
-            )
-        named["width"] = config.class_name_size
-        head = ClassesAdapter(config.adapter_size, size, *settings, **named, name=IMAGE_HEAD)
-    else:
-        head = Adapter(config.adapter_size, config.projection, *settings, name=IMAGE_HEAD)
-    model = keras.Model(tower.input, head(tower.output), name="image_encoder")
+    model = keras.Model(tower.input, image_adapter(config, IMAGE_HEAD)(tower.output), name="image_encoder")
     model.embedding_size = config.projection
     return model
 
@@ -116,6 +103,8 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     values that cannot be built.
     """
     towers.check_ranges(config, "text_tower")
+    if config.name == "features":
+        return towers.feature_input(config.hidden_size)
     if config.name == "bert":
         return bert.build_bert(config, vocabulary_size)
     if config.name == "hub":

@@ -16,6 +16,7 @@ from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import display_name, fetch, local_folder, share
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
@@ -121,16 +122,19 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
             model.begin(tokenizer, restored=start.is_trained)
             if not takes_steps(type(model)):
                 model.learn(config, tokenizer, workdir)
-        compile_model(model, config)
+        heads = on_features(model)
+        start.prepare(heads)
+        compile_model(heads, config)
     if writes:
-        size = f"{config.model} ({trainable_parameters(model):,} parameters)"
+        size = f"{config.model} ({trainable_parameters(heads):,} parameters)"
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {display_name(workdir)}.", flush=True)
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
-    measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
+    average, alone = heads.step.average, strategy.num_replicas_in_sync == 1
+    measured = MeasuredModel(model, tokenizer, config, workdir, alone, average)
     evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
-    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
+    reached = fit(heads, tokenizer, config, workdir, strategy, signals, evaluate, profile, model)
     signals.check()
     if reached and writes:
         start.settle(model, measured, evaluate, config, workdir)
@@ -169,8 +173,6 @@ class Start:
 
 def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
     """Gives new adapters the mean and deviation of states, in one process after the other."""
-    from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
-
     _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 

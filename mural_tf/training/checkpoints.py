@@ -176,13 +176,15 @@ def training_checkpoints(
     keep: int,
     writes: bool = True,
     data_progress: tf.train.Checkpoint | None = None,
+    towers: DualEncoder | None = None,
 ) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from.
 
-    `data_progress` is saved with it, and restored by `DataProgress.restore`.
+    `data_progress` is saved with it, and restored by `DataProgress.restore`. `towers`: the model with its towers whose
+    weights are saved, where `model` is `on_features` of it.
     """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
+    state = dict(model=_weights(towers or model), guard=model.step.guard, **optimizers, **model.training_parts())
     if model.step.average is not None:
         state["average"] = model.step.average
     saved = state if data_progress is None else {**state, "data_progress": data_progress}

@@ -30,6 +30,7 @@ from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
+from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
 from mural_tf.text.tokens import TOKENS
@@ -186,12 +187,16 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
+    towers = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
     if tokenizer is not None:
-        model.begin(tokenizer, restored)
+        towers.begin(tokenizer, restored)
+    model = on_features(towers)
+    if model is not towers or any(embedding.is_given for embedding in model.used.values()):
+        tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
     work = step_work(model, config, machine.replicas)
     memory = memory_of_replica(model, config, machine.replicas, work)
+    memory["weights"] = _bytes(towers.weights)  # frozen towers stay in memory beside their heads
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
     forecast = Forecast(config, machine, parameters(model), rows, work, memory)
@@ -226,18 +231,19 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
     `image_text`, `text_text`: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
-    pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
+    pixels, length = prepared_spec(model.configuration.image_tower), config.text_tower.max_length
     images = image_text // captions_per_image(config)
     specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
     for part, stream in streams_of_parts(model).items():
         rows = text_text if stream == TEXT_PAIRS else image_text
-        if part in model.vector_parts:
-            rows = images if part in model.image_parts else rows
-            specs[part] = tf.TensorSpec([rows, model.vector_parts[part]])
-            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
-        elif part in model.image_parts:
+        if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
+        elif part not in model.token_parts:
+            is_state = part in model.text_parts
+            width = model.text_encoder.embedding_size if is_state else model.embedding_size
+            specs[part] = tf.TensorSpec([rows, width])
+            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
         else:
             specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
             if part == "cloze":  # a masked place of each text
@@ -353,7 +359,7 @@ def _measured(model: DualEncoder, plan: Forecast, operations: float, tokenizer) 
         parts, operations = 2 * parts, operations / 2
     config.train.update({name: plan.config.train[name] // parts for name in names})
     print("Measuring steps …", flush=True)
-    if tokenizer is None or model.vector_parts:  # cached states and targets are made when training begins
+    if tokenizer is None:
         images, texts = (config.train[name] for name in names)
         batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known

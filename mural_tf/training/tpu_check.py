@@ -25,6 +25,7 @@ from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
+from mural_tf.models.frozen import on_features
 from mural_tf.training.cost import batch_specs, batch_values
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model
@@ -46,7 +47,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     """
     set_fusion("off")  # compiled functions within the compiled step; on a TPU there are no compiled functions either
     config = complete(config)
-    model = build_model(config, vocabulary_size)
+    model = on_features(build_model(config, vocabulary_size))
     compile_model(model, config)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     example = batch_values(batch_specs(model, config, batch * captions_per_image(config), batch))

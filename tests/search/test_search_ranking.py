@@ -219,7 +219,7 @@ def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
 def test_an_index_keeps_weights_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch, capsys):
     """Of a data set whose captions are in two languages."""
     monkeypatch.setattr(asked_captions, "LEAST_ASKED", 2)
-    monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
+    monkeypatch.setattr(commands, "load", lambda model, **_: TwoHeads())
     colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
