@@ -161,11 +161,8 @@ class Embedder:
     ) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls.
 
-        Args:
-          model: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
-          tokenizer: from texts to tokens.
-          config, path, step: as the constructor has them.
-          known: a `models.states.KnownStates`, texts that skip the text tower; None: all go through it.
+        `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+        `known`: a `models.states.KnownStates`, texts that skip the text tower.
         """
         import tensorflow as tf
 

@@ -29,7 +29,7 @@ IMAGE_TOWERS = {
     "features": towers.build_features,  # computed beforehand
     "none": towers.build_no_image,  # texts alone
 }
-TEXT_TOWERS = ("bert", "hub", "words")  # and "features", where a run trains heads on states of one of these
+TEXT_TOWERS = ("bert", "hub", "words")
 
 
 def _without_a_file(build: Callable) -> Callable:
@@ -103,8 +103,6 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     values that cannot be built.
     """
     towers.check_ranges(config, "text_tower")
-    if config.name == "features":
-        return towers.feature_input(config.hidden_size)
     if config.name == "bert":
         return bert.build_bert(config, vocabulary_size)
     if config.name == "hub":

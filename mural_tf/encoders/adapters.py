@@ -157,10 +157,8 @@ def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: 
 
     `state_size`: of `embedding_size` numbers, how many are the text's own state, for ConSE; 0: none.
     """
-    settings = tower.adapter_dropout, tower.adapter_noise
-    if state_size:
-        return TextAdapter(tower.adapter_size, embedding_size - state_size, *settings, name=name)
-    return Adapter(tower.adapter_size, embedding_size, *settings, name=name)
+    kind, size = TextAdapter if state_size else Adapter, embedding_size - state_size
+    return kind(tower.adapter_size, size, tower.adapter_dropout, tower.adapter_noise, name=name)
 
 
 def place_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:

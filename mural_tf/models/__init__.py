@@ -129,7 +129,7 @@ def build_model(config: ConfigDict, vocabulary_size: int):
         image_encoder = build_image_encoder(config.image_tower)
         text_encoder = build_text_encoder(config.text_tower, vocabulary_size)
         model = assemble(config, image_encoder, text_encoder, vocabulary_size)
-        model.builder = build_model  # for Keras' `load_model`
+        model.builder = f"{__name__}:build_model"
         model.build_variables()
     except tf.errors.ResourceExhaustedError:
         raise UserError(

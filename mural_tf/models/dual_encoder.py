@@ -83,6 +83,7 @@ class DualEncoder(KerasModel):
     starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     also_reads: tuple[str, ...] = ()  # further entries of a batch that a loss needs, besides parts and ids
+    with_towers: DualEncoder | None = None  # of a model on features: the model whose heads it has, see `frozen.py`
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
@@ -103,6 +104,11 @@ class DualEncoder(KerasModel):
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self.vocabulary_size = config.get("vocabulary_size", 0)
+
+    @property
+    def towers(self) -> DualEncoder:
+        """The model that is evaluated, exported and saved: itself, or the one that has the towers."""
+        return self.with_towers or self
 
     # What follows from the two tables.
 
@@ -192,11 +198,10 @@ class DualEncoder(KerasModel):
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
-    def columns(self, towers: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
+    def columns(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
         """Called at every start of a compiled model, with the weights that it goes on from.
 
         Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)}, which `Embedding.is_given` takes.
-        `towers`: the model that frozen towers belong to, where `self` takes their features; else `self`.
         """
         return {}
 
@@ -346,8 +351,6 @@ class DualEncoder(KerasModel):
     def build_variables(self) -> None:
         """Creates every variable by running one example through each tower and head."""
         tokens = {name: tf.ones([1, 4], tf.int32) for name in TOKENS}
-        if takes_features(self.text_tower):
-            tokens = tf.zeros([1, self.text_encoder.embedding_size])
         self.embed_images(tf.zeros([1, *self.image_shape]))
         for name in self.head_names:
             self.embed_texts(tokens, name)

@@ -13,7 +13,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.data.streams.columns import Column
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, place_class_names
 from mural_tf.encoders.layers import IMAGE_HEAD
 from mural_tf.encoders.towers import feature_input, read_class_names
@@ -25,8 +24,10 @@ from mural_tf.models.states import (
     image_states,
     made_text_states,
     of_texts,
+    pictures_of,
     split_image_tower,
     text_states,
+    texts_of,
 )
 
 FIXED = ("image", "caption", "text_a", "text_b")  # parts of a batch that are the same in every epoch
@@ -50,41 +51,29 @@ def on_features(model: DualEncoder) -> DualEncoder:
         config.image_tower.update(dict(name="features", feature_size=features.embedding_size))
     if texts:
         text_encoder = feature_input(text_encoder.embedding_size)
-        config.text_tower.update(dict(name="features", hidden_size=text_encoder.embedding_size))
+        config.text_tower.name = "features"
     heads = assemble(config, image_encoder, text_encoder, model.vocabulary_size)
     for name, part in model.weights_by_part().items():
         if name not in ("image_encoder", "text_encoder"):
             setattr(heads, name, part)
-    heads.build_variables()
+    heads.with_towers, heads.built = model, True
     return heads
 
 
-def columns_of(
-    towers: DualEncoder, model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path
-) -> dict[str, tuple[Column, str]]:
-    """Returns {entry of a batch: (its column, the entry with its ids)}, made now or before.
-
-    Args:
-      towers: the model with its towers.
-      model: `on_features(towers)`.
-      config, tokenizer, workdir: of the run.
-    """
-    images, texts = _frozen_parts(towers)
-    columns = model.columns(towers, config, tokenizer, workdir)
-    if texts:
-        column = text_states(towers, config, tokenizer, workdir)
-        columns.update({part: (column, f"{part}_id") for part in texts})
-    if images:
-        column = image_states(towers, config, tokenizer, workdir)
-        columns.update({part: (column, f"{part}_id") for part in images})
+def columns_of(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
+    """Returns {entry of a batch: (its `Column`, the entry with its ids)} of a run's model, made now or before."""
+    columns = model.columns(config, tokenizer, workdir)
+    for parts, states_of in zip(_frozen_parts(model.towers), (image_states, text_states)):
+        if parts:
+            column = states_of(model.towers, config, tokenizer, workdir)
+            columns.update({part: (column, f"{part}_id") for part in parts})
     return columns
 
 
 def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
     """Returns the texts whose states runs have made; `None` where the text tower is trained, or there are none."""
     _, texts = _frozen_parts(model)
-    column = made_text_states(model, config, workdir) if texts else None
-    return None if column is None else KnownStates(model, column)
+    return made_text_states(model, config, workdir) if texts else None
 
 
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
@@ -96,9 +85,9 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
     _, image_head = split_image_tower(model.image_encoder)
     text_heads = [model.text_head(name) for name in model.head_names]
     images, texts = _frozen_parts(model)
-    for tower, heads, uses, parts, states_of in (
-        ("text_tower", text_heads, model.text_parts, texts, text_states),
-        ("image_tower", [image_head], model.image_parts, images, image_states),
+    for tower, heads, uses, parts, states_of, items_of in (
+        ("text_tower", text_heads, model.text_parts, texts, text_states, texts_of),
+        ("image_tower", [image_head], model.image_parts, images, image_states, pictures_of),
     ):
         adapters = [head for head in heads if isinstance(head, Adapter)]
         if not adapters or not uses:
@@ -108,10 +97,10 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
                 f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
                 f"set {tower}.frozen=True and {tower}.cached=True."
             )
-        blocks: list[np.ndarray] = []  # of ids: states beside the data may be of other runs' texts, too
-        column = states_of(model, config, tokenizer, workdir, blocks)
-        keys, first = np.unique(np.concatenate(blocks), return_index=True)
-        sample = column.sample(keys[np.argsort(first)])
+        column = states_of(model, config, tokenizer, workdir)  # in which other runs' data may be, too
+        ids = np.concatenate([ids for ids, _ in items_of(model, config, tokenizer)])
+        ids, first = np.unique(ids, return_index=True)
+        sample = column.sample(ids[np.argsort(first)])
         for adapter in adapters:
             adapter.standardize(sample)
     if isinstance(image_head, ClassesAdapter):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -34,14 +34,14 @@ class KerasModel(keras.Model):
 
     Attributes:
       configuration: the whole tree that `models.build_model` built this of; `None` where it was built otherwise.
-      builder: the function that did, from a configuration and a vocabulary's size.
+      builder: "module:function", which did that, given a configuration and a vocabulary's size.
       step: of a compiled model.
       optimizers: of a compiled model, {"joint": optimiser} or one for each task.
       progress: in the data: what `note`s every batch that is trained, see training/data_progress.py.
     """
 
     configuration: ConfigDict | None = None
-    builder: Callable | None = None
+    builder: str = ""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -206,8 +206,7 @@ class KerasModel(keras.Model):
         """Returns what `from_config` builds the same model of, without its weights."""
         tree = self.configuration.to_dict() if self.configuration is not None else None
         tree = json.loads(json.dumps(tree, default=list))  # Keras has names of its own for tuples
-        builder = f"{self.builder.__module__}:{self.builder.__name__}" if self.builder else ""
-        return {"configuration": tree, "vocabulary_size": self.vocabulary_size, "builder": builder}
+        return {"configuration": tree, "vocabulary_size": self.vocabulary_size, "builder": self.builder}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects=None) -> KerasModel:

@@ -140,7 +140,7 @@ class KnownTexts(TranslationDistillation):
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head; called once, in place of a run's steps."""
-        texts, vectors = self._known(config, tokenizer, self.target_columns(self, config, tokenizer, workdir))
+        texts, vectors = self._known(config, tokenizer, self.target_columns(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         states = states_of_texts(texts, self, config, tokenizer, workdir)
         self.learn_from(states.find(fingerprint(tf.constant(texts)).numpy()), vectors)

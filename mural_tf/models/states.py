@@ -16,7 +16,7 @@ import os
 import pathlib
 import queue
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -67,19 +67,14 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
 # Texts.
 
 
-def text_states(
-    model, config: ConfigDict, tokenizer, workdir: pathlib.Path, noted: list[np.ndarray] | None = None
-) -> Column:
-    """Returns the states of all texts that a run with this configuration and workdir trains on, by the texts' ids.
-
-    `noted`: takes the ids of these texts, block by block; then the data is read even if all states are there.
-    """
+def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
+    """Returns a column with the states of all texts that a run with this configuration and workdir trains on."""
     folder, made_for = _text_folder(model, config, workdir), data_digest(config, model.streams, "texts")
     with folder.lock():
-        if noted is not None or not folder.is_made_for(made_for):
+        if not folder.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
-            folder.extend(_noting(_texts_of(model, config, tokenizer), noted), _embed_texts(model, config, tokenizer),
-                          TEXTS_PER_BLOCK)  # fmt: skip
+            texts, embed = texts_of(model, config, tokenizer), _embed_texts(model, config, tokenizer)
+            folder.extend(texts, embed, TEXTS_PER_BLOCK)
             folder.finish(made_for, 0.0)
         return folder.column(as_stored=True)
 
@@ -98,14 +93,12 @@ def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer
         return folder.column(as_stored=True)
 
 
-def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> Column | None:
-    """Returns the states of texts that runs with this tower have made, `None` where there are none."""
-    root = _place(config, workdir) / FOLDER
-    if not (isinstance(root, pathlib.Path) and root.is_dir() and any(root.glob("texts-*"))):
+def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
+    """Returns the texts whose states runs with this tower have made, `None` where there are none."""
+    states = _place(config, workdir) / FOLDER  # in which opening a folder would make it
+    if not states.is_dir() or not any(states.glob("texts-*")):
         return None
-    if not (root / f"texts-{_digest_of_texts(model, config)}").is_dir():
-        return None
-    return _text_folder(model, config, workdir).column(as_stored=True)
+    return KnownStates(model, _text_folder(model, config, workdir).column(as_stored=True))
 
 
 class KnownStates:
@@ -137,18 +130,15 @@ class KnownStates:
 
 
 def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFolder:
-    width, digest = model.text_encoder.embedding_size, _digest_of_texts(model, config)
-    return ColumnFolder(_place(config, workdir) / FOLDER / f"texts-{digest}", width, "float16", digest, STATES)
-
-
-def _digest_of_texts(model, config: ConfigDict) -> str:
     vocabulary = config.vocabulary
     pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
     pieces += [config.text_tower.max_length, *_rounded_to(config.text_tower, "text")]
-    return f"{digest_of(model.text_encoder.variables)}-{digest_of((), pieces)}"
+    digest = f"{digest_of(model.text_encoder.variables)}-{digest_of((), pieces)}"
+    return _folder(config, workdir, "texts", digest, model.text_encoder.embedding_size)
 
 
-def _texts_of(model, config: ConfigDict, tokenizer) -> Items:
+def texts_of(model, config: ConfigDict, tokenizer) -> Items:
+    """Yields the texts of a run."""
     for stream in model.streams:
         for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
             for texts in block:
@@ -185,26 +175,20 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float
 # Pictures.
 
 
-def image_states(
-    model, config: ConfigDict, tokenizer, workdir: pathlib.Path, noted: list[np.ndarray] | None = None
-) -> Column:
-    """Returns the states of all pictures of a run by the pictures' ids, zeros for pictures that do not decode.
-
-    `noted`: as `text_states` has it.
-    """
+def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
+    """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode."""
     tower, _ = split_image_tower(model.image_encoder)
     width = tower.output_shape[-1]
     settings = [preparation(config.image_tower), *_rounded_to(config.image_tower, "image")]
     digest = f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
-    folder = ColumnFolder(_place(config, workdir) / FOLDER / f"images-{digest}", width, "float16", digest, STATES)
-    streams = [stream for stream in model.streams if stream_class(stream).with_pictures]
-    made_for = data_digest(config, streams, "images")
+    folder = _folder(config, workdir, "images", digest, width)
+    made_for = data_digest(config, _with_pictures(model), "images")
     with folder.lock():
-        if noted is not None or not folder.is_made_for(made_for):
+        if not folder.is_made_for(made_for):
             print("Embedding all pictures by the frozen tower, once …", flush=True)
             encode = lambda images: tower(unit_range(images), training=False)  # noqa: E731
-            pictures = _noting(_pictures_of(config, tokenizer, streams), noted)
-            folder.extend(pictures, _of_pictures(encode, config.image_tower, width), PICTURES_PER_BLOCK)
+            embed = _of_pictures(encode, config.image_tower, width)
+            folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
             folder.finish(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
 
@@ -217,10 +201,15 @@ def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.la
     return image_encoder, None
 
 
-def _pictures_of(config: ConfigDict, tokenizer, streams: Sequence[str]) -> Items:
-    for stream in streams:
+def pictures_of(model, config: ConfigDict, tokenizer) -> Items:
+    """Yields the encoded pictures of a run."""
+    for stream in _with_pictures(model):
         for ids, pictures in stream_items(config, tokenizer, stream, ("image_id", "image")):
             yield fingerprint(tf.constant(ids)).numpy(), pictures
+
+
+def _with_pictures(model) -> list[str]:
+    return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
 def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
@@ -277,6 +266,10 @@ def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Cal
 # Both.
 
 
+def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> ColumnFolder:
+    return ColumnFolder(_place(config, workdir) / FOLDER / f"{modality}-{digest}", width, "float16", digest, STATES)
+
+
 def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
     """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
     folder = as_path(config.data.directory) if config.data.directory else workdir
@@ -286,10 +279,3 @@ def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
 def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
     """Returns "bfloat16" of a tower that computes in it, so that its states are kept apart from those in float32."""
     return [dtype for dtype in (computed_in(tower, modality),) if dtype != "float32"]
-
-
-def _noting(items: Items, noted: list[np.ndarray] | None) -> Iterator[tuple[np.ndarray, Sequence[bytes]]]:
-    for keys, values in items:
-        if noted is not None:
-            noted.append(keys)
-        yield keys, values

@@ -42,7 +42,7 @@ from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
-from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, Embedding, Task
+from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
 from mural_tf.models.states import data_digest, digest_of, of_texts
 from mural_tf.models.temperature import LearnedTemperature
 
@@ -153,7 +153,7 @@ class TranslationDistillation(LearnedTemperature):
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
         copies = {self.teacher_head: self.image_text_head}
         if self.text_tower.frozen:  # it stays as it is, so it is the teacher's, too
-            self.teacher = self.text_encoder
+            self.teacher = self.towers.text_encoder
         else:
             self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
             copies[self.teacher] = self.text_encoder
@@ -174,18 +174,17 @@ class TranslationDistillation(LearnedTemperature):
 
         `texts`: tokens, or the states of a frozen tower, float32 [B, H].
         """
-        states = texts if tf.is_tensor(texts) else self._states_by(self.teacher, texts)
+        states, groups = texts, self.text_tower.length_groups
+        if not tf.is_tensor(texts):
+            states = encode_by_length(self.teacher, texts, groups, False, self.compiled_lengths)
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 
-    def _states_by(self, tower, tokens: dict) -> tf.Tensor:
-        return encode_by_length(tower, tokens, self.text_tower.length_groups, False, self.compiled_lengths)
-
-    def columns(self, towers, config, tokenizer, workdir):
+    def columns(self, config, tokenizer, workdir):
         """Makes all targets, where they are cached; batches get them by ids of texts or groups."""
         if not self._is_cached:
             return {}
-        digest = np.frombuffer(bytes.fromhex(self._teacher_id(towers)), np.int64)[0]
+        digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
         if self.options.teacher and int(self.teacher_digest) not in (0, digest):
             raise UserError(
                 f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
@@ -193,14 +192,14 @@ class TranslationDistillation(LearnedTemperature):
             )
         if self.options.teacher:
             self.teacher_digest.assign(digest)
-        return self.target_columns(towers, config, tokenizer, workdir)
+        return self.target_columns(config, tokenizer, workdir)
 
-    def target_columns(self, towers: DualEncoder, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
+    def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
         """As `columns`, by the names of targets in use."""
         pivots, used = pivots_of(config.data, self.options.pivot), [name for name in TARGETS if name in self.used]
-        embed = self.outside_teacher.embed if self.options.teacher else self._embedder(towers, tokenizer)
+        embed = self.towers.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
         dtype = "float16" if self.options.teacher else "float32"
-        targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id(towers))
+        targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
@@ -218,15 +217,12 @@ class TranslationDistillation(LearnedTemperature):
             columns["text_target"] = columns["caption_target"][0], "text_a_id"
         return {name: columns[name] for name in used}
 
-    def _own_tower(self, towers: DualEncoder):
-        """The text tower of the teacher of the model's own kind."""
-        return towers.text_encoder if self.text_tower.frozen else self.teacher
-
-    def _teacher_id(self, towers: DualEncoder) -> str:
+    @property
+    def _teacher_id(self) -> str:
         """16 hexadecimal digits."""
         if self.options.teacher:
-            return self.outside_teacher.digest
-        return digest_of((*self._own_tower(towers).variables, *self.teacher_head.variables))
+            return self.towers.outside_teacher.digest
+        return digest_of((*self.teacher.variables, *self.teacher_head.variables))
 
     def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, ...]]:
         """Yields keys and texts that have a target; several pivots add (groups, keys) to `members`."""
@@ -244,10 +240,9 @@ class TranslationDistillation(LearnedTemperature):
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
                 yield fingerprint(tf.constant(captions)).numpy(), captions
 
-    def _embedder(self, towers: DualEncoder, tokenizer):
+    def _embedder(self, tokenizer):
         """The teacher of the model's own kind as a function of texts."""
-        tower = self._own_tower(towers)
-        return of_texts(lambda tokens: self.teach(self._states_by(tower, tokens), training=False), tokenizer)
+        return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
     # The losses.
 

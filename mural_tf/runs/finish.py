@@ -25,7 +25,6 @@ from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.frozen import known_texts
 from mural_tf.models.states import KnownStates
-from mural_tf.models.step import WeightAverage
 from mural_tf.remote_folders import display_name
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
@@ -42,18 +41,10 @@ class MeasuredModel:
     replace its latest weights.
     """
 
-    def __init__(
-        self,
-        model: DualEncoder,
-        tokenizer,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        alone: bool,
-        average: WeightAverage | None = None,
-    ):
-        self._average = average
+    def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
+        self._average = model.step.average
         self._alone = alone and self._average is None
-        self._model = model if self._alone else None
+        self._model = model.towers if self._alone else None
         self._config, self._workdir = config, workdir
         self.tokenizer = tokenizer
         self._restored: int | None = None

@@ -122,19 +122,17 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
             model.begin(tokenizer, restored=start.is_trained)
             if not takes_steps(type(model)):
                 model.learn(config, tokenizer, workdir)
-        heads = on_features(model)
-        start.prepare(heads)
-        compile_model(heads, config)
+        model = on_features(model)
+        compile_model(model, config)
     if writes:
-        size = f"{config.model} ({trainable_parameters(heads):,} parameters)"
+        size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {display_name(workdir)}.", flush=True)
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
-    average, alone = heads.step.average, strategy.num_replicas_in_sync == 1
-    measured = MeasuredModel(model, tokenizer, config, workdir, alone, average)
+    measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
-    reached = fit(heads, tokenizer, config, workdir, strategy, signals, evaluate, profile, model)
+    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
     if reached and writes:
         start.settle(model, measured, evaluate, config, workdir)

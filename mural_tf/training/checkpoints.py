@@ -176,15 +176,13 @@ def training_checkpoints(
     keep: int,
     writes: bool = True,
     data_progress: tf.train.Checkpoint | None = None,
-    towers: DualEncoder | None = None,
 ) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from.
 
-    `data_progress` is saved with it, and restored by `DataProgress.restore`. `towers`: the model with its towers whose
-    weights are saved, where `model` is `on_features` of it.
+    `data_progress` is saved with it, and restored by `DataProgress.restore`.
     """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(model=_weights(towers or model), guard=model.step.guard, **optimizers, **model.training_parts())
+    state = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
     if model.step.average is not None:
         state["average"] = model.step.average
     saved = state if data_progress is None else {**state, "data_progress": data_progress}
@@ -278,7 +276,7 @@ def step_of(path: str) -> int:
 def _weights(model: DualEncoder) -> tf.train.Checkpoint:
     # Not the Keras model itself, which would hand a checkpoint's optimiser state to the optimiser that it is compiled
     # with later.
-    return tf.train.Checkpoint(**model.weights_by_part())
+    return tf.train.Checkpoint(**model.towers.weights_by_part())
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:

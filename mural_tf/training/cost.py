@@ -187,16 +187,14 @@ def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    towers = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
+    model = on_features(build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size))
     if tokenizer is not None:
-        towers.begin(tokenizer, restored)
-    model = on_features(towers)
-    if model is not towers or any(embedding.is_given for embedding in model.used.values()):
+        model.begin(tokenizer, restored)
+    if model.towers is not model or any(embedding.is_given for embedding in model.used.values()):
         tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
     work = step_work(model, config, machine.replicas)
     memory = memory_of_replica(model, config, machine.replicas, work)
-    memory["weights"] = _bytes(towers.weights)  # frozen towers stay in memory beside their heads
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
     forecast = Forecast(config, machine, parameters(model), rows, work, memory)

@@ -84,12 +84,10 @@ def fit(
     signals: StopSignals,
     evaluate=None,
     profile: tuple[int, int] | None = None,
-    towers: DualEncoder | None = None,
 ) -> bool:
     """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
 
     Args:
-      towers: the model with its towers, where `model` is `on_features` of it: what checkpoints hold.
       signals: entered; while steps run they end training after the running one.
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
       profile: see `Profile`.
@@ -107,8 +105,7 @@ def fit(
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
         model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
-        saved = model.progress.saved()
-        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, saved, towers)
+        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
         restored = checkpoints.restore()
         reason = model.progress.restore(restored) if restored else ""
         step = _common_step(model, strategy)
@@ -136,7 +133,7 @@ def fit(
         if step >= train.steps:
             return True
         checkpoints.prepare()
-        columns = chief_first(strategy, lambda: columns_of(towers or model, model, config, tokenizer, workdir))
+        columns = chief_first(strategy, lambda: columns_of(model, config, tokenizer, workdir))
 
         def batches():
             skipped.begin()

@@ -122,9 +122,9 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
 # Teachers.
 
 
-def first_batch(towers, model, config, tokenizer, workdir):
+def first_batch(model, config, tokenizer, workdir):
     """A batch of the items in file order, with the columns of a run."""
-    made = columns_of(towers, model, config, tokenizer, workdir)
+    made = columns_of(model, config, tokenizer, workdir)
     batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
     return {**batch, **{entry: column.look_up(batch[ids]) for entry, (column, ids) in made.items()}}
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
     model.teacher_digest.assign(np.frombuffer(bytes.fromhex(DIGEST), np.int64)[0])  # as a checkpoint has it
     model.outside_teacher = Teacher("ff" * 8, embed)
     with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
-        model.columns(model, config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
+        model.columns(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
 
 
 @pytest.mark.slow  # tables of targets are tested above, each on its own
@@ -174,8 +174,8 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
             model.outside_teacher = Teacher(DIGEST, own)
         compile_model(model, complete(config))
         if not teacher:
-            own = model._embedder(model, tokenizer)
-        batch = first_batch(model, model, config, tokenizer, tmp_path / f"of-{teacher}")
+            own = model._embedder(tokenizer)
+        batch = first_batch(model, config, tokenizer, tmp_path / f"of-{teacher}")
         result = compute_gradients(model, batch, (1, 2), 1)
         found[teacher] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
     np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
@@ -196,9 +196,9 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
         towers = build_model(config, tokenizer.vocabulary_size)
         model = on_features(towers)
         assert (model is towers) != cached
-        model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
+        towers.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
         compile_model(model, complete(config))
-        batch = first_batch(towers, model, config, tokenizer, tmp_path / f"{cached}")
+        batch = first_batch(model, config, tokenizer, tmp_path / f"{cached}")
         result = compute_gradients(model, batch, (1, 2), 1)
         found[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
     assert batch["text_b"].shape[1] == towers.text_encoder.embedding_size and not model.token_parts
@@ -207,7 +207,7 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
     assert contract.largest_difference(one, other) < 5e-3 * contract.scale(one)
     (folder,) = (tmp_path / ".states").iterdir()  # beside the data
     said = (folder / "targets.json").read_bytes()
-    columns_of(towers, model, config, tokenizer, tmp_path / "True")
+    columns_of(model, config, tokenizer, tmp_path / "True")
     assert (folder / "targets.json").read_bytes() == said
 
 

@@ -1,6 +1,8 @@
 """States of frozen towers, made once beside the data and taken by every method; and the adapters above them."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
+from mural_tf.training.callbacks import SaveCheckpoints
 from mural_tf.training.fit import compile_model
 from mural_tf.training.trained_model import load_trained
 
@@ -49,8 +52,7 @@ def model_of(config):
 
 def made_columns(config, workdir, model=None):
     """The columns of a run with this configuration."""
-    towers = model or model_of(config)
-    return columns_of(towers, on_features(towers), config, toy_data.toy_tokenizer(), workdir)
+    return columns_of(on_features(model or model_of(config)), config, toy_data.toy_tokenizer(), workdir)
 
 
 # The adapter.
@@ -276,7 +278,7 @@ def test_too_many_pictures_that_do_not_decode(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_learns_resumes_and_is_exported(tmp_path):
+def test_a_run_learns_resumes_to_the_bit_and_is_exported(tmp_path, monkeypatch):
     """The adapters' mean and deviation are of the data; the export gives what the model in the workdir gives."""
     data = toy_data.write_toy_data(tmp_path / "data")
     records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(16))
@@ -284,7 +286,16 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     config = cached_config(data)
     config.vocabulary.file = str(tmp_path / "words.txt")
     config.train.update(dict(steps=60, checkpoint_every=20, log_every=20))
-    pretrain(config, tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        pretrain(config, tmp_path / "stopped")
+    assert not (tmp_path / "stopped/summary.json").exists()
+    for name in ("run", "stopped"):
+        pretrain(config.copy_and_resolve_references(), tmp_path / name)
+    whole, resumed = (tf.train.load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "stopped"))
+    for name in whole.get_variable_to_shape_map():
+        if name.startswith(("model/", "optimizer_")):
+            np.testing.assert_array_equal(whole.get_tensor(name), resumed.get_tensor(name), name)
     embedder, exported = load(tmp_path / "run"), load(tmp_path / "run/export")
     pictures, texts = [toy_data.picture(i) for i in range(16)], [f"thing w{i}" for i in range(16)]
     assert difference(embedder.encode_image(pictures), exported.encode_image(pictures)) < 1e-5
@@ -321,6 +332,7 @@ def test_a_run_with_names_of_classes(tmp_path):
     vectors = model.embed_texts(tokenizer(tf.constant(names)))
     assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3  # of the states
     head.names.assign(tf.zeros_like(head.names))
+    compile_model(model, config)
     MeasuredModel(model, tokenizer, config, tmp_path, alone=True).at(20)
     assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3
     pictures = [toy_data.picture(i) for i in range(8)]

@@ -193,7 +193,7 @@ def completed(tmp_path, **fields):
     config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
     model, tokenizer = contract.build(config), toy_data.toy_tokenizer()
     batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
-    columns = model.columns(model, config, tokenizer, tmp_path)
+    columns = model.columns(config, tokenizer, tmp_path)
     return model, {**batch, **{target: column.look_up(batch[ids]) for target, (column, ids) in columns.items()}}
 
 
@@ -236,7 +236,7 @@ def test_targets_of_several_pivots_are_means_of_groups_and_of_captions_their_own
     vectors = {text: unit_rows(number, 1, model.embedding_size)[0] for number, text in enumerate(
         {*pairs[0].tolist(), *pairs[1].tolist(), b"w 3", b"never a pair"})}  # fmt: skip
     monkeypatch.setattr(model, "_embedder", lambda *_: lambda texts: np.stack([vectors[text] for text in texts]))
-    found = model.target_columns(model, config, None, tmp_path)
+    found = model.target_columns(config, None, tmp_path)
     ids = {target: ids for target, (_, ids) in found.items()}
     assert ids == {"text_target": "text_group_id", "caption_target": "caption_id"}
     sums = np.stack([vectors[b"thing w%d" % i] + vectors[b"ding v%d" % i] for i in range(20)])

@@ -46,6 +46,7 @@ class TwoWeights:
         self.step.guard.build(["loss"])
         self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
+        self.towers = self
 
     def weights_by_part(self):
         return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}
