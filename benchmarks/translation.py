@@ -128,8 +128,7 @@ def main() -> None:
     from mural_tf.loading import load
 
     workdir, data_dir, output = sys.argv[1:]
-    embedder = load(workdir)
-    embedder.use_training_states()  # as the evaluation at the end of a run does
+    embedder = load(workdir, made_states=True)  # as the evaluation at the end of a run does
     heads = {"default": embedder}
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")

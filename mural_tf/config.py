@@ -58,7 +58,8 @@ _IMAGE_TOWER = dict(
 )
 
 _TEXT_TOWER = dict(
-    name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
+    name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors; "features":
+    # set where heads are trained on states that a frozen tower gave before, see models/frozen.py
     weights="",  # as the image tower's; it also brings the vocabulary, and `max_length` stays
     handle="",  # hub: handle or local folder
     languages=(),  # words: those the tower knows; each has its own vectors and projection
@@ -237,7 +238,7 @@ def has_images(tower: ConfigDict) -> bool:
 
 
 def takes_features(tower: ConfigDict) -> bool:
-    """Whether an image tower takes features that were computed before, float32 [B, F], in place of pixels."""
+    """Whether a tower takes features that were computed before, float32 [B, F], in place of pixels or tokens."""
     return tower.name == "features"
 
 

@@ -150,11 +150,18 @@ class Embedder:
 
     @classmethod
     def from_model(
-        cls, model: Any, tokenizer: Callable[..., Any], config: ConfigDict, path: str = "", step: int | None = None
+        cls,
+        model: Any,
+        tokenizer: Callable[..., Any],
+        config: ConfigDict,
+        path: str = "",
+        step: int | None = None,
+        made_texts: Any = None,
     ) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls.
 
         `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+        `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
         """
         import tensorflow as tf
 
@@ -181,9 +188,13 @@ class Embedder:
             return embed_texts
 
         embed_texts = with_head()
-        heads = [head for head in getattr(model, "head_names", ()) if head != "image_text"]
+        names = getattr(model, "head_names", ())
+        heads = [head for head in names if head != "image_text"]
         prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
         further = {head: with_head(head) for head in heads}
+        if made_texts is not None:
+            embed_texts = made_texts.first(embed_texts, names[0])
+            further = {head: made_texts.first(embed, head) for head, embed in further.items()}
         prompted = prompted if config.vocabulary.prompt else {}
         encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
         return cls.from_tensorflow(encoders, model.embedding_size, config, path, step)
@@ -216,40 +227,6 @@ class Embedder:
         taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
         threads = tf.config.threading.get_intra_op_parallelism_threads()
         return cls(taking_lists, embedding_size, config, path, step, threads)
-
-    def use_training_states(self) -> None:
-        """Lets texts skip the tower whose states lie where training put them; nothing happens where no states lie.
-
-        States are kept in float16, so vectors differ from the tower's by some thousandths: for an index, not for
-        numbers that are compared.
-        """
-
-    def take_known_texts(self, table: Any, projects: Mapping[str, Callable[[tf.Tensor], tf.Tensor]]) -> None:
-        """Lets texts whose states were made before, for training, skip the tower.
-
-        `table`: their `TargetTable`; `projects`: for each text head, the usual head first, states, float32 [B, H], to
-        float32 [B, D].
-        """
-        import tensorflow as tf
-
-        from mural_tf.data.streams.stream import fingerprint
-
-        def looking_up(embed_unknown: Any, project: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-            def embed_texts(texts: Sequence[bytes]) -> Embeddings:
-                keys = fingerprint(tf.constant(texts)).numpy()
-                stored = table.holds(keys)
-                vectors = np.zeros([len(keys), self.embedding_size], np.float32)
-                if stored.any():
-                    vectors[stored] = project(tf.constant(table.find(keys[stored]))).numpy()
-                if not stored.all():
-                    vectors[~stored] = embed_unknown([text for text, is_known in zip(texts, stored) if not is_known])
-                return vectors
-
-            return embed_texts
-
-        self._embed_texts = looking_up(self._embed_texts, next(iter(projects.values())))
-        heads = {name: embed for name, embed in self.text_heads.items() if name in projects}
-        self.text_heads = {**self.text_heads, **{name: looking_up(heads[name], projects[name]) for name in heads}}
 
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.

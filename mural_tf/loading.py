@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
 
 
-def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
+def load(
+    path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False, made_states: bool = False
+) -> Embedder:
     """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
 
     For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
@@ -39,7 +41,8 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
-    docs/reliability.md.
+    docs/reliability.md. `made_states`: whether texts skip a workdir's frozen text tower where training has left their
+    states, in float16: vectors differ by some thousandths, which is for an index, not for numbers that are compared.
 
     Raises `UserError` if `path` is not a model, its parts are missing, damaged or do not fit together, or it names
     code without `trust`.
@@ -49,12 +52,12 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     True
     """
     try:
-        embedder = _load(local_model(path), checkpoint, trust)
+        embedder = _load(local_model(path), checkpoint, trust, made_states)
     except UserError as error:
         if display_name(error) == str(error):
             raise
         raise UserError(display_name(error)) from None  # by the name that was given, not by the copy's
-    embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust)
+    embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust, made_states)
     return embedder
 
 
@@ -92,7 +95,7 @@ def load_to_ask(
     return embedder
 
 
-def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
+def _load(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     announce(f"Loading {display_name(path)} …")
@@ -114,7 +117,7 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
         return _load_foreign(path, checkpoint_kind)
     if (path / "config.json").is_file():
         with trusting(trust):
-            return _load_workdir(path, checkpoint)
+            return _load_workdir(path, checkpoint, made_states)
     raise UserError(
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
@@ -135,20 +138,13 @@ def lite_embedder(folder: pathlib.Path) -> Embedder:
     return embedder
 
 
-def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
-    from mural_tf.models.cached_states import find_known_texts, skip_known_texts
+def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Embedder:
+    from mural_tf.models.frozen import known_texts
     from mural_tf.training.trained_model import load_trained
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
-    embedder = Embedder.from_model(model, tokenizer, config, display_name(path), step)
-
-    def use_training_states() -> None:
-        find_known_texts(model, config, path)
-        if model.known_texts is not None:
-            skip_known_texts(embedder, model)
-
-    embedder.use_training_states = use_training_states
-    return embedder
+    made_texts = known_texts(model, config, path) if made_states else None
+    return Embedder.from_model(model, tokenizer, config, display_name(path), step, made_texts)
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:

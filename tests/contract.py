@@ -78,8 +78,8 @@ def batch_of(model, config, count: int = EXAMPLES, seed: int = 0) -> dict:
     """A batch of what the model takes; the first and the last example share their ids."""
     rng, batch = np.random.default_rng(seed), {}
     for name in model.parts:
-        if name in model.vector_parts:
-            batch[name] = tf.math.l2_normalize(rng.normal(size=[count, model.vector_parts[name]]).astype("f"), axis=1)
+        if name not in (*model.image_parts, *model.token_parts):  # of a column
+            batch[name] = tf.math.l2_normalize(rng.normal(size=[count, model.embedding_size]).astype("f"), axis=1)
             continue
         if name in model.image_parts:
             shape = [count, *model.image_shape]

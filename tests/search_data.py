@@ -36,9 +36,6 @@ class ColorEmbedder:
     def __init__(self, seed=0):
         self.seed, self.encoded = seed, 0
 
-    def use_training_states(self):
-        """Has no such states."""
-
     def encode_image(self, images, batch_size=64, on_error="raise", progress=None):
         vectors, kept = [np.zeros((0, 3))], []
         for index, image in enumerate(images):

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter
+from mural_tf.encoders.adapters import image_adapter
 from mural_tf.encoders.layers import IMAGE_HEAD, MlpHead
 from mural_tf.errors import UserError
 
@@ -26,7 +26,7 @@ IMAGE_TOWERS = {
     "resnet": resnet.build_resnet,
     "vit": vit.build_vit,
     "hub": _hub_image,
-    "features": towers.feature_input,  # computed beforehand
+    "features": towers.build_features,  # computed beforehand
     "none": towers.build_no_image,  # texts alone
 }
 TEXT_TOWERS = ("bert", "hub", "words")
@@ -80,20 +80,7 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
     without = config.copy_and_resolve_references()
     without.update(dict(adapter_size=0, projection=0))
     tower = build_image_encoder(without)
-    settings = config.adapter_dropout, config.adapter_noise
-    if config.classes:
-        size, named = config.projection - config.class_name_size, dict(classes=config.classes)
-        if size < 1 or not config.class_name_size:
-            raise UserError(
-                f"image_tower.class_names: class_name_size={config.class_name_size} of the projection="
-                f"{config.projection} numbers are for the name and the others for the trained head: set projection "
-                "and embedding_size larger."
-            )
-        named["width"] = config.class_name_size
-        head = ClassesAdapter(config.adapter_size, size, *settings, **named, name=IMAGE_HEAD)
-    else:
-        head = Adapter(config.adapter_size, config.projection, *settings, name=IMAGE_HEAD)
-    model = keras.Model(tower.input, head(tower.output), name="image_encoder")
+    model = keras.Model(tower.input, image_adapter(config, IMAGE_HEAD)(tower.output), name="image_encoder")
     model.embedding_size = config.projection
     return model
 

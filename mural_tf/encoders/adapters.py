@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
+from mural_tf.errors import UserError
 
 FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
 LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3
@@ -105,9 +107,10 @@ class ClassesAdapter(Adapter):
         self.names = self.add_weight("names", (self.classes, self.size + self.width), **fixed)
         super().build((*shape[:-1], shape[-1] - self.classes))
 
-    def place_names(self, text_head: TextAdapter) -> None:
-        """Puts the classes' names where the head of texts, as it is now, puts them."""
-        self.names.assign(text_head(self.name_states))
+    def place_names(self, text_head: keras.layers.Layer) -> None:
+        """Gives the classes the vectors that their names have as texts now; a bridge's head of texts moves none."""
+        if isinstance(text_head, TextAdapter):
+            self.names.assign(text_head(self.name_states))
 
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
@@ -130,3 +133,37 @@ class ClassesAdapter(Adapter):
         least = tf.math.top_k(probabilities, count).values[:, -1:]  # [B, 1]
         likely = tf.where(probabilities >= least, probabilities, 0.0)  # more than ten where some are equal
         return tf.matmul(likely, self.names)
+
+
+def image_adapter(tower: ConfigDict, name: str) -> Adapter:
+    """Returns the head that the `image_tower` part of a configuration describes; with classes it has ConSE.
+
+    Raises `UserError` where `projection` leaves no numbers for the trained head.
+    """
+    settings = tower.adapter_dropout, tower.adapter_noise
+    if not tower.classes:
+        return Adapter(tower.adapter_size, tower.projection, *settings, name=name)
+    size, width = tower.projection - tower.class_name_size, tower.class_name_size
+    if size < 1 or not width:
+        raise UserError(
+            f"image_tower.class_names: class_name_size={width} numbers of projection={tower.projection} are a name's, "
+            "the others the trained head's: set projection and embedding_size larger."
+        )
+    return ClassesAdapter(tower.adapter_size, size, *settings, classes=tower.classes, width=width, name=name)
+
+
+def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: str) -> Adapter:
+    """Returns the head that the `text_tower` part of a configuration describes.
+
+    `state_size`: of `embedding_size` numbers, how many are the text's own state, for ConSE; 0: none.
+    """
+    adapter = TextAdapter if state_size else Adapter
+    size = embedding_size - state_size
+    return adapter(tower.adapter_size, size, tower.adapter_dropout, tower.adapter_noise, name=name)
+
+
+def place_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:
+    """Brings the classes' names in ConSE's head, if the image tower has one, to where a head of texts puts them now."""
+    for layer in image_encoder.layers:
+        if isinstance(layer, ClassesAdapter):
+            layer.place_names(text_head)

@@ -104,13 +104,20 @@ def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: Conf
     return model
 
 
-def feature_input(config: ConfigDict) -> keras.Model:
-    """Returns the tower that computes nothing, float32 [B, F] → [B, F]: `ingest.features` made what arrives."""
+def build_features(config: ConfigDict) -> keras.Model:
+    """Returns the image tower that computes nothing, see `feature_input`."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an "
                                  "image has.")  # fmt: skip
-    features = keras.Input(shape=(config.feature_size,), name="features", dtype=tf.float32)
-    return keras.Model(features, keras.layers.Layer(name="given", dtype="float32")(features))
+    return feature_input(config.feature_size)
+
+
+def feature_input(size: int) -> keras.Model:
+    """Returns the tower that computes nothing, float32 [B, `size`] → the same: its features were made beforehand."""
+    features = keras.Input(shape=(size,), name="features", dtype=tf.float32)
+    model = keras.Model(features, keras.layers.Layer(name="given", dtype="float32")(features))
+    model.embedding_size = size
+    return model
 
 
 def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:

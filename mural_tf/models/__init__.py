@@ -17,7 +17,7 @@ from mural_tf.config_file import field_kind
 from mural_tf.errors import UserError
 from mural_tf.files import check_json
 
-SHARED = ("__init__", "dual_encoder", "keras_model", "temperature", "cached_states", "step")  # no methods
+SHARED = ("__init__", "dual_encoder", "keras_model", "temperature", "frozen", "states", "step")  # no methods
 
 
 def method_names() -> list[str]:
@@ -107,6 +107,17 @@ def streams_of(config: ConfigDict) -> tuple[str, ...]:
     return without_towers.streams
 
 
+def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: int):
+    """Returns the method of a complete configuration with these towers; heads have no variables yet."""
+    names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
+    parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
+    parts.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged
+    parts.image_size, parts.vocabulary_size = config.image_tower.image_size, vocabulary_size
+    model = method_class(config.model)(image_encoder, text_encoder, parts)
+    model.configuration, model.vocabulary_size = config, vocabulary_size
+    return model
+
+
 def build_model(config: ConfigDict, vocabulary_size: int):
     """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
     import tensorflow as tf
@@ -114,17 +125,11 @@ def build_model(config: ConfigDict, vocabulary_size: int):
     from mural_tf.encoders import build_image_encoder, build_text_encoder
 
     config = complete(config)
-    method = method_class(config.model)
-    names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
-    parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
-    parts.cached_images = config.image_tower.cached
-    parts.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged
-    parts.image_size, parts.vocabulary_size = config.image_tower.image_size, vocabulary_size
     try:
-        model = method(
-            build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), parts
-        )
-        model.configuration, model.vocabulary_size = config, vocabulary_size
+        image_encoder = build_image_encoder(config.image_tower)
+        text_encoder = build_text_encoder(config.text_tower, vocabulary_size)
+        model = assemble(config, image_encoder, text_encoder, vocabulary_size)
+        model.builder = f"{__name__}:build_model"
         model.build_variables()
     except tf.errors.ResourceExhaustedError:
         raise UserError(

@@ -12,21 +12,22 @@ heads, the weighted sum of the losses ([MURAL] Eq. 1), the numbers that are logg
 training step is in `step.py`; docs/a_method_in_an_hour.md writes a method from nothing.
 
 `keras_model.py` has Keras' side, `compile`, `fit`, `save` and so on; `temperature.py` the temperature of most methods;
-`cached_states.py` the states of frozen towers.
+`frozen.py` trains heads on vectors that frozen towers made once.
 """
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
-from mural_tf.encoders.layers import IMAGE_HEAD, BatchNormalization, unit_range
+from mural_tf.config import takes_features
+from mural_tf.encoders.adapters import text_adapter
+from mural_tf.encoders.layers import BatchNormalization, unit_range
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
@@ -42,11 +43,13 @@ class Embedding(NamedTuple):
     part: the name of an image or of tokens in the batch.
     head: of the text tower; "" for an image, which the image tower embeds alone.
     made_by: the name of a function of the method, `(tokens, training) -> float32 [B, width]`, in place of both.
+    is_given: whether the batch holds the embedding itself, of a column of vectors (`DualEncoder.columns`).
     """
 
     part: str
     head: str = ""
     made_by: str = ""
+    is_given: bool = False
 
 
 class Task(NamedTuple):
@@ -67,7 +70,7 @@ class DualEncoder(KerasModel):
 
     Args:
       image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
-      text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32 [B, H].
+      text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T], or features → float32 [B, H].
       config: the configuration's parts that a method reads: `loss`, `method` (its own fields), `embedding_size`,
         `shared_head`, `image_size` and `text_tower`, which `models.build_model` takes out of the tree, and
         `vocabulary_size`.
@@ -80,10 +83,7 @@ class DualEncoder(KerasModel):
     starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     also_reads: tuple[str, ...] = ()  # further entries of a batch that a loss needs, besides parts and ids
-    caches_images: bool = False  # whether the states of pictures are made before the first step; set by `image_tower`
-    # Set by `cached_states`: the ids of pictures that do not decode, and the `TargetTable` of texts.
-    unusable_images: Sequence[int] = ()
-    known_texts = None
+    with_towers: DualEncoder | None = None  # of a model on features: the model whose heads it has, see `frozen.py`
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
@@ -95,7 +95,6 @@ class DualEncoder(KerasModel):
             )
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
-        self.caches_images = config.get("cached_images", False)
         self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
         self.embedding_size = config.embedding_size
         self.shared_head = config.shared_head
@@ -104,8 +103,12 @@ class DualEncoder(KerasModel):
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
-        self._check_cached()
         self.vocabulary_size = config.get("vocabulary_size", 0)
+
+    @property
+    def towers(self) -> DualEncoder:
+        """The model that is evaluated, exported and saved: itself, or the model with the towers."""
+        return self.with_towers or self
 
     # What follows from the two tables.
 
@@ -148,20 +151,13 @@ class DualEncoder(KerasModel):
     @property
     def image_parts(self) -> tuple[str, ...]:
         """The image entries of `parts`."""
-        return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by)))
+        return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by or e.is_given)))
 
     @property
-    def caches_texts(self) -> bool:
-        """Whether the states of texts are made before the first step."""
-        return self.text_tower.cached
-
-    @property
-    def vector_parts(self) -> dict[str, int]:
-        """{entry of a batch, float32 [B, width], that `completer` adds: its width}: the states that are cached."""
-        widths = dict.fromkeys(self.image_parts, self.image_head_and_width()[1]) if self.caches_images else {}
-        if self.caches_texts:
-            widths |= dict.fromkeys(self.text_parts, self.text_encoder.embedding_size)
-        return widths
+    def token_parts(self) -> tuple[str, ...]:
+        """The entries of `parts` that are tokens, {name: int32 [B, T]}; empty with a text tower of features."""
+        texts = () if takes_features(self.text_tower) else self.used.values()
+        return tuple(dict.fromkeys(e.part for e in texts if e.head or e.made_by))
 
     @property
     def text_parts(self) -> tuple[str, ...]:
@@ -189,14 +185,11 @@ class DualEncoder(KerasModel):
 
     def build_head(self, name: str) -> keras.layers.Layer:
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
-        tower = self.text_tower
+        tower, name = self.text_tower, f"{name}_head"
         if tower.adapter_size:
-            settings = tower.adapter_dropout, tower.adapter_noise
-            if self.names_classes:
-                size = self.embedding_size - self.text_encoder.embedding_size
-                return TextAdapter(tower.adapter_size, size, *settings, name=f"{name}_head")
-            return Adapter(tower.adapter_size, self.embedding_size, *settings, name=f"{name}_head")
-        return text_head(self.embedding_size, tower.head_hidden_size, f"{name}_head")
+            named_size = self.text_encoder.embedding_size if self.names_classes else 0
+            return text_adapter(tower, self.embedding_size, named_size, name)
+        return text_head(self.embedding_size, tower.head_hidden_size, name)
 
     def width(self, head: str) -> int:
         """The width of the output of a head, or of a function of `Embedding.made_by`."""
@@ -205,21 +198,12 @@ class DualEncoder(KerasModel):
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
-    def completer(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Callable[[dict], dict] | None:
+    def columns(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
         """Called at every start of a compiled model, with the weights that it goes on from.
 
-        Returns what adds `vector_parts` to a global batch of the streams, still on the host; `None`: it has all.
+        Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)}, which `Embedding.is_given` takes.
         """
-        from mural_tf.models import cached_states  # reads data, which most users of a method do without
-
-        return cached_states.completer(self, config, tokenizer, workdir)
-
-    def _check_cached(self) -> None:
-        if self.caches_texts and (not self.text_tower.frozen or self.text_tower.name == "words"):
-            raise UserError("text_tower.cached=True needs text_tower.frozen=True, and a tower other than 'words'.")
-        frozen = all(not layer.trainable for layer in self.image_encoder.layers if layer.name != IMAGE_HEAD)
-        if self.caches_images and not (frozen and self.image_encoder.layers):
-            raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
+        return {}
 
     def variable_groups(self) -> dict[str, list[tf.Variable]]:
         """Returns the variables whose learning rate can be set apart, by group."""
@@ -252,28 +236,28 @@ class DualEncoder(KerasModel):
 
     def _encode(self, batch: Mapping, training: bool, used: dict[str, Embedding]) -> dict[str, tf.Tensor]:
         states, embeddings = {}, {}
-        for is_text in dict.fromkeys(bool(e.head) for e in used.values() if not e.made_by):
-            names = tuple(dict.fromkeys(e.part for e in used.values() if bool(e.head) == is_text and not e.made_by))
-            values = [batch[name] for name in names]
-            if is_text:
-                states.update(zip(names, values if self.caches_texts else self.text_states(values, training)))
-            else:
-                states.update(zip(names, self._image_states(values, training)))
-        for name, (part, head, made_by) in used.items():
+        through_towers = [e for e in used.values() if not (e.made_by or e.is_given)]
+        for is_text in dict.fromkeys(bool(e.head) for e in through_towers):
+            parts = tuple(dict.fromkeys(e.part for e in through_towers if bool(e.head) == is_text))
+            values = [batch[name] for name in parts]
+            embed = self.text_states if is_text else self._embed_together
+            states.update(zip(parts, embed(values, training)))
+        for name, (part, head, made_by, is_given) in used.items():
             if made_by:
                 embeddings[name] = getattr(self, made_by)(batch[part], training)
+            elif is_given:
+                embeddings[name] = batch[part]
+            elif head:
+                head = head if head in self.head_names else self.head_names[0]  # shared_head
+                embeddings[name] = self.project_texts(states[part], head, training)
             else:
                 embeddings[name] = states[part]
-                if head:
-                    head = head if head in self.head_names else self.head_names[0]  # shared_head
-                    embeddings[name] = self.project_texts(states[part], head, training)
         return embeddings
 
-    def _image_states(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
-        embed = self.project_images if self.caches_images else self.embed_images
+    def _embed_together(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
         if len(batches) == 1:
-            return [embed(batches[0], training)]
-        return tf.split(embed(tf.concat(batches, axis=0), training), len(batches))
+            return [self.embed_images(batches[0], training)]
+        return tf.split(self.embed_images(tf.concat(batches, axis=0), training), len(batches))
 
     def objective(
         self, embeddings: dict, ids: dict, rows: dict[str, tuple]
@@ -341,7 +325,12 @@ class DualEncoder(KerasModel):
         return self.project_texts(self.text_states([tokens], training)[0], head or self.head_names[0], training)
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
-        """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
+        """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H].
+
+        A tower of features takes float32 [B_i, H], and gives them.
+        """
+        if takes_features(self.text_tower):
+            return [self.text_encoder(features) for features in batches]
         tokens = {name: stack_ids([batch[name] for batch in batches]) for name in TOKENS}
         groups = self.text_tower.length_groups if training else 1
         states = encode_by_length(self.text_encoder, tokens, groups, training, self.compiled_lengths)
@@ -349,26 +338,8 @@ class DualEncoder(KerasModel):
 
     def project_texts(self, states: tf.Tensor, head: str, training: bool = False) -> tf.Tensor:
         """Maps states of the text tower through one head to L2-normalised float32 [B, D]."""
-        layer = self.text_head(head)
-        values = layer(states, training=training) if isinstance(layer, Adapter) else layer(states)
+        values = self.text_head(head)(states, training=training)
         return tf.math.l2_normalize(tf.cast(values, tf.float32), axis=-1)
-
-    def project_images(self, states: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Maps states of the frozen image tower through its head to L2-normalised float32 [B, D]."""
-        head, _ = self.image_head_and_width()
-        values = head(states, training=training) if isinstance(head, Adapter) else head(states) if head else states
-        return tf.math.l2_normalize(tf.cast(values, tf.float32), axis=-1)
-
-    def image_head_and_width(self) -> tuple[keras.layers.Layer | None, int]:
-        """The layer of the image tower that follows its frozen part, if one does, and the width of a state."""
-        layers = [layer for layer in self.image_encoder.layers if layer.name == IMAGE_HEAD]
-        return (layers[0], layers[0].input_shape[-1]) if layers else (None, self.image_encoder.output_shape[-1])
-
-    def place_names(self) -> None:
-        """Gives the classes of a `ClassesAdapter` the vectors that their names have as texts now, but for a bridge."""
-        head, _ = self.image_head_and_width()
-        if isinstance(head, ClassesAdapter) and self.names_classes:
-            head.place_names(self.text_head(self.head_names[0]))
 
     def text_head(self, name: str) -> keras.layers.Layer:
         """Returns a projection head of the text tower by its name; raises `ValueError` if it is missing."""

@@ -5,6 +5,7 @@ What Keras asks of a model is here; what the model computes, `DualEncoder` and t
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
+from mural_tf.config_file import parse_config
 from mural_tf.errors import UserError
 from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage, global_losses
 from mural_tf.optimizers import JOINT, build_optimizers, create_variables
@@ -32,12 +34,14 @@ class KerasModel(keras.Model):
 
     Attributes:
       configuration: the whole tree that `models.build_model` built this of; `None` where it was built otherwise.
+      builder: "module:function", which did that, given a configuration and a vocabulary's size.
       step: of a compiled model.
       optimizers: of a compiled model, {"joint": optimiser} or one for each task.
       progress: in the data: what `note`s every batch that is trained, see training/data_progress.py.
     """
 
     configuration: ConfigDict | None = None
+    builder: str = ""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -177,7 +181,7 @@ class KerasModel(keras.Model):
                 return  # a generator or the like: unknown before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
             raise UserError(f"{holds}; got {type(batch).__name__}.")
-        texts = set(self.parts) - set(self.image_parts) - set(self.vector_parts)
+        texts = set(self.token_parts)
         needed = [*self.parts, *self.also_reads]
         missing = [name for name in needed if name not in batch]
         missing += [
@@ -202,15 +206,14 @@ class KerasModel(keras.Model):
         """Returns what `from_config` builds the same model of, without its weights."""
         tree = self.configuration.to_dict() if self.configuration is not None else None
         tree = json.loads(json.dumps(tree, default=list))  # Keras has names of its own for tuples
-        return {"configuration": tree, "vocabulary_size": self.vocabulary_size}
+        return {"configuration": tree, "vocabulary_size": self.vocabulary_size, "builder": self.builder}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects=None) -> KerasModel:
         """Returns a new model of what `get_config` gave; raises `UserError` where that is damaged."""
-        from mural_tf.config_file import parse_config
-        from mural_tf.models import build_model
-
-        return build_model(parse_config(config["configuration"], "The model's file"), config["vocabulary_size"])
+        module, _, name = config["builder"].partition(":")
+        build = getattr(importlib.import_module(module), name)
+        return build(parse_config(config["configuration"], "The model's file"), config["vocabulary_size"])
 
     def get_compile_config(self) -> None:
         """Returns nothing: a saved model is compiled anew. A run that goes on has a workdir, see `run_pretrain.py`."""

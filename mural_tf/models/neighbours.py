@@ -15,19 +15,18 @@ Its vectors are targets, too: `method.teacher` of a stage takes such a model, fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.data.streams.columns import TEXTS
 from mural_tf.data.streams.pipeline import stream_items
-from mural_tf.data.streams.states import digest_of, states_of
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import TEXTS, TargetTable
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import text_head
+from mural_tf.models.states import states_of_texts
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
 TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
@@ -78,7 +77,6 @@ class KnownTexts(TranslationDistillation):
     `choices`: values of the head's one free number, called `chooses`, of which dev takes one.
     """
 
-    caches_texts = False
     fields = {**TranslationDistillation.fields, "most_known": 2**16}  # texts
     chooses: ClassVar[str] = ""
     choices: ClassVar[tuple[float, ...]] = ()
@@ -101,26 +99,21 @@ class KnownTexts(TranslationDistillation):
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head; called once, in place of a run's steps."""
-        texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
+        texts, vectors = self._known(config, tokenizer, self.target_columns(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
-        states = self.states_of(texts, config, tokenizer, workdir)
+        states = states_of_texts(texts, self, config, tokenizer, workdir)
         self.learn_from(states.find(fingerprint(tf.constant(texts)).numpy()), vectors)
 
-    def states_of(self, texts: Sequence[bytes], config, tokenizer, workdir) -> TargetTable:
-        """Returns the text tower's states, in which these texts have theirs: it stays, so they are made once."""
-        encode = lambda tokens: tf.cast(self.text_states([tokens], False)[0], tf.float32)  # noqa: E731
-        tower, width = digest_of(self.text_encoder.variables), self.text_encoder.embedding_size
-        return states_of(texts, config, tokenizer, workdir, encode, tower, width)
-
-    def _known(self, config, tokenizer, tables, keys):
+    def _known(self, config, tokenizer, columns):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
         most, pairs, too_many = self.options.most_known, {}, False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
-            key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
+            column, ids = columns[target]
+            key = "group_id" if ids == "text_group_id" else TARGETS[target]
             for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
                 own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, target_texts))
-                vectors = tables[target].find(taught)
+                vectors = column.find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
                     pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
                 if len(pairs) > 2 * most:

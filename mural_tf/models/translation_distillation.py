@@ -18,8 +18,8 @@ model's, whose vocabulary and languages it keeps; its head begins anew. The stud
 tower of texts learns the space of any model of pictures, without a picture.
 
 T does not change, so each target is the same in every epoch: `method.cached` makes them all before the first step, each
-different text once (`data/streams/targets.py`); the targets of another T always are. That is cheaper where the run
-meets its texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
+different text once, as a column (`data/streams/columns.py`); the targets of another T always are. That is cheaper where
+the run meets its texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
 
 Start it with `run_finetune.py --from=…`. The result has the image-text head alone, for images and for texts: a
 text-text head would no longer fit the tower.
@@ -32,10 +32,9 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from mural_tf.data.streams.columns import Column, ColumnFolder
 from mural_tf.data.streams.pipeline import stream_items
-from mural_tf.data.streams.states import data_digest, digest_of, of_texts
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
@@ -43,8 +42,8 @@ from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
-from mural_tf.models.cached_states import state_tables
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
+from mural_tf.models.states import data_digest, digest_of, of_texts
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -130,23 +129,12 @@ class TranslationDistillation(LearnedTemperature):
         return self.options.cached or bool(self.options.teacher)
 
     @property
-    def caches_texts(self) -> bool:
-        """As every method's; with `method.cached` also the states of a frozen tower."""
-        frozen = self.options.cached and self.text_tower.frozen and self.text_tower.name != "words"
-        return self.text_tower.cached or frozen
-
-    @property
     def embeddings(self):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
         texts = {name: Embedding(name, "image_text") for name in TEXTS}
         if self._is_cached:
-            return {**texts, **{name: Embedding(name, made_by="cached_targets") for name in TARGETS}}
+            return {**texts, **{name: Embedding(name, is_given=True) for name in TARGETS}}
         return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
-
-    @property
-    def vector_parts(self):
-        targets = [name for name in TARGETS if self._is_cached and name in self.used]
-        return {**super().vector_parts, **dict.fromkeys(targets, self.embedding_size)}
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):
@@ -165,7 +153,7 @@ class TranslationDistillation(LearnedTemperature):
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
         copies = {self.teacher_head: self.image_text_head}
         if self.text_tower.frozen:  # it stays as it is, so it is the teacher's, too
-            self.teacher = self.text_encoder
+            self.teacher = self.towers.text_encoder
         else:
             self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
             copies[self.teacher] = self.text_encoder
@@ -192,14 +180,10 @@ class TranslationDistillation(LearnedTemperature):
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 
-    def cached_targets(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
-        """Targets that the batch holds."""
-        return vectors
-
-    def completer(self, config, tokenizer, workdir):
-        """Makes all targets and states that are cached; then they are added to batches by ids of texts or groups."""
+    def columns(self, config, tokenizer, workdir):
+        """Makes all targets, where they are cached; batches get them by ids of texts or groups."""
         if not self._is_cached:
-            return super().completer(config, tokenizer, workdir)
+            return {}
         digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
         if self.options.teacher and int(self.teacher_digest) not in (0, digest):
             raise UserError(
@@ -208,17 +192,14 @@ class TranslationDistillation(LearnedTemperature):
             )
         if self.options.teacher:
             self.teacher_digest.assign(digest)
-        tables, keys = self.target_tables(config, tokenizer, workdir)
-        states = state_tables(self, config, tokenizer, workdir)
-        tables, keys = {**tables, **states}, {**keys, **{name: f"{name}_id" for name in states}}
-        return lambda batch: {**batch, **{name: table.look_up(batch[keys[name]]) for name, table in tables.items()}}
+        return self.target_columns(config, tokenizer, workdir)
 
-    def target_tables(self, config, tokenizer, workdir) -> tuple[dict[str, TargetTable], dict[str, str]]:
-        """Returns, by the names of targets in use, their tables and the entries of a batch that are their keys."""
+    def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
+        """As `columns`, by the names of targets in use."""
         pivots, used = pivots_of(config.data, self.options.pivot), [name for name in TARGETS if name in self.used]
-        embed = self.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
+        embed = self.towers.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
         dtype = "float16" if self.options.teacher else "float32"
-        targets = Targets(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
+        targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
@@ -229,16 +210,18 @@ class TranslationDistillation(LearnedTemperature):
             targets.finish(made_for, config.data.max_skipped_fraction)
         if self.options.loss == "softmax" and targets.said["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
-        prefixes = {"text_target": "group_" if len(pivots) > 1 else "", "caption_target": ""}
-        by_prefix = {prefix: targets.table(prefix) for prefix in {prefixes[name] for name in used}}
-        keys = {"text_target": "text_group_id" if len(pivots) > 1 else "text_a_id", "caption_target": "caption_id"}
-        return {name: by_prefix[prefixes[name]] for name in used}, keys
+        columns = {"caption_target": (targets.column(), "caption_id")}
+        if len(pivots) > 1:
+            columns["text_target"] = targets.column("group_"), "text_group_id"
+        else:
+            columns["text_target"] = columns["caption_target"][0], "text_a_id"
+        return {name: columns[name] for name in used}
 
     @property
     def _teacher_id(self) -> str:
         """16 hexadecimal digits."""
         if self.options.teacher:
-            return self.outside_teacher.digest
+            return self.towers.outside_teacher.digest
         return digest_of((*self.teacher.variables, *self.teacher_head.variables))
 
     def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, ...]]:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import has_images
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
+from mural_tf.encoders.adapters import place_class_names
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
 from mural_tf.evaluation.tables import group_table, metrics_row, write_report
@@ -22,6 +23,8 @@ from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models.frozen import known_texts
+from mural_tf.models.states import KnownStates
 from mural_tf.remote_folders import display_name
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
@@ -41,7 +44,7 @@ class MeasuredModel:
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
         self._average = model.step.average
         self._alone = alone and self._average is None
-        self._model = model if self._alone else None
+        self._model = model.towers if self._alone else None
         self._config, self._workdir = config, workdir
         self.tokenizer = tokenizer
         self._restored: int | None = None
@@ -60,18 +63,19 @@ class MeasuredModel:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
                     weight.assign(average.read_value())
             self._restored = step
-        self._model.place_names()
+        place_class_names(self._model.image_encoder, self._model.text_head(self._model.head_names[0]))
         return self._model
 
-    def embedder(self, step: int) -> Embedder:
-        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run."""
+    def embedder(self, step: int, made_texts: KnownStates | None = None) -> Embedder:
+        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run.
+
+        `made_texts`: texts that skip the text tower; by default the texts whose states training makes.
+        """
         model = self.at(step)
         if self._embedder is None:
-            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, display_name(self._workdir))
-            if model.known_texts is not None:
-                from mural_tf.models.cached_states import skip_known_texts  # with states of frozen towers alone
-
-                skip_known_texts(self._embedder, model)
+            made_texts = made_texts or known_texts(model, self._config, self._workdir)
+            name = display_name(self._workdir)
+            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, name, made_texts=made_texts)
         self._embedder.step = step
         return self._embedder
 

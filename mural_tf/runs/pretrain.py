@@ -16,6 +16,7 @@ from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import display_name, fetch, local_folder, share
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
@@ -121,6 +122,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
             model.begin(tokenizer, restored=start.is_trained)
             if not takes_steps(type(model)):
                 model.learn(config, tokenizer, workdir)
+        model = on_features(model)
         compile_model(model, config)
     if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
@@ -169,8 +171,6 @@ class Start:
 
 def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
     """Gives new adapters the mean and deviation of states, in one process after the other."""
-    from mural_tf.models.cached_states import standardize_adapters  # most runs have no adapters
-
     _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 

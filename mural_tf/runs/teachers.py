@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from mural_tf.data.streams.targets import Embed
+from mural_tf.data.streams.columns import Embed
 from mural_tf.data.vectors import TextVectors, model_digest, vector_files
 from mural_tf.errors import UserError
 from mural_tf.loading import load

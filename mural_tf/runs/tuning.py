@@ -34,6 +34,7 @@ from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.models.neighbours import KnownTexts
+from mural_tf.models.states import KnownStates, states_of_texts
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
@@ -387,10 +388,11 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
     head, data = result.image_text_head, config.data.directory
     texts = evaluated_texts(config)
     print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
-    result.known_texts = result.states_of(texts, config, measured.tokenizer, workdir)
+    column = states_of_texts(texts, result, config, measured.tokenizer, workdir)
+    embedder = measured.embedder(0, KnownStates(result, column))
     evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
-        towers = StandingTowers(measured.embedder(0))
+        towers = StandingTowers(embedder)
         evaluate = SplitEvaluation(types.SimpleNamespace(embedder=lambda step: towers, at=None), config, "dev")
         for value in model.choices:
             model.choose(value, head)

@@ -64,8 +64,7 @@ def index(
             if not model:
                 raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
             collect.list_files(kind or IMAGES, names, split)
-            embedder = load(model)
-            embedder.use_training_states()
+            embedder = load(model, made_states=True)
             about = dict(kind=kind, split=split, fields=fields)
             made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
         report(made, display_name(folder))
@@ -115,11 +114,11 @@ def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
     changes.keep_noise(folder, made.noise)
 
 
-def load(model: str):
-    """Loads a model, and TensorFlow with it unless it is a `lite/`."""
+def load(model: str, made_states: bool = False):
+    """Loads a model, as `mural_tf.load`, and TensorFlow with it unless it is a `lite/`."""
     from mural_tf.loading import load as load_model
 
-    return load_model(model)
+    return load_model(model, made_states=made_states)
 
 
 def quickest(model: str):

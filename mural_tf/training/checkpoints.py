@@ -276,7 +276,7 @@ def step_of(path: str) -> int:
 def _weights(model: DualEncoder) -> tf.train.Checkpoint:
     # Not the Keras model itself, which would hand a checkpoint's optimiser state to the optimiser that it is compiled
     # with later.
-    return tf.train.Checkpoint(**model.weights_by_part())
+    return tf.train.Checkpoint(**model.towers.weights_by_part())
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:

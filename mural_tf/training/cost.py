@@ -26,6 +26,7 @@ from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
+from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer
 from mural_tf.progress import announce
 from mural_tf.text import build_tokenizer
@@ -91,9 +92,11 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size)
+    model = on_features(build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size))
     if tokenizer is not None:
         model.begin(tokenizer, restored)
+    if model.towers is not model or any(embedding.is_given for embedding in model.used.values()):
+        tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
     whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
@@ -129,18 +132,19 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
     `image_text`, `text_text`: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
-    pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
+    pixels, length = prepared_spec(model.configuration.image_tower), config.text_tower.max_length
     images = image_text // captions_per_image(config)
     specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
     for part, stream in streams_of_parts(model).items():
         rows = text_text if stream == TEXT_PAIRS else image_text
-        if part in model.vector_parts:
-            rows = images if part in model.image_parts else rows
-            specs[part] = tf.TensorSpec([rows, model.vector_parts[part]])
-            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
-        elif part in model.image_parts:
+        if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
+        elif part not in model.token_parts:
+            is_state = part in model.text_parts
+            width = model.text_encoder.embedding_size if is_state else model.embedding_size
+            specs[part] = tf.TensorSpec([rows, width])
+            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
         else:
             specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
             if part == "cloze":  # a masked place of each text
@@ -220,7 +224,7 @@ def _seconds_of_step(
     cards = tf.config.list_logical_devices("GPU")
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] //= parts
-    if tokenizer is None or model.vector_parts:  # cached states and targets are made when training begins
+    if tokenizer is None:
         specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
         batches = tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
     else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known

@@ -6,7 +6,7 @@ import contextlib
 import math
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -20,6 +20,7 @@ from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, 
 from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.models import method_class, streams_of, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models.frozen import columns_of
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
     AtChance,
@@ -132,11 +133,11 @@ def fit(
         if step >= train.steps:
             return True
         checkpoints.prepare()
-        complete = chief_first(strategy, lambda: model.completer(config, tokenizer, workdir))
+        columns = chief_first(strategy, lambda: columns_of(model, config, tokenizer, workdir))
 
         def batches():
             skipped.begin()
-            return _distribute(strategy, model, tokenizer, config, complete)
+            return _distribute(strategy, model, tokenizer, config, columns)
 
         try:
             with signals.after_the_step():
@@ -289,8 +290,8 @@ def _reason(error: tf.errors.OpError) -> str:
     return match[0] if match else type(error).__name__
 
 
-def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
-    """Returns the batches from the model's data position on, completed, split over the replicas."""
+def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, columns: dict):
+    """Returns the batches from the model's data position on, with `columns_of` the run, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
@@ -300,8 +301,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
         shares = _reads_share(config)
         places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
         share = share if shares else ALL
-        batches = training_batches(config, tokenizer, places, model.streams, pad, share, model.unusable_images)
-        batches = batches.map(complete) if complete else batches
+        batches = training_batches(config, tokenizer, places, model.streams, pad, share, columns)
         if replicas == 1:
             return batches
         if shares:

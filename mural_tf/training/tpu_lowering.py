@@ -22,6 +22,7 @@ from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.encoders.kernels import for_tpu
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
+from mural_tf.models.frozen import on_features
 from mural_tf.training.cost import batch_specs, batch_values
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model
@@ -98,7 +99,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
     """
     config = complete(config)
     with for_tpu():
-        model = build_model(config, vocabulary_size)
+        model = on_features(build_model(config, vocabulary_size))
         compile_model(model, config)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     texts = images if texts is None else texts

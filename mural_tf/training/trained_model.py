@@ -7,6 +7,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from mural_tf.config_file import load_config
+from mural_tf.encoders.adapters import place_class_names
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
@@ -31,5 +32,5 @@ def load_trained(
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
     step = step_of(restore_for_inference(model, workdir, which))
-    model.place_names()
+    place_class_names(model.image_encoder, model.text_head(model.head_names[0]))
     return model, tokenizer, config, step

@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import re
+import types
 
 import contract
 import numpy as np
@@ -17,14 +18,15 @@ from mural_tf.backend import keras
 from mural_tf.config_file import load_config
 from mural_tf.configs import bridge
 from mural_tf.data import records
-from mural_tf.data.streams import states
-from mural_tf.data.streams import targets as targets_file
+from mural_tf.data.streams import columns
+from mural_tf.data.streams.columns import Column, ColumnFolder
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete, linear
+from mural_tf.models.frozen import columns_of, on_features
 from mural_tf.models.neighbours import NeighboursHead, fewest
+from mural_tf.models.states import states_of_texts
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
@@ -51,7 +53,7 @@ def embed(texts, size: int = 4, unknown=()):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(targets_file, "BLOCK", 3)
+    monkeypatch.setattr(columns, "BLOCK", 3)
 
 
 TEXTS = [b"%d" % number for number in range(10)]
@@ -63,7 +65,7 @@ def files_of(folder):
 
 
 def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, capsys):
-    Targets(tmp_path / "whole", 4, "float16", DIGEST).extend(STREAM, embed)
+    ColumnFolder(tmp_path / "whole", 4, "float16", DIGEST).extend(STREAM, embed)
     calls = []
 
     def killed(texts):
@@ -73,51 +75,58 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
         return embed(texts)
 
     with pytest.raises(KeyboardInterrupt):
-        Targets(tmp_path / "killed", 4, "float16", DIGEST).extend(STREAM, killed)
+        ColumnFolder(tmp_path / "killed", 4, "float16", DIGEST).extend(STREAM, killed)
     with open(tmp_path / "killed/vectors", "ab") as file:
         file.write(b"half a block")
-    again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
+    again = ColumnFolder(tmp_path / "killed", 4, "float16", DIGEST)
     again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
     assert "4 are embedded already; reading the data up to the new texts …" in capsys.readouterr().out
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
     keys = np.array([7 * 9 % 31, 0], np.int64)
-    np.testing.assert_allclose(again.table().find(keys), embed([b"9", b"0"]), atol=1e-3)
+    np.testing.assert_allclose(again.column().find(keys), embed([b"9", b"0"]), atol=1e-3)
 
 
 def test_data_that_grew_adds_what_is_new(tmp_path, small_blocks):
-    targets = Targets(tmp_path, 4, "float16", DIGEST)
+    targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM[:2], embed)
     targets.finish("a", 0.0)
-    assert Targets(tmp_path, 4, "float16", DIGEST).is_made_for("a") and not targets.is_made_for("b")
+    assert ColumnFolder(tmp_path, 4, "float16", DIGEST).is_made_for("a") and not targets.is_made_for("b")
     seen = []
     targets.extend(STREAM, lambda texts: seen.extend(texts) or embed(texts))
     assert sorted(seen) == TEXTS[4:]
 
 
 def test_the_mean_of_a_group_counts_a_text_once(tmp_path, small_blocks):
-    targets = Targets(tmp_path, 4, "float32", DIGEST)
+    targets = ColumnFolder(tmp_path, 4, "float32", DIGEST)
     targets.extend(STREAM, embed)
     groups, members = np.array([9, 5, 9, 9, 5, 1, 2, 3]), np.array([0, 7, 14, 0, 7, 0, 7, 14])
     targets.write_means(groups, members)
     mean = vector_of(b"0") + vector_of(b"2")
     expected = [mean / np.linalg.norm(mean), vector_of(b"1"), vector_of(b"2")]
-    np.testing.assert_allclose(targets.table("group_").find(np.array([9, 5, 3])), expected, atol=1e-6)
+    np.testing.assert_allclose(targets.column("group_").find(np.array([9, 5, 3])), expected, atol=1e-6)
 
 
 def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, capsys):
     some = functools.partial(embed, unknown=(b"3",))
-    targets = Targets(tmp_path, 4, "float16", DIGEST)
+    targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM, some)
     with pytest.raises(UserError, match="1 of 10 have no vector of the teacher's, such as '3': more than"):
         targets.finish("a", 0.05)
     targets.finish("a", 0.1)
     assert "such as '3': they teach nothing" in capsys.readouterr().out
-    target = targets.table().find(np.array([21]))
+    target = targets.column().find(np.array([21]))
     np.testing.assert_array_equal(target, np.zeros([1, 4]))
 
 
 # Teachers.
+
+
+def first_batch(model, config, tokenizer, workdir):
+    """A batch of the items in file order, with the columns of a run."""
+    made = columns_of(model, config, tokenizer, workdir)
+    batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
+    return {**batch, **{entry: column.look_up(batch[ids]) for entry, (column, ids) in made.items()}}
 
 
 def write_teacher(*arguments, **options):
@@ -147,7 +156,7 @@ def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
     model.teacher_digest.assign(np.frombuffer(bytes.fromhex(DIGEST), np.int64)[0])  # as a checkpoint has it
     model.outside_teacher = Teacher("ff" * 8, embed)
     with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
-        model.completer(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
+        model.columns(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
 
 
 @pytest.mark.slow  # tables of targets are tested above, each on its own
@@ -166,8 +175,7 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
         compile_model(model, complete(config))
         if not teacher:
             own = model._embedder(tokenizer)
-        complete_batch = model.completer(config, tokenizer, tmp_path / f"of-{teacher}")
-        batch = complete_batch(toy_data.stream_batch(complete(config), tokenizer, *model.streams))
+        batch = first_batch(model, config, tokenizer, tmp_path / f"of-{teacher}")
         result = compute_gradients(model, batch, (1, 2), 1)
         found[teacher] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
     np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
@@ -185,20 +193,21 @@ def test_a_frozen_tower_s_states_are_made_once(tmp_path):
         config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
         config.method.teacher = "outside"
         keras.utils.set_random_seed(0)
-        model = build_model(config, tokenizer.vocabulary_size)
-        model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
+        towers = build_model(config, tokenizer.vocabulary_size)
+        model = on_features(towers)
+        assert (model is towers) != cached
+        towers.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
         compile_model(model, complete(config))
-        complete_batch = model.completer(config, tokenizer, tmp_path / f"{cached}")
-        batch = complete_batch(toy_data.stream_batch(complete(config), tokenizer, *model.streams))
+        batch = first_batch(model, config, tokenizer, tmp_path / f"{cached}")
         result = compute_gradients(model, batch, (1, 2), 1)
         found[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
-    assert batch["text_b"].shape[1] == model.text_encoder.embedding_size == model.vector_parts["text_b"]
+    assert batch["text_b"].shape[1] == towers.text_encoder.embedding_size and not model.token_parts
     np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
     one, other = (gradients for _, gradients in found.values())
     assert contract.largest_difference(one, other) < 5e-3 * contract.scale(one)
     (folder,) = (tmp_path / ".states").iterdir()  # beside the data
     said = (folder / "targets.json").read_bytes()
-    model.completer(config, tokenizer, tmp_path / "True")
+    columns_of(model, config, tokenizer, tmp_path / "True")
     assert (folder / "targets.json").read_bytes() == said
 
 
@@ -210,11 +219,13 @@ def test_states_of_texts_are_added_to_those_of_other_runs(tmp_path):
     ids = {text: float(tokenizer([text])["input_word_ids"].numpy().sum()) for text in asked}
     found = {}
 
-    def encode(tokens):
-        return tf.cast(tf.reduce_sum(tokens["input_word_ids"], axis=1, keepdims=True), tf.float32)
+    def encode(batches, training):
+        return [tf.cast(tf.reduce_sum(batches[0]["input_word_ids"], axis=1, keepdims=True), tf.float32)]
 
+    tower = types.SimpleNamespace(embedding_size=1, variables=())
+    model = types.SimpleNamespace(text_encoder=tower, text_states=encode)
     for texts in ([b"w 1", b"w 2"], [b"w 2", b"thing w3", b"", b"w 2"], [b"w 1"], []):
-        table = states.states_of(texts, config, tokenizer, tmp_path, encode, DIGEST, 1)
+        table = states_of_texts(texts, model, config, tokenizer, tmp_path)
         found[len(found)] = (next((tmp_path / ".states").glob("texts-*")) / "vectors").read_bytes()
         keys = fingerprint(tf.constant(texts, tf.string)).numpy()
         assert [ids[text] for text in texts] == (table.find(keys)[:, 0].tolist() if texts else [])
@@ -223,7 +234,7 @@ def test_states_of_texts_are_added_to_those_of_other_runs(tmp_path):
 
 def test_a_target_of_zeros_has_no_gradient():
     table, text = (
-        TargetTable(np.array([1, 2]), np.eye(2, 4, dtype=np.float16) * [[1], [0]]),
+        Column(np.array([1, 2]), np.eye(2, 4, dtype=np.float16) * [[1], [0]]),
         tf.Variable([[0.6, 0.8, 0, 0]]),
     )
     for key, moves in ((1, True), (2, False)):

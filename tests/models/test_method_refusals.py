@@ -10,12 +10,12 @@ import tensorflow as tf
 import toy_data
 from refusals import assert_refused
 from test_bridge import DIGEST, STREAM, embed, write_teacher
-from test_cached_states import cached_config, model_of
 from test_embn import group_config, mule_data
+from test_frozen import cached_config, model_of
 from test_translation_distillation import METHOD
 
+from mural_tf.data.streams.columns import ColumnFolder
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.targets import Targets
 from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.data.vectors import TextVectors
 from mural_tf.errors import UserError
@@ -23,7 +23,7 @@ from mural_tf.losses.globetrotter import nt_xent, transitive_weights
 from mural_tf.losses.mule import distances
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import build_model, complete, method_class
-from mural_tf.models.cached_states import standardize_adapters
+from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.runs.teachers import open_teacher
 from mural_tf.trust import check_stored
@@ -102,10 +102,14 @@ def new_adapter(folder):
     standardize_adapters(model_of(config), config, toy_data.toy_tokenizer(), folder)
 
 
+def trained_on_states(method="mural", **fields):
+    return lambda _: on_features(contract.build(contract.toy_config(method, **fields)))
+
+
 def other_targets(digest, size):
     def call(folder):
-        Targets(folder, 4, "float16", DIGEST).extend(STREAM[:1], embed)
-        Targets(folder, 4, "float16", digest).extend(STREAM, lambda texts: embed(texts, size))
+        ColumnFolder(folder, 4, "float16", DIGEST).extend(STREAM[:1], embed)
+        ColumnFolder(folder, 4, "float16", digest).extend(STREAM, lambda texts: embed(texts, size))
 
     return call
 
@@ -190,8 +194,9 @@ REFUSALS = {
     "a teacher that is cut off": (teacher(cut), ["is damaged, or no Parquet"]),
     "no teacher": (lambda folder: open_teacher(f"{folder}/none"), ["method.teacher=", "none does not exist: give"]),
     # Frozen towers.
-    "states of a text tower that learns": (built(text_tower__cached=True), ["needs text_tower.frozen=True"]),
-    "states of an image tower that learns": (built(image_tower__cached=True), ["needs image_tower.frozen=True"]),
+    **{f"states of a tower of {tower}s that learns": (
+        trained_on_states(**{f"{tower}_tower__cached": True}), [f"needs {tower}_tower.frozen=True"])
+       for tower in ("text", "image")},
     "an adapter to nothing": (
         built(image_tower__adapter_size=24, image_tower__projection=0), ["adapter_size=24 needs", "projection"]),
     "an adapter below a head": (
@@ -199,8 +204,10 @@ REFUSALS = {
         ["neither head_size nor branch_size"]),
     "a new adapter without states": (new_adapter, ["adapter_size", "cached=True"]),
     **{f"states of {words}": (
-        streamed("views", "globetrotter", make=toy_data.stream_batch, **{f"{tower}_tower__cached": True}), [words])
-       for tower, words in (("image", "two views"), ("text", "cloze"))},
+        trained_on_states("globetrotter", **{f"{tower}_tower__{name}": value for name, value in fields.items()}),
+        [f"{words} of globetrotter is drawn anew"]) for tower, words, fields in (
+            ("image", "view_0", dict(name="vit", image_size=32, layers=1, branch_size=0, frozen=True, cached=True)),
+            ("text", "cloze", dict(frozen=True, cached=True)))},
     # Data.
     "captions without a language": (
         lambda _: pivot_languages("", lambda: {"": 4}, dict),

@@ -16,7 +16,7 @@ from test_contrastive_loss import loop_oracle, unit_rows
 from mural_tf.backend import keras
 from mural_tf.config_file import load_config
 from mural_tf.data import records
-from mural_tf.data.streams import targets
+from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
@@ -194,7 +194,8 @@ def completed(tmp_path, **fields):
     config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
     model, tokenizer = contract.build(config), toy_data.toy_tokenizer()
     batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
-    return model, model.completer(config, tokenizer, tmp_path)(batch)
+    columns = model.columns(config, tokenizer, tmp_path)
+    return model, {**batch, **{target: column.look_up(batch[ids]) for target, (column, ids) in columns.items()}}
 
 
 def taught(model, batch, name):
@@ -235,13 +236,14 @@ def test_targets_of_several_pivots_are_means_of_groups_and_of_captions_their_own
     monkeypatch.setattr(translation_distillation, "stream_items", lambda _, __, stream, ___: [items[stream]])
     vectors = {text: unit_rows(number, 1, model.embedding_size)[0] for number, text in enumerate(
         {*pairs[0].tolist(), *pairs[1].tolist(), b"w 3", b"never a pair"})}  # fmt: skip
-    monkeypatch.setattr(model, "_embedder", lambda _: lambda texts: np.stack([vectors[text] for text in texts]))
-    tables, keys = model.target_tables(config, None, tmp_path)
-    assert keys == {"text_target": "text_group_id", "caption_target": "caption_id"}
+    monkeypatch.setattr(model, "_embedder", lambda *_: lambda texts: np.stack([vectors[text] for text in texts]))
+    found = model.target_columns(config, None, tmp_path)
+    ids = {target: ids for target, (_, ids) in found.items()}
+    assert ids == {"text_target": "text_group_id", "caption_target": "caption_id"}
     sums = np.stack([vectors[b"thing w%d" % i] + vectors[b"ding v%d" % i] for i in range(20)])
-    found = tables["text_target"].find(fingerprint(tf.constant([b"g%d" % i for i in range(20)])).numpy())
-    np.testing.assert_allclose(found, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-6)
-    own = tables["caption_target"].find(fingerprint(tf.constant([b"never a pair"])).numpy())
+    means = found["text_target"][0].find(fingerprint(tf.constant([b"g%d" % i for i in range(20)])).numpy())
+    np.testing.assert_allclose(means, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-6)
+    own = found["caption_target"][0].find(fingerprint(tf.constant([b"never a pair"])).numpy())
     np.testing.assert_allclose(own[0], vectors[b"never a pair"], atol=1e-6)
 
 
@@ -258,7 +260,7 @@ def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
 
 
 def test_an_id_without_a_target_ends_the_run():
-    table = targets.TargetTable(np.array([5, 2]), np.eye(2, dtype=np.float32))
+    table = Column(np.array([5, 2]), np.eye(2, dtype=np.float32))
     np.testing.assert_array_equal(table.look_up(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
     for unknown in (3, 9):
         with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):

@@ -33,19 +33,15 @@ ROOMS = [
     "export", "embedder", "loading",
     "evaluation", "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
 ]  # fmt: skip
-# Files that import each other in a circle. It may only shrink; without it the list goes.
-KNOWN_CIRCLE = {
-    "mural_tf.models", "mural_tf.models.cached_states", "mural_tf.models.dual_encoder", "mural_tf.models.keras_model",
-}  # fmt: skip
 DENSE_ROOMS = ("losses", "models", "training")  # which every reader passes through
 # Entry files and the most lines that they and all their imports may have, rounded up to hundreds, so that mending a
 # line needs no change here.
 CLOSURES = {
     "losses.contrastive": 200,  # the equation
-    "models.mural": 9_600,  # a method and its step, on a TPU too; the aim is 4,000
-    "training.fit": 11_300,  # the loop; the aim is 8,000
-    "export.saved_model": 13_000,  # from an image to a SavedModel; the aim is 9,500
-    "runs.pretrain": 22_900,  # a whole run; the aim is 17,000
+    "models.mural": 4_000,  # a method and its step
+    "training.fit": 11_400,  # the loop; the aim is 8,000
+    "export.saved_model": 10_300,  # from an image to a SavedModel; the aim is 9,500
+    "runs.pretrain": 23_000,  # a whole run; the aim is 17,000
     "search.queries": 2_800,  # from a question to an answer
     "search.server.app": 24_200,
     "ingest.convert": 5_400,  # from sources to records
@@ -54,10 +50,10 @@ CLOSURES = {
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    "tokens of mural_tf": 335_000,  # the aim is 300,000 of all packages
-    "tokens per line of losses, models, training": 11.0,  # the aim is 8.5
+    "tokens of mural_tf": 325_000,  # the aim is 300,000 of all packages
+    "tokens per line of losses, models, training": 10.7,  # the aim is 8.5
     "tokens per line elsewhere": 10.8,  # the aim is 9.5
-    "nested comprehensions per 1,000 lines": 7.7,  # the aim is 2.5
+    "nested comprehensions per 1,000 lines": 6.9,  # the aim is 2.5
     **{f"lines of {entry} and its imports": most for entry, most in CLOSURES.items()},
     "the same of commands.catalogue, those in functions of commands left out": 5_800,
     "names at the top of mural_tf": 42,  # the aim is 20
@@ -128,7 +124,7 @@ def test_the_library_imports_no_configuration():
 def test_no_circles():
     """Imports inside functions count too, they only hide a circle, and so do imports through a package's own file."""
     circles = Imports(PACKAGES).circles()
-    assert not [sorted(circle) for circle in circles if not circle <= KNOWN_CIRCLE]
+    assert not [sorted(circle) for circle in circles]
 
 
 def test_addons_and_private_modules_stay_out():

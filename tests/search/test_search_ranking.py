@@ -165,7 +165,7 @@ def test_hidden_languages_names_and_fields_are_not_searched():
 
 def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch):
     """Of a data set whose captions are in two languages."""
-    monkeypatch.setattr(commands, "load", lambda model: TwoHeads())
+    monkeypatch.setattr(commands, "load", lambda model, **_: TwoHeads())
     colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])

@@ -37,7 +37,7 @@ TOKENIZER = toy_data.toy_tokenizer()
 class TwoWeights:
     """As much of a `DualEncoder` as checkpoints know, small enough to be saved in no time."""
 
-    known_texts, placed = None, 0
+    image_encoder, head_names, text_head = "pictures", ("image_text",), str
 
     def __init__(self):
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
@@ -46,9 +46,7 @@ class TwoWeights:
         self.step.guard.build(["loss"])
         self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
-
-    def place_names(self):
-        self.placed += 1
+        self.towers = self
 
     def weights_by_part(self):
         return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}
@@ -149,7 +147,11 @@ def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
 def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(model, tmp_path, monkeypatch):
     copy = TwoWeights()
     monkeypatch.setattr(finish, "build_model", lambda config, size: copy)
-    monkeypatch.setattr(finish.Embedder, "from_model", lambda model, *_: types.SimpleNamespace(model=model, step=None))
+    from_model = lambda model, *_, **__: types.SimpleNamespace(model=model, step=None)  # noqa: E731
+    placed = []
+    monkeypatch.setattr(finish.Embedder, "from_model", from_model)
+    monkeypatch.setattr(finish, "known_texts", lambda *_: None)
+    monkeypatch.setattr(finish, "place_class_names", lambda *heads: placed.append(heads))
     measured = finish.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
     saved = training_checkpoints(model, tmp_path, 2)
     embedders = []
@@ -158,7 +160,8 @@ def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(m
         saved.save(step)
         saved.wait()
         embedders.append(measured.embedder(step))
-        assert copy.placed == len(embedders)  # the names of classes lie where the heads of this step put them
+        # The names of classes are where the heads of this step put them.
+        assert placed == [("pictures", "image_text")] * len(embedders)
         assert embedders[-1].model is copy and embedders[-1].step == step
         assert np.all(copy.kernel.numpy() == step)
     assert embedders[0] is embedders[1]

@@ -16,7 +16,6 @@ import math
 import tensorflow as tf
 
 from mural_tf.data.streams.stream import Stream
-from mural_tf.errors import UserError
 
 
 class ClozeCaptions(Stream):
@@ -32,10 +31,6 @@ class ClozeCaptions(Stream):
         caption, own = self.caption(items), self.settings.own
         if not own.cloze_weight:
             return caption
-        if self.settings.cached_texts:
-            raise UserError(
-                "text_tower.cached=True: a cloze task masks tokens anew: set it to False, or method.cloze_weight=0."
-            )
         return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
 
 

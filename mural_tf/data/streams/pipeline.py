@@ -20,6 +20,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
+from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.epochs import (
     ALL,
     EPOCH,
@@ -46,7 +47,7 @@ def training_batches(
     streams: Sequence[str] = ("image_text", "text_text"),
     pad: str = "max_length",
     share: Share = ALL,
-    unusable: Sequence[int] = (),
+    columns: Mapping[str, tuple[Column, str]] | None = None,
 ) -> tf.data.Dataset:
     """Returns endless global batches, or an input pipeline's rows of them.
 
@@ -56,7 +57,7 @@ def training_batches(
       places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
       streams: what batches hold; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
-      unusable: ids of pictures that have no state, where states are cached.
+      columns: {entry of a batch: (its column of vectors, the entry with its ids)}, in place of pixels and tokens.
       share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
 
     Returns:
@@ -66,12 +67,14 @@ def training_batches(
       counts what was read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
-    no_state = np.asarray(unusable, np.int64)
-    parts, finishes = zip(*[_read(name, config, texts, share, (places or {}).get(name), no_state) for name in streams])
+    columns = columns or {}
+    by_entry = {entry: column for entry, (column, _) in columns.items()}
+    parts, finishes = zip(*[_read(name, config, texts, share, (places or {}).get(name), by_entry) for name in streams])
 
     def finish(*parts):  # one function for all streams: making one takes longer than calling it
         finished = [finish_one(items) for finish_one, items in zip(finishes, parts)]
-        return {key: value for part in finished for key, value in part.items()}
+        batch = {key: value for part in finished for key, value in part.items()}
+        return {**batch, **{entry: column.look_up(batch[ids]) for entry, (column, ids) in columns.items()}}
 
     batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
@@ -94,7 +97,7 @@ def stream_of(
     source: DataSource | None = None,
     seed: int | None = None,
     pipelines: int = 1,
-    unusable: np.ndarray | None = None,
+    columns: Mapping[str, Column] | None = None,
 ) -> Stream:
     """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
     stream, data = stream_class(name), ConfigDict(config.data)
@@ -102,9 +105,8 @@ def stream_of(
         data.directory, data.format = source.directory, source.format
     seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
     own = ConfigDict({name: config.method.get(name, default) for name, default in stream.fields.items()})
-    unusable = np.zeros(0, np.int64) if unusable is None else unusable
-    cached = config.text_tower.cached
-    return stream(Settings(data, config.image_tower, config.augmentation, seed, batch, own, cached, unusable), texts)
+    settings = Settings(data, config.image_tower, config.augmentation, seed, batch, own, columns or {})
+    return stream(settings, texts)
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -130,7 +132,7 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
             yield tuple(block[name][wanted] for name in names)
 
 
-def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, unusable: np.ndarray):
+def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, columns):
     """Returns a stream's unfinished batches, {name: [B, …]}, after its places, and the function that finishes them."""
     sources, seed = stream_sources(config.data, name), config.seed
     places = np.stack([start_of(0)] * len(sources)) if places is None else places
@@ -138,7 +140,7 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
     for number, (source, files) in enumerate(sources):
         # What is drawn for an item differs between sources and pipelines, the order of files between sources alone.
         draws = seed + (number * 2**12 + share.pipeline) * 2**20
-        stream = stream_of(name, config, texts, source, draws, share.pipelines, unusable)
+        stream = stream_of(name, config, texts, source, draws, share.pipelines, columns)
         parse = parser(stream.read, stream.takes_many)
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32

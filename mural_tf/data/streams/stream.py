@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
 from mural_tf.data.skipped import UNREADABLE_IMAGE
+from mural_tf.data.streams.columns import Column
 from mural_tf.text.tokens import tag_language
 
 
@@ -26,8 +27,7 @@ class Settings:
 
     batch: texts, or pairs of them, in a batch.
     own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
-    cached_texts: whether states of texts, made before (`states.py`), take the place of tokens.
-    unusable: ids of pictures that have no state, int64; empty where pictures are decoded.
+    columns: entries of a batch that are vectors made before, and the columns that have them.
     """
 
     data: ConfigDict
@@ -36,8 +36,7 @@ class Settings:
     seed: int
     batch: int
     own: ConfigDict
-    cached_texts: bool = False
-    unusable: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: Mapping[str, Column] = dataclasses.field(default_factory=dict)
 
 
 class Stream:
@@ -69,7 +68,8 @@ class Stream:
         self.languages: Sequence[str] = data.image_text_languages
         self.size = self.items_of(settings.batch, settings.own)
         self.parse: Callable = caption_parser(data.format, data.default_language)
-        if settings.image_tower.cached and type(self).decode is Stream.decode:
+        self.pictures = settings.columns.get("image")  # vectors in their place, `None` where pictures are decoded
+        if self.pictures is not None and type(self).decode is Stream.decode:
             self.decode = None  # items stay as `read` gives them: no item needs a step of its own
 
     @classmethod
@@ -88,16 +88,16 @@ class Stream:
         return batch
 
     def read(self, serialized: tf.Tensor) -> dict:
-        """The items of a record, {name: [items, …]}, as batches take them; without pictures whose states are cached.
+        """The items of a record, {name: [items, …]}, as batches take them; without pictures that have vectors.
 
-        A picture's state is looked up by its id; a picture without one does not decode.
+        A picture without a vector does not decode.
         """
         items = self.parse(serialized)
-        if not self.settings.image_tower.cached or "image" not in items:
+        if self.pictures is None or "image" not in items:
             return items
         ids = fingerprint(items["image_id"])[:, None]
-        lacks_state = tf.reduce_any(tf.equal(ids, self.settings.unusable[None, :]), axis=1)
-        problem = tf.where(lacks_state & tf.equal(items["problem"], ""), UNREADABLE_IMAGE, items["problem"])
+        lacks_vector = tf.reduce_any(tf.equal(ids, self.pictures.without_vector[None, :]), axis=1)
+        problem = tf.where(lacks_vector & tf.equal(items["problem"], ""), UNREADABLE_IMAGE, items["problem"])
         return {**{name: value for name, value in items.items() if name != "image"}, "problem": problem}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
@@ -105,7 +105,7 @@ class Stream:
 
         A class where this is `None` takes items as they are.
         """
-        if self.settings.image_tower.cached:
+        if self.pictures is not None:
             return item
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
@@ -121,8 +121,8 @@ class Stream:
         return tf.stack([tf.cast(self.settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
-        """What the image tower sees; nothing where its states are made before."""
-        if self.settings.image_tower.cached:
+        """Pixels, or features of the record; nothing where a column has them."""
+        if self.pictures is not None:
             return {}
         images = finish_images(items["image"], self.settings.image_tower, self.settings.augmentation, seed)
         return {"image": with_rows(items["image"], images)}
@@ -130,13 +130,13 @@ class Stream:
     def caption(self, items: dict) -> dict:
         """Ids and tokens."""
         ids = {name: fingerprint(items[of]) for name, of in (("image_id", "image_id"), ("caption_id", "caption"))}
-        return ids if self.settings.cached_texts else {**ids, "caption": self.texts.tokens(items["caption"])}
+        return ids if "caption" in self.settings.columns else {**ids, "caption": self.texts.tokens(items["caption"])}
 
     def text_pair(self, items: dict) -> dict:
         """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
         sides, tagged = [items["text_a"], items["text_b"]], self.texts.tokenizer.takes_languages
         ids = {f"text_{side}_id": fingerprint(strings) for side, strings in zip("ab", sides)}
-        if self.settings.cached_texts:
+        if self.settings.columns.keys() & {"text_a", "text_b"}:
             return ids
         if tagged:
             sides = [tag_language(strings, items[f"language_{side}"]) for side, strings in zip("ab", sides)]

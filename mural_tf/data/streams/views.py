@@ -31,11 +31,6 @@ BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviati
 class Views(ClozeCaptions):
     """Images come as two views."""
 
-    def __init__(self, settings, texts):
-        super().__init__(settings, texts)
-        if settings.image_tower.cached:
-            raise UserError("image_tower.cached=True: two views are drawn anew in every step: set it to False.")
-
     def finish(self, items, seed):
         settings = self.settings
         views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)

@@ -1,18 +1,21 @@
-"""What texts are taught, a vector for each, made once and kept in a folder that is read from a memory map.
+"""A column of vectors beside the records: one for each text or picture, made once, read from a memory map.
 
-    targets.json    the teacher's digest, the vectors' size and type, how many there are, and for which data
+Frozen towers' states are such columns, and so are the vectors that a teacher gives of texts. Batches get them by ids.
+
+    targets.json    a digest of the tower or teacher, the vectors' size and type, their number, and for which data
     keys            int64 [N], 64 bits of each text, in the order in which the data first has them
-    vectors         float16 or float32 [N, D]; zeros where the teacher has no vector
-    group_keys, group_vectors    the same of groups, where what is taught is a mean
+    vectors         float16 or float32 [N, D]; zeros where there is no vector
+    group_keys, group_vectors    the same of groups, where the vector that is taught is a mean
 
 Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
-last one, with the very same blocks. Where the data grew, what is new is appended. Several pivot languages name what a
-whole group of pairs ("say all the same") is taught: the mean of the group's texts in them.
+last one, with the very same blocks. Where the data grew, new texts are appended. With several pivot languages a whole
+group of pairs ("say all the same") is taught one vector, the mean of the group's texts in them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -30,8 +33,8 @@ BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds
 Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 
-class TargetTable:
-    """A vector for each key: int64 [N], all different; float16 or float32 [N, D], mapped or not.
+class Column:
+    """A vector for each key: int64 [N], all different; float16 or float32 [N, D], in memory or mapped.
 
     A vector of zeros teaches nothing: its cosine with anything is 0, and so is the gradient of that. With `as_stored`
     vectors keep their lengths.
@@ -49,7 +52,7 @@ class TargetTable:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
-            raise ValueError("There are no targets.")
+            raise ValueError("There are no vectors.")
         nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         if not np.array_equal(self._keys[nearest], keys):
             raise ValueError("The data changed after training began.")
@@ -60,13 +63,14 @@ class TargetTable:
             return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
-    def sample(self, most: int = BLOCK) -> np.ndarray:
-        """Returns float32 [N, D] of up to `most` vectors that are not zeros, evenly among all."""
-        vectors = np.array(self._vectors[:: max(1, -(-len(self._keys) // most))], np.float32)
+    def sample(self, keys: np.ndarray, most: int = BLOCK) -> np.ndarray:
+        """Returns float32 [N, D] of up to `most` of these keys, evenly among all, without vectors of zeros."""
+        vectors = self.find(keys[:: max(1, -(-len(keys) // most))])
         return vectors[np.any(vectors, axis=1)]
 
+    @functools.cached_property
     def without_vector(self) -> np.ndarray:
-        """Returns the keys, int64 [K], whose vectors are zeros."""
+        """The keys, int64 [K], whose vectors are zeros."""
         zeros = [
             begin + np.flatnonzero(~np.any(self._vectors[begin : begin + BLOCK], axis=1))
             for begin in range(0, len(self._keys), BLOCK)
@@ -80,14 +84,14 @@ class TargetTable:
         return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
 
 
-class Targets:
-    """A folder of targets, made if missing.
+class ColumnFolder:
+    """The folder of a column, made if missing.
 
     Args:
       folder: of this machine.
       width: D.
       dtype: of the stored vectors, "float16" or "float32".
-      teacher: hexadecimal digits that identify it.
+      teacher: hexadecimal digits that identify the teacher or tower.
       what: a vector, in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
@@ -118,7 +122,7 @@ class Targets:
             yield
 
     def is_made_for(self, data: str) -> bool:
-        """Whether all targets are there for the data that `finish` named."""
+        """Whether all vectors are there for the data that `finish` named."""
         return self.said["made_for"] == data
 
     def _keys(self, prefix: str = "") -> np.ndarray:
@@ -130,13 +134,13 @@ class Targets:
             return np.zeros([0, self._width], self._dtype)
         return np.memmap(self.folder / f"{prefix}vectors", self._dtype, "r", shape=(count, self._width))
 
-    def table(self, prefix: str = "", as_stored: bool = False) -> TargetTable:
-        """Returns the targets by text or, of `prefix` "group_", by group."""
+    def column(self, prefix: str = "", as_stored: bool = False) -> Column:
+        """Returns the vectors by text or, of `prefix` "group_", by group."""
         keys = self._keys(prefix)
-        return TargetTable(keys, self._vectors(prefix, len(keys)), as_stored)
+        return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Adds the texts that have no target yet, `block` at a time, 0: `BLOCK`.
+        """Adds the texts that have no vector yet, `block` at a time, 0: `BLOCK`.
 
         `texts`: their keys, int64 [B], and themselves, again and again.
         """
@@ -207,7 +211,7 @@ class Targets:
         self._append("group_keys", ids)
 
     def finish(self, data: str, most_missing: float) -> None:
-        """Says that all targets are there for `data`.
+        """Says that all vectors are there for `data`.
 
         Raises `UserError` if more than the share `most_missing` of the texts has no vector.
         """

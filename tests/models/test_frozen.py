@@ -1,7 +1,8 @@
 """States of frozen towers, made once beside the data and taken by every method; and the adapters above them."""
 
 import json
-import types
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from mural_tf.config_file import load_config
 from mural_tf.configs import bridge
 from mural_tf.data import records
 from mural_tf.data.skipped import KINDS, UNREADABLE_IMAGE
+from mural_tf.data.streams.columns import ColumnFolder
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.targets import Targets
 from mural_tf.embedder import Embedder
 from mural_tf.encoders import kernels
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
@@ -24,11 +25,13 @@ from mural_tf.encoders.towers import computed_in, read_class_names
 from mural_tf.errors import UserError
 from mural_tf.loading import load
 from mural_tf.models import build_model, complete
-from mural_tf.models.cached_states import state_tables
+from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
+from mural_tf.models.states import split_image_tower
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.finish import MeasuredModel
 from mural_tf.runs.pretrain import pretrain
+from mural_tf.training.callbacks import SaveCheckpoints
 from mural_tf.training.fit import compile_model
 from mural_tf.training.trained_model import load_trained
 
@@ -44,9 +47,12 @@ def cached_config(folder, method="mural", cached=True, **fields):
 
 def model_of(config):
     keras.utils.set_random_seed(0)
-    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-    compile_model(model, config)
-    return model
+    return build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+
+
+def made_columns(config, workdir, model=None):
+    """The columns of a run with this configuration."""
+    return columns_of(on_features(model or model_of(config)), config, toy_data.toy_tokenizer(), workdir)
 
 
 # The adapter.
@@ -171,12 +177,12 @@ def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
     tokenizer, results = toy_data.toy_tokenizer(), {}
     for cached in (False, True):
         config = cached_config(tmp_path, method, cached)
-        model = model_of(config)
-        batch = toy_data.stream_batch(config, tokenizer, *model.streams)
-        if cached:
-            assert not {"image", "caption", "text_a", "text_b"} & batch.keys()
-            batch = model.completer(config, tokenizer, tmp_path)(batch)
-            assert {name: batch[name].shape[1] for name in model.vector_parts} == model.vector_parts
+        towers = model_of(config)
+        model, columns = on_features(towers), made_columns(config, tmp_path, towers)
+        compile_model(model, config)
+        batch = next(iter(training_batches(config, tokenizer, streams=model.streams, columns=columns)))
+        assert set(columns) == set(model.parts if cached else ())
+        assert all(batch[part].shape.rank == 2 for part in columns)
         result = compute_gradients(model, batch, (1, 2), 1)
         results[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
     np.testing.assert_allclose(results[True][0], results[False][0], rtol=2e-3)  # float16
@@ -201,8 +207,8 @@ def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):
     for precision in ("float32", "mixed_bfloat16"):
         config = cached_config(tmp_path, "align")
         config.text_tower.precision = precision
-        tables = state_tables(model_of(config), config, toy_data.toy_tokenizer(), tmp_path)
-        made[precision] = tables["caption"].sample()
+        column, _ = made_columns(config, tmp_path)["caption"]
+        made[precision] = column.sample(column._keys)
     assert [len(list((tmp_path / ".states").glob(f"{name}-*"))) for name in ("texts", "images")] == [2, 1]
     assert 0.0 < difference(*made.values()) < 0.03 * np.abs(made["float32"]).max()
 
@@ -210,20 +216,37 @@ def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):
 @pytest.mark.slow
 def test_every_method_takes_the_states_that_are_there(tmp_path, monkeypatch):
     toy_data.write_toy_data(tmp_path)
-    tokenizer = toy_data.toy_tokenizer()
     embedded = []
-    add = Targets._add
-    monkeypatch.setattr(Targets, "_add", lambda self, known, waiting, *others, **is_full: (
+    add = ColumnFolder._add
+    monkeypatch.setattr(ColumnFolder, "_add", lambda self, known, waiting, *others, **is_full: (
         embedded.append(len(waiting)), add(self, known, waiting, *others, **is_full))[1])  # fmt: skip
     for method, new in (("align", [64, 128]), ("mural", []), ("siglip", [])):
         config = cached_config(tmp_path, method)
-        model_of(config).completer(config, tokenizer, tmp_path / method)
+        made_columns(config, tmp_path / method)
         assert sorted(embedded) == new, method
         embedded.clear()
     config.text_tower.frozen = config.text_tower.cached = False
     keras.utils.set_random_seed(1)  # another tower of pictures
-    state_tables(build_model(config, tokenizer.vocabulary_size), config, tokenizer, tmp_path)
+    made_columns(config, tmp_path, build_model(config, toy_data.toy_tokenizer().vocabulary_size))
     assert embedded == [64]
+
+
+@pytest.mark.slow
+def test_adapters_follow_from_the_data_of_their_run(tmp_path):
+    """Other runs' states beside the data, here of all languages, change neither mean nor deviation."""
+    numbers = []
+    for name, befores in (("first", []), ("second", [()])):
+        data = toy_data.write_toy_data(tmp_path / name)
+        for languages in (*befores, ("en",)):
+            config = cached_config(data, "align")
+            config.data.image_text_languages = languages
+            model = model_of(config)
+            standardize_adapters(model, config, toy_data.toy_tokenizer(), tmp_path)
+        _, image_head = split_image_tower(model.image_encoder)
+        numbers.append([variable.numpy() for head in (model.image_text_head, image_head)
+                        for variable in (head.mean, head.deviation)])  # fmt: skip
+    for one, other in zip(*numbers):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
@@ -232,16 +255,15 @@ def test_pictures_that_do_not_decode_are_skipped_and_counted(tmp_path):
     images[3].image = images[7].image = b"no picture"
     toy_data.write_toy_data(tmp_path, images)
     config, tokenizer = cached_config(tmp_path, "align"), toy_data.toy_tokenizer()
-    model = model_of(config)
-    complete_batch = model.completer(config, tokenizer, tmp_path)
-    assert len(model.unusable_images) == 2
+    columns = made_columns(config, tmp_path)
+    unusable = columns["image"][0].without_vector
+    assert len(unusable) == 2
     counts, seen = 0, set()
-    for batch in training_batches(config, tokenizer, streams=model.streams, unusable=model.unusable_images).take(8):
-        batch = complete_batch(batch)
+    for batch in training_batches(config, tokenizer, streams=["image_text"], columns=columns).take(8):
         assert np.abs(batch["image"]).max(axis=1).min() > 0.0
         seen |= set(batch["image_id"].numpy().tolist())
         counts = batch["image_text_tally"].numpy()[0, 0, 1 + KINDS.index(UNREADABLE_IMAGE), 0]
-    assert len(seen) == 38 and counts > 0 and not seen & set(model.unusable_images.tolist())
+    assert len(seen) == 38 and counts > 0 and not seen & set(unusable.tolist())
 
 
 @pytest.mark.slow
@@ -252,11 +274,11 @@ def test_too_many_pictures_that_do_not_decode(tmp_path):
     toy_data.write_toy_data(tmp_path, images)
     config = cached_config(tmp_path, "align")
     with pytest.raises(UserError, match="10 of 40 have no state of the frozen tower.*pictures that do not decode"):
-        model_of(config).completer(config, toy_data.toy_tokenizer(), tmp_path)
+        made_columns(config, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_learns_resumes_and_is_exported(tmp_path):
+def test_a_run_learns_resumes_to_the_bit_and_is_exported(tmp_path, monkeypatch):
     """The adapters' mean and deviation are of the data; the export gives what the model in the workdir gives."""
     data = toy_data.write_toy_data(tmp_path / "data")
     records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(16))
@@ -264,7 +286,16 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     config = cached_config(data)
     config.vocabulary.file = str(tmp_path / "words.txt")
     config.train.update(dict(steps=60, checkpoint_every=20, log_every=20))
-    pretrain(config, tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        pretrain(config, tmp_path / "stopped")
+    assert not (tmp_path / "stopped/summary.json").exists()
+    for name in ("run", "stopped"):
+        pretrain(config.copy_and_resolve_references(), tmp_path / name)
+    whole, resumed = (tf.train.load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "stopped"))
+    for name in whole.get_variable_to_shape_map():
+        if name.startswith(("model/", "optimizer_")):
+            np.testing.assert_array_equal(whole.get_tensor(name), resumed.get_tensor(name), name)
     embedder, exported = load(tmp_path / "run"), load(tmp_path / "run/export")
     pictures, texts = [toy_data.picture(i) for i in range(16)], [f"thing w{i}" for i in range(16)]
     assert difference(embedder.encode_image(pictures), exported.encode_image(pictures)) < 1e-5
@@ -274,14 +305,13 @@ def test_a_run_learns_resumes_and_is_exported(tmp_path):
     assert isinstance(embedder, Embedder)
 
     before, unknown = embedder.encode_text(texts), ["never seen", *texts[:3]]
-    mixed = embedder.encode_text(unknown)
-    embedder.use_training_states()
-    assert 0 < difference(embedder.encode_text(texts), before) < 1e-2  # float16 states in place of the tower's
-    looked_up = embedder.encode_text(unknown)
+    mixed, looking_up = embedder.encode_text(unknown), load(tmp_path / "run", made_states=True)
+    assert 0 < difference(looking_up.encode_text(texts), before) < 1e-2  # float16 states in place of the tower's
+    looked_up = looking_up.encode_text(unknown)
     assert difference(looked_up, mixed) < 1e-2 and difference(looked_up[:1], mixed[:1]) < 1e-6
-    other, exported_head = embedder.with_text_head("text_text"), load(tmp_path / "run").with_text_head("text_text")
-    assert 0 < difference(other.encode_text(texts), exported_head.encode_text(texts)) < 1e-2  # other heads, too
-    exported.use_training_states()  # has no such states
+    other, head = looking_up.with_text_head("text_text"), embedder.with_text_head("text_text")
+    assert 0 < difference(other.encode_text(texts), head.encode_text(texts)) < 1e-2  # other heads, too
+    exported = load(tmp_path / "run/export", made_states=True)  # has no such states
     assert difference(before, exported.encode_text(texts)) < 1e-5
 
 
@@ -297,12 +327,13 @@ def test_a_run_with_names_of_classes(tmp_path):
     config.image_tower.projection = config.embedding_size = 24 + config.text_tower.hidden_size
     config.train.update(dict(steps=20, checkpoint_every=20, log_every=20))
     pretrain(config, tmp_path / "run")
-    model, tokenizer, _, _ = load_trained(tmp_path / "run")
-    head, _ = model.image_head_and_width()
+    model, tokenizer, config, _ = load_trained(tmp_path / "run")
+    _, head = split_image_tower(model.image_encoder)
     vectors = model.embed_texts(tokenizer(tf.constant(names)))
     assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3  # of the states
     head.names.assign(tf.zeros_like(head.names))
-    MeasuredModel.at(types.SimpleNamespace(_model=model, _alone=True), 20)
+    compile_model(model, config)
+    MeasuredModel(model, tokenizer, config, tmp_path, alone=True).at(20)
     assert difference(tf.math.l2_normalize(head.names, axis=-1), vectors) < 1e-3
     pictures = [toy_data.picture(i) for i in range(8)]
     ours, theirs = load(tmp_path / "run").encode_image(pictures), load(tmp_path / "run/export").encode_image(pictures)

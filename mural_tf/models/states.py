@@ -1,0 +1,281 @@
+"""States of frozen towers: the vector that such a tower gives of each picture and each text, made once.
+
+States are columns (`data/streams/columns.py`) next to the data, in `.states/`, where every run and every method with
+the same tower takes them, or, where that folder cannot be written, in the run's workdir. They are float16, and a run
+that was killed goes on from the finished part. A picture that does not decode has no state: streams skip it and count
+it as ever. `model` is a `DualEncoder` with its towers; `frozen.py` trains heads on states.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import queue
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.backend import keras
+from mural_tf.data.images import prepare_image
+from mural_tf.data.records import describe_files
+from mural_tf.data.streams.columns import Column, ColumnFolder, Embed
+from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_sources
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.encoders.layers import IMAGE_HEAD, unit_range
+from mural_tf.encoders.towers import computed_in, preparation
+from mural_tf.files import as_path
+from mural_tf.quiet import without_noise
+from mural_tf.text.tokens import TOKENS
+
+FOLDER = ".states"
+# Of a tower. More texts are slower in float32, and faster in bfloat16.
+PICTURES_PER_CALL, TEXTS_PER_CALL = 32, {"float32": 64, "bfloat16": 256}
+# Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
+PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
+STATES = "state of the frozen tower"
+Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and texts or encoded pictures
+
+
+def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
+    """Returns 16 hexadecimal digits for a tower's answers: a hash of its weights, and settings as JSON."""
+    summed = hashlib.blake2b(digest_size=8)
+    for variable in variables:
+        summed.update(np.ascontiguousarray(variable.numpy()))
+    summed.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    return summed.hexdigest()
+
+
+def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
+    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
+    files = [
+        describe_files(source.directory, sorted(files))
+        for stream in streams
+        for source, files in stream_sources(config.data, stream)
+    ]
+    data = config.data
+    chosen = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
+    return hashlib.blake2b(json.dumps([files, chosen]).encode(), digest_size=8).hexdigest()
+
+
+# Texts.
+
+
+def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
+    """Returns a column with the states of all texts that a run with this configuration and workdir trains on."""
+    folder, made_for = _text_folder(model, config, workdir), data_digest(config, model.streams, "texts")
+    with folder.lock():
+        if not folder.is_made_for(made_for):
+            print("Embedding all texts by the frozen tower, once …", flush=True)
+            texts, embed = texts_of(model, config, tokenizer), _embed_texts(model, config, tokenizer)
+            folder.extend(texts, embed, TEXTS_PER_BLOCK)
+            folder.finish(made_for, 0.0)
+        return folder.column(as_stored=True)
+
+
+def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
+    """Returns a column with the states of these texts, and with all others that runs with this tower made."""
+    folder = _text_folder(model, config, workdir)
+    keys = fingerprint(tf.constant(texts, tf.string)).numpy()
+    with folder.lock():
+        column = folder.column(as_stored=True)
+        if column.holds(keys).all():
+            return column
+        begins = range(0, len(texts), TEXTS_PER_BLOCK)
+        blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
+        folder.extend(blocks, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
+        return folder.column(as_stored=True)
+
+
+def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
+    """Returns the texts whose states runs with this tower have made, `None` where no run has."""
+    states = _place(config, workdir) / FOLDER  # in which opening a folder would make it
+    if not states.is_dir() or not any(states.glob("texts-*")):
+        return None
+    return KnownStates(model, _text_folder(model, config, workdir).column(as_stored=True))
+
+
+class KnownStates:
+    """Texts whose states are in a column, so that they need a head alone.
+
+    States are float16, so vectors differ from the tower's by some thousandths.
+    """
+
+    def __init__(self, model, column: Column):
+        self._model, self._column = model, column
+
+    def first(self, embed_texts: Callable[[tf.Tensor], tf.Tensor], head: str) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, which computes the other texts alone."""
+        model, column = self._model, self._column
+        states = tf.TensorSpec([None, model.text_encoder.embedding_size])
+        project = tf.function(lambda rows: model.project_texts(rows, head), [states], autograph=False)
+
+        def embed(texts: tf.Tensor) -> tf.Tensor:
+            keys = fingerprint(texts).numpy()
+            is_made = column.holds(keys)
+            vectors = np.zeros([len(keys), model.embedding_size], np.float32)
+            if is_made.any():
+                vectors[is_made] = project(tf.constant(column.find(keys[is_made]))).numpy()
+            if not known.all():
+                vectors[~known] = embed_texts(tf.boolean_mask(texts, ~known)).numpy()
+            return tf.constant(vectors)
+
+        return embed
+
+
+def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFolder:
+    vocabulary = config.vocabulary
+    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
+    pieces += [config.text_tower.max_length, *_rounded_to(config.text_tower, "text")]
+    digest = f"{digest_of(model.text_encoder.variables)}-{digest_of((), pieces)}"
+    return _folder(config, workdir, "texts", digest, model.text_encoder.embedding_size)
+
+
+def texts_of(model, config: ConfigDict, tokenizer) -> Items:
+    """Yields the texts of a run."""
+    for stream in model.streams:
+        for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
+            for texts in block:
+                yield fingerprint(tf.constant(texts)).numpy(), texts
+
+
+def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
+    encode = lambda tokens: tf.cast(model.text_states([tokens], False)[0], tf.float32)  # noqa: E731
+    return of_texts(encode, tokenizer, computed_in(config.text_tower, "text"))
+
+
+def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
+    """Returns a function of tokens, computed in `dtype`, as one of texts: some of about one length at a time."""
+    per_call = TEXTS_PER_CALL[dtype]
+    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
+    traced = tf.function(encode, input_signature=signature, autograph=False)  # AutoGraph takes seconds
+
+    def embed(texts: list[bytes]) -> np.ndarray:
+        tokens = tokenizer(tf.constant(texts), pad="longest")
+        ids = {name: values.numpy() for name, values in tokens.items() if name in TOKENS}  # [N, T]
+        lengths = ids["input_mask"].sum(axis=1)
+        order, states = np.argsort(lengths, kind="stable"), None
+        for begin in range(0, len(texts), per_call):
+            rows = order[begin : begin + per_call]
+            longest = max(1, lengths[rows[-1]])
+            block = traced({name: values[rows, :longest] for name, values in ids.items()}).numpy()
+            states = np.zeros([len(texts), block.shape[1]], block.dtype) if states is None else states
+            states[rows] = block
+        return states
+
+    return embed
+
+
+# Pictures.
+
+
+def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
+    """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode."""
+    tower, _ = split_image_tower(model.image_encoder)
+    width = tower.output_shape[-1]
+    settings = [preparation(config.image_tower), *_rounded_to(config.image_tower, "image")]
+    digest = f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
+    folder = _folder(config, workdir, "images", digest, width)
+    made_for = data_digest(config, _with_pictures(model), "images")
+    with folder.lock():
+        if not folder.is_made_for(made_for):
+            print("Embedding all pictures by the frozen tower, once …", flush=True)
+            encode = lambda images: tower(unit_range(images), training=False)  # noqa: E731
+            embed = _of_pictures(encode, config.image_tower, width)
+            folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
+            folder.finish(made_for, config.data.max_skipped_fraction)
+        return folder.column(as_stored=True)
+
+
+def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.layers.Layer | None]:
+    """Returns the part of an image tower that gives states, and the layer above it that is trained, if there is one."""
+    for layer in image_encoder.layers:
+        if layer.name == IMAGE_HEAD:
+            return keras.Model(image_encoder.input, layer.get_input_at(0)), layer
+    return image_encoder, None
+
+
+def pictures_of(model, config: ConfigDict, tokenizer) -> Items:
+    """Yields the encoded pictures of a run."""
+    for stream in _with_pictures(model):
+        for ids, pictures in stream_items(config, tokenizer, stream, ("image_id", "image")):
+            yield fingerprint(tf.constant(ids)).numpy(), pictures
+
+
+def _with_pictures(model) -> list[str]:
+    return [stream for stream in model.streams if stream_class(stream).with_pictures]
+
+
+def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
+    """Returns a function of prepared pixels as one of encoded pictures; zeros for pictures that do not decode."""
+    signature = [tf.TensorSpec([], tf.string)]
+    prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
+    traced = tf.function(encode, reduce_retracing=True, autograph=False)
+    if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
+        traced = _by_lite_runtime(encode, tower.image_size)
+
+    def embed(pictures: list[bytes]) -> np.ndarray:
+        states = np.zeros([len(pictures), width], np.float32)
+        for begin in range(0, len(pictures), PICTURES_PER_CALL):
+            prepared = {}
+            for row in range(begin, min(begin + PICTURES_PER_CALL, len(pictures))):
+                with contextlib.suppress(tf.errors.OpError):
+                    prepared[row] = prepare(tf.constant(pictures[row]))
+            if prepared:
+                states[list(prepared)] = traced(tf.stack(list(prepared.values())))
+        return states
+
+    return embed
+
+
+def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Callable[[tf.Tensor], np.ndarray]:
+    """Returns `encode` of uint8 [B, S, S, 3] by TensorFlow Lite's float32 kernels, one picture on each processor.
+
+    They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
+    """
+    signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
+    traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
+    free: queue.SimpleQueue = queue.SimpleQueue()
+    workers = len(os.sched_getaffinity(0))
+    with without_noise(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions tell of a package of its own that has these kernels, too
+        content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
+        for _ in range(workers):
+            interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+            interpreter.allocate_tensors()
+            free.put(interpreter)
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+
+    def run(picture: np.ndarray) -> np.ndarray:
+        interpreter = free.get()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], picture[np.newaxis].astype(np.float32))
+        interpreter.invoke()
+        state = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])[0]
+        free.put(interpreter)
+        return state
+
+    return lambda pictures: np.stack(list(pool.map(run, pictures.numpy())))
+
+
+# Both.
+
+
+def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> ColumnFolder:
+    return ColumnFolder(_place(config, workdir) / FOLDER / f"{modality}-{digest}", width, "float16", digest, STATES)
+
+
+def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
+    folder = as_path(config.data.directory) if config.data.directory else workdir
+    return folder if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK) else workdir
+
+
+def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
+    """Returns "bfloat16" of a tower that computes in it, so that its states are kept apart from states in float32."""
+    return [dtype for dtype in (computed_in(tower, modality),) if dtype != "float32"]
