@@ -122,8 +122,8 @@ class KnownStates:
             vectors = np.zeros([len(keys), model.embedding_size], np.float32)
             if is_made.any():
                 vectors[is_made] = project(tf.constant(column.find(keys[is_made]))).numpy()
-            if not known.all():
-                vectors[~known] = embed_texts(tf.boolean_mask(texts, ~known)).numpy()
+            if not is_made.all():
+                vectors[~is_made] = embed_texts(tf.boolean_mask(texts, ~is_made)).numpy()
             return tf.constant(vectors)
 
         return embed
