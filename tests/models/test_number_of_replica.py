@@ -71,7 +71,12 @@ def made(method):
     return model, model.encode(batch, training=False), batch
 
 
-@pytest.mark.parametrize("method", contract.METHODS)
+QUICK = ("mural", "mule", "siglip", "globetrotter")  # with the losses of all methods but the classes of words
+
+
+@pytest.mark.parametrize("method", [
+    pytest.param(method, marks=[pytest.mark.slow] * (method not in QUICK)) for method in contract.METHODS
+])  # fmt: skip
 def test_the_parts_of_replicas_add_up(method):
     compare_objective(*made(method))
 
