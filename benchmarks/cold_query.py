@@ -34,10 +34,11 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.search import COLOURS, THINGS, make_vectors
-from mural_tf import cli, fingerprint
-from mural_tf.loading import load
-from mural_tf.search.index import sync
-from mural_tf.search.items import Item
+from mural_lite import command_line as cli
+from mural_lite import fingerprint
+from mural_lite.models import open_model
+from mural_search.index import sync
+from mural_search.items import Item
 
 QUESTION = "moyo mwekundu"
 PORT = 18501
@@ -45,7 +46,7 @@ PORT = 18501
 
 def make_index(folder: pathlib.Path, export: str, count: int) -> None:
     """Makes an index that the export's model may search, of synthetic vectors."""
-    model = fingerprint.take_fingerprint(load(export))
+    model = fingerprint.take_fingerprint(open_model(export))
     vectors = make_vectors(count, model.probes.shape[1])
     captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
     items = (Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))

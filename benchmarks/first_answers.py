@@ -16,11 +16,11 @@ import numpy as np
 from absl import flags
 
 import mural_tf
-from mural_tf import cli
+from mural_lite import command_line as cli
+from mural_lite.embedder import Embedder
+from mural_search.index import load_index
+from mural_search.queries import Query, search
 from mural_tf.data import records
-from mural_tf.embedder import Embedder
-from mural_tf.search.index import load_index
-from mural_tf.search.queries import Query, search
 
 MODEL = flags.DEFINE_string("model", "workdirs/emoji", "Workdir or export.")
 DATA = flags.DEFINE_string("data_dir", "data/emoji_core", "The emoji benchmark.")

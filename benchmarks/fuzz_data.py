@@ -38,10 +38,11 @@ import convert_data
 import toy_data
 
 from benchmarks.damage import BINARY, JSON, LINES, damaged
-from mural_tf.data import dataset_folder, records, tfrecord
+from mural_lite import dataset_folder, tfrecord
+from mural_lite.errors import UserError
+from mural_search import collect
+from mural_tf.data import records
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.errors import UserError
-from mural_tf.search import collect
 
 SECONDS, GIGABYTES = 60, 3
 OUTCOMES = USED, COUNTED, REFUSED, FAILED = "all used", "skipped and counted", "refused with one line", "FAILED"

@@ -19,14 +19,14 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.config_file import load_config
+from mural_lite.files import read_json
+from mural_lite.litert.model import DESCRIPTION
+from mural_lite.litert.pieces import pieces_of
+from mural_lite.litert.pixels import prepare
+from mural_lite.pictures import BadImage, for_the_encoder
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
-from mural_tf.config_file import load_config
 from mural_tf.data.images import prepare_image
-from mural_tf.data.pictures import BadImage, for_the_encoder
-from mural_tf.files import read_json
-from mural_tf.lite.model import DESCRIPTION
-from mural_tf.lite.pieces import pieces_of
-from mural_tf.lite.pixels import prepare
 from mural_tf.text import build_tokenizer
 
 ODD = [b"\x00", b"\x01", b"\x1b", b"\x7f", b"\xc2\x85", b"\xff", b"\xc3", b"\xed\xa0\x80", b"  ", b"\t", b"\n"]

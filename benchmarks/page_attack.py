@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    from mural_tf.search.index import load_index
+    from mural_search.index import load_index
 
     items = len(load_index(arguments.index))
     with served(f"--index={arguments.index}") as (port, process):

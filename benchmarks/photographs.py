@@ -21,10 +21,10 @@ from absl import flags
 import mural_tf
 from benchmarks.first_answers import MODEL, OUTPUT
 from benchmarks.stamps import read_stamps
-from mural_tf import cli
-from mural_tf.search.index import index_in_memory
-from mural_tf.search.items import Item
-from mural_tf.search.queries import Query, search
+from mural_lite import command_line as cli
+from mural_search.index import index_in_memory
+from mural_search.items import Item
+from mural_search.queries import Query, search
 
 FOLDER = flags.DEFINE_string("folder", "", "Tux Paint's stamps.")
 LANGUAGES = "en de fr es it pt nl pl ru uk cs sk sl hr sr bg el sv da nb fi hu ro lv ja ko zh_CN hi ar th tr vi".split()

@@ -31,7 +31,7 @@ def work(options) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
     else:
-        from mural_tf.lite.runtime import set_threads
+        from mural_lite.litert.runtime import set_threads
 
         set_threads(1)
     import mural_tf

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from benchmarks.stamps import read_stamps
-from mural_tf import cli
-from mural_tf.search import ranking
-from mural_tf.search.collect import find
-from mural_tf.search.index import Index, index_in_memory
-from mural_tf.search.items import IMAGES, Item
-from mural_tf.search.words import quoted
+from mural_lite import command_line as cli
+from mural_search import ranking
+from mural_search.collect import find
+from mural_search.index import Index, index_in_memory
+from mural_search.items import IMAGES, Item
+from mural_search.words import quoted
 
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
 TITLES = LANGUAGES[:4]  # of the shop, by turns
@@ -58,7 +58,7 @@ class Plain:
 
 def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
     """Returns the index of the test's drawings, and the questions."""
-    from mural_tf.data.datasets.emoji import read_emoji_names
+    from mural_tf.demo.emoji import read_emoji_names
 
     index = index_in_memory(embedder, find(IMAGES, [data_dir], "test"))
     tarballs = [next(pathlib.Path(packages).glob(f"{name}-[0-9]*.tgz")) for name in NAMES]
@@ -137,9 +137,9 @@ def _cell(shares: Sequence[float]) -> str:
 
 
 def main(_) -> None:
-    from mural_tf.loading import load
+    from mural_lite.models import open_model
 
-    embedder = load(FLAG["model"].value)
+    embedder = open_model(FLAG["model"].value)
     is_shop = bool(FLAG["stamps"].value)
     if is_shop:
         index, questions = shop(embedder, FLAG["stamps"].value)

@@ -22,7 +22,7 @@ import re
 import statistics
 import sys
 
-from mural_tf.files import write_whole
+from mural_lite.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"

@@ -29,9 +29,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mural_tf.fingerprint import TEXTS, Fingerprint
-from mural_tf.search.index import load_index, sync
-from mural_tf.search.items import Item, parse_filters
+from mural_lite.fingerprint import TEXTS, Fingerprint
+from mural_search.index import load_index, sync
+from mural_search.items import Item, parse_filters
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "violet")
 THINGS = ("balloon", "shoe", "heart", "lamp", "guitar", "umbrella", "mug", "candle", "cushion", "hat")

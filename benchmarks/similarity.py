@@ -22,8 +22,8 @@ import sys
 import numpy as np
 
 from benchmarks.results import write_rows
+from mural_lite.errors import UserError
 from mural_tf.analysis.languages import family_of
-from mural_tf.errors import UserError
 
 PERMUTATIONS = 9_999
 NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5

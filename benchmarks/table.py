@@ -48,10 +48,10 @@ from benchmarks import table_rows
 from benchmarks.results import table as rendered_table
 from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
-from mural_tf import cli
-from mural_tf.data.datasets.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
-from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS
-from mural_tf.errors import UserError
+from mural_lite import command_line as cli
+from mural_lite.errors import UserError
+from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS
+from mural_tf.demo.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -218,7 +218,7 @@ def folder_of(run: Run, name: str) -> pathlib.Path:
 
 def build_variant(name: str, data: str, output: pathlib.Path, scale: float, packages: str) -> None:
     """Makes what `Stage.data` calls `name` out of the benchmark; `packages`: the folder of its downloads."""
-    from mural_tf.data.datasets.emoji import Variant, build_emoji
+    from mural_tf.demo.emoji import Variant, build_emoji
     from mural_tf.ingest.translate import build_translated
 
     if name == "translated":
@@ -250,7 +250,7 @@ def build_quarter(data: str, output: pathlib.Path) -> None:
 
 def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tuple], shards: int) -> None:
     """Writes a part of a data set; `parts`: kind of records, split, the split that they come from, and which of it."""
-    from mural_tf.data.dataset_folder import build_folder
+    from mural_lite.dataset_folder import build_folder
     from mural_tf.data.records import read_records, write_records
 
     def write(folder: pathlib.Path) -> dict:
@@ -412,7 +412,7 @@ def chosen_methods() -> tuple[Method, ...]:
 def main(_) -> None:
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
-    from mural_tf.files import PACKAGE, as_path
+    from mural_lite.files import PACKAGE, as_path
     from mural_tf.pretrained.importers import kind_of
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint

@@ -6,8 +6,8 @@ import dataclasses
 import importlib
 import importlib.util
 
-from mural_tf.data.datasets.emoji import CORE
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_tf.demo.emoji import CORE
 
 HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
 SEEN = tuple(language for language in CORE if language not in HELD_OUT)

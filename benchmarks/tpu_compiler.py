@@ -22,9 +22,9 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from benchmarks.results import write_rows
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.progress import announcing
 from mural_tf.models import complete
-from mural_tf.progress import announcing
 from mural_tf.runs.dry_run import compile_for_slice
 from mural_tf.training.fit import check_train
 from mural_tf.training.strategy import as_compiled

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.training.tpu_forecast import ENVIRONMENT, CompiledStep, compile_step, has_compiler, missing_compiler
 from mural_tf.training.tpu_program import Instruction, Program
 from mural_tf.training.tpu_slices import Slice, find_slice

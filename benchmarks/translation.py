@@ -16,8 +16,8 @@ import pathlib
 import sys
 from collections.abc import Collection
 
-from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_lite.errors import UserError
+from mural_lite.files import write_whole
 
 PIVOT = "en"
 
@@ -77,7 +77,7 @@ def recall_between_styles(embedder, data_dir: str) -> float:
     import numpy as np
 
     from mural_tf.data import records
-    from mural_tf.data.datasets.emoji import TRAINING_STYLES
+    from mural_tf.demo.emoji import TRAINING_STYLES
     from mural_tf.metrics import ranking
 
     drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
@@ -123,12 +123,12 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    from mural_tf.config_file import load_config
+    from mural_lite.config_file import load_config
+    from mural_lite.models import open_model
     from mural_tf.evaluation.retrieval import held_out_images
-    from mural_tf.loading import load
 
     workdir, data_dir, output = sys.argv[1:]
-    embedder = load(workdir, made_states=True)  # as the evaluation at the end of a run does
+    embedder = open_model(workdir, made_states=True)  # as the evaluation at the end of a run does
     heads = {"default": embedder}
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")

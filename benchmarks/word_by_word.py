@@ -27,10 +27,10 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, json_field, read_json
-from mural_tf.text_files import canonical_language
+from mural_lite.dataset_folder import DESCRIPTION, build_folder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
+from mural_lite.text_files import canonical_language
 
 ITERATIONS = 5  # of expectation maximisation
 LEAST = 0.05  # p(word | pivot's word) · p(pivot's word | word) of an entry
@@ -159,8 +159,8 @@ def build_word_by_word(
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
+    from mural_lite.progress import tqdm
     from mural_tf.data import records
-    from mural_tf.progress import tqdm
 
     pivot, size = settings["pivot"], settings["max_pairs"]
     texts, pairs = Sample(settings["max_texts"]), collections.defaultdict(lambda: Sample(size))

@@ -1,9 +1,9 @@
-"""The package mural-tf-lite: mural_tf's modules with what its `lite/` folders need, and without TensorFlow.
+"""The package mural-tf-lite: `mural_lite` and `mural_search`, which use an export's `lite/` without TensorFlow.
 
     pip install ./lite
 
 Extras can add to a package's requirements and take nothing away, so this is a package of its own; it and mural-tf hold
-the same modules: install one of the two.
+these modules: install one of the two.
 """
 
 import pathlib
@@ -32,18 +32,19 @@ EXTRAS = {
     "s3": ["s3fs>=2024.2"],
 }
 
+PACKAGES = ("mural_lite", "mural_search")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "mural_tf/__init__.py").read_text(encoding="utf-8"))[1]
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "mural_lite/__init__.py").read_text(encoding="utf-8"))[1]
 
 setup(
     name="mural-tf-lite",
     version=VERSION,
     description="Search pictures in a hundred languages with MURAL's encoders on LiteRT, without TensorFlow",
     license="Apache-2.0",
-    package_dir={"mural_tf": "../mural_tf"},
-    packages=find_packages("..", include=["mural_tf", "mural_tf.*"]),
-    entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
-    package_data={"mural_tf": ["py.typed", "templates/*"], "mural_tf.search": ["*.txt"]},
+    package_dir={package: f"../{package}" for package in PACKAGES},
+    packages=find_packages("..", include=[f"{package}{below}" for package in PACKAGES for below in ("", ".*")]),
+    entry_points={"console_scripts": ["mural=mural_search.commands:run_script"]},
+    package_data={"mural_lite": ["py.typed", "templates/*", "README.md"], "mural_search": ["templates/*", "README.md"]},
     python_requires=">=3.10",
     install_requires=REQUIRED,
     extras_require=EXTRAS,

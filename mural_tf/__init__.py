@@ -13,25 +13,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mural_tf.embedder import Embedder
-    from mural_tf.loading import load
+from mural_lite import __version__
 
-__version__ = "0.1.0"
-__all__ = ["Embedder", "load"]
+if TYPE_CHECKING:
+    from mural_lite.embedder import Embedder
+    from mural_lite.models import open_model as load
+
+__all__ = ["Embedder", "__version__", "load"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from mural_tf.quiet import quiet_imports
+        from mural_lite.quiet import quiet_imports
 
         quiet_imports()
     if name == "Embedder":
-        from mural_tf.embedder import Embedder
+        from mural_lite.embedder import Embedder
 
         return Embedder
     if name == "load":
-        from mural_tf.loading import load
+        from mural_lite.models import open_model as load
 
         return load
     raise AttributeError(f"module 'mural_tf' has no attribute {name!r}")

@@ -1,111 +1,32 @@
-"""`load(path) -> Embedder`: a workdir, an export, its Hub modules, its `lite/`, a folder of weights, `hf://ORG/NAME`.
+"""The models that need TensorFlow as `Embedder`: a workdir, an export, its Hub modules, a folder of weights.
 
-TensorFlow is imported where it is needed; a `lite/` does not need it.
+`mural_lite.open_model`, which users call as `mural_tf.load`, finds `open_folder` by the entry point `mural.models`.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mural_tf.config import base_config
-from mural_tf.config_file import load_config
-from mural_tf.embedder import Embedder, Encoders
-from mural_tf.errors import UserError
-from mural_tf.export.versions import description, newest_description, newest_version
-from mural_tf.progress import announce
-from mural_tf.remote_folders import display_name, local_model, model_place
-from mural_tf.trust import trusting
+from ml_collections import ConfigDict
+
+from mural_lite.config import base_config
+from mural_lite.config_file import load_config
+from mural_lite.embedder import Embedder, Embeddings, Encoder, Encoders
+from mural_lite.errors import UserError
+from mural_lite.pictures import BadImage
+from mural_lite.remote_folders import display_name
+from mural_lite.trust import trusting
+from mural_lite.versions import description, newest_version
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
 
-
-def load(
-    path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False, made_states: bool = False
-) -> Embedder:
-    """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
-
-    For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
-    Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
-    elsewhere; images are resized as the export's config.json next to it says, without that file straight to the
-    module's size. ALIGN is a folder that Hugging Face's `AlignModel` and its processor save (`kakaobrain/align-base`);
-    a folder of Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of
-    single towers must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or
-    `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
-
-    `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
-    docs/reliability.md. `made_states`: whether texts skip a workdir's frozen text tower where training has left their
-    states, in float16: vectors differ by some thousandths, which is for an index, not for numbers that are compared.
-
-    Raises `UserError` if `path` is not a model, its parts are missing, damaged or do not fit together, or it names
-    code without `trust`.
-
-    >>> embedder = load(folder)
-    >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
-    True
-    """
-    try:
-        embedder = _load(local_model(path), checkpoint, trust, made_states)
-    except UserError as error:
-        if display_name(error) == str(error):
-            raise
-        raise UserError(display_name(error)) from None  # by the name that was given, not by the copy's
-    embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust, made_states)
-    return embedder
-
-
-def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the export that training left in a workdir; any other path as it is."""
-    folder = model_place(path)
-    is_workdir = not (folder / "text_encoder").is_dir() and (folder / "export" / "text_encoder").is_dir()
-    return os.path.join(os.fspath(path), "export") if is_workdir else path
-
-
-def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the `lite/` of an export that has one, where LiteRT is installed; else `export_of` the path."""
-    path = export_of(path)
-    small = newest_description(local_model(path)) / LITE_FOLDER
-    is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
-    return small if is_usable else path
-
-
-def load_to_ask(
-    path: str | os.PathLike[str], check: Callable[[Embedder], None], load: Callable[..., Embedder]
-) -> Embedder:
-    """Loads, by `load`, the quickest encoders of a model; or a workdir whose export `check` refuses, and says so.
-
-    Raises `UserError` as `load`, or as `check` of the model itself.
-    """
-    try:
-        embedder = load(quickest(path))
-        check(embedder)
-    except UserError as error:
-        if export_of(path) == path:
-            raise
-        announce(f"{display_name(error)} So the workdir's own model is used.")
-        embedder = load(path)
-        check(embedder)
-    return embedder
-
-
-def _load(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
-    if not path.is_dir():
-        raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
-    announce(f"Loading {display_name(path)} …")
-    if (path / LITE).is_file():
-        return lite_embedder(path)
-    if importlib.util.find_spec("tensorflow") is None:
-        raise UserError(
-            f"{path} needs TensorFlow, which is not installed here: give an export's lite/ (run_export.py --lite), or "
-            "install mural-tf in place of mural-tf-lite."
-        )
+def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder | None:
+    """Returns the model in a folder, `None` if it is not one. The arguments are as in `mural_lite.open_model`."""
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -118,24 +39,83 @@ def _load(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -
     if (path / "config.json").is_file():
         with trusting(trust):
             return _load_workdir(path, checkpoint, made_states)
-    raise UserError(
-        f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
-        "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
-    )
+    return None
 
 
-def lite_embedder(folder: pathlib.Path) -> Embedder:
-    """Returns the encoders of a `lite/` as an `Embedder`, without TensorFlow; raises `UserError` if it is unusable."""
-    from mural_tf.lite.model import LiteModel
+def embedder_of(
+    model: Any,
+    tokenizer: Callable[..., Any],
+    config: ConfigDict,
+    path: str = "",
+    step: int | None = None,
+    made_texts: Any = None,
+) -> Embedder:
+    """Wraps a model in memory; later changes of its weights show in later calls.
 
-    model = LiteModel(folder)
-    heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
-    further = {head: model.text_function(head) for head in model.heads}
-    prompted = {head: model.text_function(head, prompt="") for head in heads}
-    encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), further, prompted)
-    embedder = Embedder(encoders, model.embedding_size, model.config, display_name(folder), model.step)
-    embedder.original = model.original
-    return embedder
+    `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+    `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
+    """
+    import tensorflow as tf
+
+    from mural_tf.data import images
+
+    tower, prepared = config.image_tower, images.prepared_spec(config.image_tower)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
+    def prepare_image(data: tf.Tensor) -> tf.Tensor:
+        return images.prepare_image(data, tower)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
+    def embed_images(batch: tf.Tensor) -> tf.Tensor:
+        return model.embed_images(batch)
+
+    bare = tokenizer.with_prompt("") if config.vocabulary.prompt else tokenizer
+
+    def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
+        def embed_texts(texts: tf.Tensor) -> tf.Tensor:
+            return model.embed_texts(tokenizer(texts, pad="longest"), *head)
+
+        return embed_texts
+
+    embed_texts = with_head()
+    names = getattr(model, "head_names", ())
+    heads = [head for head in names if head != "image_text"]
+    prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
+    further = {head: with_head(head) for head in heads}
+    if made_texts is not None:
+        embed_texts = made_texts.first(embed_texts, names[0])
+        further = {head: made_texts.first(embed, head) for head, embed in further.items()}
+    prompted = prompted if config.vocabulary.prompt else {}
+    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
+    return _embedder_of_graphs(encoders, model.embedding_size, config, path, step)
+
+
+def _embedder_of_graphs(
+    encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
+) -> Embedder:
+    """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
+    import tensorflow as tf
+
+    def prepare(data: bytes) -> tf.Tensor:
+        try:
+            return encoders.prepare_image(tf.constant(data))
+        except tf.errors.OpError:
+            raise BadImage("it is damaged and does not decode") from None
+
+    def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
+        def encode_list(values: Sequence[Any]) -> Embeddings:
+            embeddings: Embeddings = encode(join(values)).numpy()
+            return embeddings
+
+        return encode_list
+
+    on_images = on_lists(encoders.embed_images, tf.stack)
+    further = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
+    prompted = {head: on_lists(encode) for head, encode in encoders.prompted.items()}
+    taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return Embedder(taking_lists, embedding_size, config, path, step, threads)
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Embedder:
@@ -144,22 +124,22 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
     made_texts = known_texts(model, config, path) if made_states else None
-    return Embedder.from_model(model, tokenizer, config, display_name(path), step, made_texts)
+    return embedder_of(model, tokenizer, config, display_name(path), step, made_texts)
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    from mural_tf.pretrained.importers import IMPORTERS, import_weights, starting_config
+    from mural_tf.pretrained.importers import import_weights, importers, starting_config
     from mural_tf.pretrained.origin import origin_of
     from mural_tf.text import tokenizer_of
 
-    if not IMPORTERS[source].method or IMPORTERS[source].vocabulary is None:
+    if not importers()[source].method or importers()[source].vocabulary is None:
         raise UserError(
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import {source} --weights={path} --workdir=…, see docs/checkpoints.md."
         )
     model, config, pieces = import_weights(source, path, starting_config(source))
     config.origin = str(origin_of(source, path))
-    return Embedder.from_model(model, tokenizer_of(config, pieces), config, display_name(path))
+    return embedder_of(model, tokenizer_of(config, pieces), config, display_name(path))
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
@@ -200,7 +180,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
-    embedder = Embedder.from_tensorflow(encoders, size, config, display_name(path))
+    embedder = _embedder_of_graphs(encoders, size, config, display_name(path))
     embedder.kept_alive = text_encoder
     return embedder
 
@@ -234,7 +214,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         embed_texts,
     )
     size = int(embed_texts(tf.constant([""])).shape[-1])
-    return Embedder.from_tensorflow(encoders, size, config, display_name(path))
+    return _embedder_of_graphs(encoders, size, config, display_name(path))
 
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:

@@ -12,8 +12,8 @@ import tarfile
 
 from PIL import Image
 
-from mural_tf.data.datasets.emoji import UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points
-from mural_tf.data.datasets.npm_packages import Package, integrity_of
+from mural_tf.demo.emoji import UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points
+from mural_tf.demo.npm_packages import Package, integrity_of
 
 FAMILY = "1F468-200D-1F469-200D-1F467"
 MISSING = "1F300"

@@ -68,7 +68,7 @@ def _call(module: str, name: str, arguments, options):
 
 def _context():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mural_tf.runs.pretrain", "mural_tf.runs.finetune", "mural_tf.embedder"])
+    context.set_forkserver_preload(["mural_tf.runs.pretrain", "mural_tf.runs.finetune", "mural_lite.embedder"])
     return context
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 
 
 def assert_refused(call, expected, *arguments, errors=(UserError,), **named):

@@ -10,7 +10,7 @@ import types
 
 from aiohttp import web
 
-from mural_tf.search.server.app import run_options
+from mural_search.server.app import run_options
 
 
 @contextlib.contextmanager

@@ -7,11 +7,11 @@ import pathlib
 import numpy as np
 from PIL import Image
 
+from mural_lite.errors import UserError
+from mural_search.items import Item
+from mural_search.queries import Query, search
+from mural_search.ranking import Captions, Ranked
 from mural_tf.data import records
-from mural_tf.errors import UserError
-from mural_tf.search.items import Item
-from mural_tf.search.queries import Query, search
-from mural_tf.search.ranking import Captions, Ranked
 
 WORDS = {
     "red": (1, 0, 0),

@@ -6,18 +6,18 @@ import numpy as np
 from toy_data import toy_tokenizer
 from toy_export import toy_model
 
-from mural_tf import remote_folders
+from mural_lite import remote_folders
+from mural_lite.config_file import load_config
+from mural_lite.errors import UserError
+from mural_lite.models import open_model
+from mural_search import runs as commands
+from mural_search.queries import Query
 from mural_tf.analysis.errors import write_error_page
 from mural_tf.analysis.languages import map_languages
-from mural_tf.config_file import load_config
-from mural_tf.data.datasets.shapes import build_shapes
-from mural_tf.errors import UserError
+from mural_tf.demo.shapes import build_shapes
 from mural_tf.evaluation.report import evaluate_and_report
 from mural_tf.export.saved_model import export_model
 from mural_tf.ingest.features import cache_features
-from mural_tf.loading import load
-from mural_tf.search import commands
-from mural_tf.search.queries import Query
 
 STORE = "s3://bucket"
 
@@ -31,9 +31,9 @@ def main(export):
     config = load_config(f"{export}/config.json")
     export_model(toy_model(config), toy_tokenizer(lower_case=True), config, model)
     refused("holds an export already", export_model, toy_model(config), toy_tokenizer(True), config, model)
-    ours, theirs = load(export), load(model)
+    ours, theirs = open_model(export), open_model(model)
     assert np.array_equal(ours.encode_text(["a b"]), theirs.encode_text(["a b"])) and theirs.path == model
-    assert load(f"{model}/hub").encode_text(["a b"]).shape == (1, ours.embedding_size)
+    assert open_model(f"{model}/hub").encode_text(["a b"]).shape == (1, ours.embedding_size)
     evaluate_and_report(model, data, "test", output=f"{STORE}/results")
     evaluate_and_report(model, data, "dev", output=f"{STORE}/results")
     commands.index([data], index, model=model, split="test")
@@ -43,7 +43,7 @@ def main(export):
     write_error_page({model: theirs}, data, "test", [], f"{STORE}/pages/errors.html")
     map_languages(theirs, data, "test", [], f"{STORE}/maps")
     cache_features(data, f"{STORE}/features", f"{model}/hub/image_encoder", resize=40, image_size=32)
-    refused("does not exist, is empty, or may not be read", load, f"{STORE}/nothing")
+    refused("does not exist, is empty, or may not be read", open_model, f"{STORE}/nothing")
     remote_folders.remove_copies()
     print("All of it works.", flush=True)
 

@@ -9,7 +9,7 @@ import zipfile
 import convert_data
 import pytest
 
-from mural_tf.ingest.tables.products import RowTally, read
+from mural_search.tables.products import RowTally, read
 
 HATS = [f"red hat {i}" for i in range(4)]
 NAMES = [f"p{i}.jpg" for i in range(4)]

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.data import records
 from mural_tf.data.streams import pipeline
 from mural_tf.models import mount

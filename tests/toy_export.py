@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from toy_data import ONE_LAYER, SIDE, image_text_records, picture, toy_config, toy_tokenizer
 
+from mural_lite.config_file import save_config
 from mural_tf.backend import keras
-from mural_tf.config_file import save_config
 from mural_tf.data import records
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export.saved_model import export_model

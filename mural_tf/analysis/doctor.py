@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mural_tf import loading
-from mural_tf.config_file import load_config
+from mural_lite import models
+from mural_lite.config_file import load_config
+from mural_lite.errors import UserError
+from mural_lite.remote_folders import local_model
 from mural_tf.data import records
 from mural_tf.data.streams.text_text import pivot_languages
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import measure_retrieval
-from mural_tf.remote_folders import local_model
 from mural_tf.text import build_tokenizer
 
 UNKNOWN = 0.1  # share of pieces
@@ -224,7 +224,7 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
     Raises `UserError` for a model without word pieces in its folder, or data without the split or the pivot.
     """
     folder = local_model(model)
-    embedder = loading.load(model)
+    embedder = models.open_model(model)
     config = load_config(folder / "config.json")
     if config.text_tower.name == "words":
         raise UserError(f"{model} knows whole words of each language; the doctor examines word pieces.")

@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mural_tf import pages
-from mural_tf.data.pictures import thumbnail_url
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
+from mural_lite import pages
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, write_whole
+from mural_lite.pictures import thumbnail_url
+from mural_lite.top_k import top_k
 from mural_tf.evaluation.retrieval import CaptionedImages, choose_languages, encode_captions, read_pool
-from mural_tf.files import as_path, write_whole
 from mural_tf.metrics.ranking import ranks_both_ways
-from mural_tf.metrics.top_k import top_k
 
+TEMPLATE = pathlib.Path(__file__).with_name("errors.html")
 SIDE = 96  # pixels of a thumbnail's longer side
 TOP = 5
 DIRECTIONS = ("text_to_image", "image_to_text")
@@ -97,7 +98,7 @@ def write_error_page(
         return thumbnail_url(pictures[kept[number]], SIDE)
 
     page = pages.render(
-        "errors.html", models=list(models), sections=sections, source=f"{data_dir}, split {split}",
+        TEMPLATE, models=list(models), sections=sections, source=f"{data_dir}, split {split}",
         pictures=lambda numbers, right=(): [(thumbnail(number), number in right) for number in numbers],
     )  # fmt: skip
     path = as_path(output)

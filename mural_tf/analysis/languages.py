@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError, install_extra
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError, install_extra
+from mural_lite.files import as_path, atomic_file
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.files import as_path, atomic_file
 
 UNKNOWN = "other"
 

@@ -7,40 +7,34 @@ themselves, so that `--help` stays fast.
 from __future__ import annotations
 
 import dataclasses
-import gc
-import os
 import pathlib
 import sys
 
 from absl import flags
 
-from mural_tf import cli
-from mural_tf.cli import check_exists, check_handle, check_local_path, check_model, check_path
-from mural_tf.errors import UserError
-from mural_tf.remote_folders import remove_copies
+from mural_lite import command_line as cli
+from mural_lite.command_line import check_exists, check_handle, check_local_path, check_model, check_path
+from mural_lite.errors import UserError
+from mural_search import commands as search_commands
+from mural_search.commands import define_fields
+from mural_tf.commands.config_arguments import define_config, given_fields, last_value
 
 PROGRAM = "python -m mural_tf"
 # Flags of several commands.
 MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", check_model)
 SPLIT = ("test", "Split of the TFRecords.")
-FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 
 
 TRAINING = dict(
-    config=cli.define_config,
+    config=define_config,
     workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", check_path),
     tpu=("", "This TPU VM (local), a TPU's name or address; with --dry_run a kind: v3-128, v4-32, v5litepod-64."),
     debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
     profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
     dry_run=(False, "Train nothing: print memory and the seconds of a step, measured or by a TPU's compiler."),
 )
-
-
-def _define_fields() -> flags.FlagHolder:
-    what = "Fields to show, for example brand,price; empty: no fields. Default: chosen by their contents."
-    return flags.DEFINE_list("fields", None, what)
 
 
 @cli.command(**TRAINING)
@@ -78,18 +72,18 @@ def finetune(config, dry_run, **training):
         from mural_tf.runs.dry_run import dry_run as print_forecast
         from mural_tf.runs.finetune import starting_point
 
-        resolved, _ = starting_point(config, source, cli.given_fields())
+        resolved, _ = starting_point(config, source, given_fields())
         print_forecast(resolved, training["tpu"] or "here", restored=True)
         return
     cli.require(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
-    finetune(config, source, **training, given=cli.given_fields())
+    finetune(config, source, **training, given=given_fields())
 
 
 def _catalogue_config():
-    from_nothing = cli.last_value("from", sys.argv[1:]) == "nothing"
-    return cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
+    from_nothing = last_value("from", sys.argv[1:]) == "nothing"
+    return define_config(required=False, default="catalogue" if from_nothing else "finetune")
 
 
 @cli.command(
@@ -107,7 +101,7 @@ def _catalogue_config():
         (),
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",
     ),
-    fields=_define_fields,
+    fields=define_fields,
     output=("", "Folder for the index, pages and model.", check_path),
     **{"from": ("", "First model: workdir, export, checkpoint, hf://ORG/NAME, TF-Hub; or nothing.", check_handle)},
     translations=(
@@ -137,8 +131,8 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
         )
     if not dry_run:
         cli.require(output=output)
+    from mural_search.tables.products import TableRequest
     from mural_tf.commands.catalogue import catalogue, conditions
-    from mural_tf.ingest.tables.products import TableRequest
 
     source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
     request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
@@ -220,8 +214,8 @@ def export(model, output, lite, own_texts, data_dir, **options):
 
         export_two_towers(model, own_texts, data_dir, output)
         return
-    from mural_tf.export.versions import check_free
-    from mural_tf.files import as_path
+    from mural_lite.files import as_path
+    from mural_lite.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
     from mural_tf.export.saved_model import export_workdir
@@ -236,152 +230,6 @@ def export(model, output, lite, own_texts, data_dir, **options):
 
 
 @cli.command(
-    positional=True,
-    model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", check_model),
-    output=(None, "Folder for the embeddings; it appears when it is complete.", check_path),
-    restart=(False, "Start again instead of continuing a stopped run."),
-    kind=("images", "Embed images or texts.", ["images", "texts"]),
-    split=("", "Only this split of folders of TFRecords."),
-    dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-    workers=(1, "Processes, each with the model; 0 embeds in this process.", 0),
-    beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-)
-def embed(sources, model, output, restart, **settings):
-    """Embeds images or texts on many processes or machines, and writes vectors as Parquet.
-
-    python -m mural_tf embed DATA 'photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
-    python -m mural_tf search index FOLDER --output=INDEX
-
-    Sources are the same as for `search index`. The same command continues after an interruption. See docs/search.md.
-    """
-    if not sources:
-        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables.")
-    from mural_tf.search.embed import Settings, describe, embed
-
-    print(describe(embed(model, sources, output, Settings(**settings), restart)))
-
-
-@cli.command(
-    positional=True,
-    model=("", "Workdir, export or hf://ORG/NAME. Default: the model of the index or the vectors.", check_model),
-    output=(None, "Folder of the index.", check_path),
-    kind=("", "Index images or texts. Default: images.", ["", "images", "texts"]),
-    split=("", "Only this split of folders of TFRecords."),
-    prune=(False, "Remove items that are no longer in the sources."),
-    fields=_define_fields,
-)
-def search_index(sources, **flag):
-    """Indexes images or texts; the same command again updates the index.
-
-    python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
-    python -m mural_tf search index VECTORS --output=INDEX
-
-    The same command continues after an interruption. --kind=texts indexes captions and lines of text instead.
-    VECTORS is the output of embed. To remove items that are no longer in the sources:
-
-    python -m mural_tf search index --prune --output=INDEX
-
-    See docs/search.md.
-    """
-    from mural_tf.search import commands
-
-    commands.index(sources, **flag)
-
-
-@cli.command(
-    positional=True,
-    index=(None, "Folder of the index.", check_path),
-    model=("", "Workdir, export or hf://ORG/NAME. Default: the model that made the index.", check_model),
-    image=((), "An image to search with; may be repeated.", check_exists),
-    queries=("", "TSV of language, sentence and right answers: further queries.", check_path),
-    filter=((), FILTER),
-    rank=("", "Rank by pictures, texts (captions), words or all. Default: all."),
-    sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
-    top=(10, "How many to show."),
-    html=("", "Write a page of the results.", check_path),
-    json=("", "Write the results for programs; - prints them.", check_path),
-)
-def search_query(sentences, index, model, image, queries, filter, **flag):
-    """Finds images or texts by a sentence in any language, or by an image.
-
-    python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
-    python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
-
-    python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
-    """
-    if len(sentences) + len(image) == 1 and not queries:
-        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
-        gc.disable()  # a question alone makes little garbage, and Python would look through all of TensorFlow for it
-    from mural_tf.search import commands
-    from mural_tf.search.items import parse_filters
-    from mural_tf.search.queries import Query
-
-    asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
-    if queries:
-        from mural_tf.search.query_files import read_queries
-
-        asked += read_queries(queries)
-    try:
-        commands.query(index, asked, model=model, filters=parse_filters(filter), **flag)
-    finally:
-        gc.enable()
-
-
-@cli.command(
-    positional=True,
-    index=(None, "Folder of the index.", check_path),
-    filter=((), FILTER),
-    dry_run=(False, "Remove nothing, only count."),
-)
-def search_delete(names, index, filter, dry_run):
-    """Removes images or texts from an index.
-
-    python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
-    python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
-
-    A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
-    """
-    from mural_tf.search import commands
-    from mural_tf.search.items import parse_filters
-
-    commands.remove(index, names, parse_filters(filter), dry_run)
-
-
-@cli.command(
-    index=(None, "Folder of the index.", check_path),
-    output=(None, "The file to write, FILE.parquet.", check_path),
-    to=("parquet", "Its format.", ["parquet"]),
-)
-def search_export(index, output, to):
-    """Writes ids, fields and vectors of an index as Parquet, for PostgreSQL, faiss and others.
-
-    python -m mural_tf search export --index=INDEX --to=parquet --output=index.parquet
-    """
-    from mural_tf.search import commands
-
-    commands.export(index, output)
-
-
-@cli.command(
-    export=("", "The index's model: export or hf://ORG/NAME. Default: the model at the recorded path.", check_model),
-    index=("", "Index to search at /search.", check_path),
-    host=("localhost", "Address to listen on; 0.0.0.0: every network."),
-    port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-    title=("", "Title of the search page."),
-)
-def serve(index, **flag):
-    """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
-
-    python -m mural_tf serve --index=my_index --title="My pictures"
-    python -m mural_tf serve --index=my_index --export=exports/emoji_mural --port=8501
-    """
-    cli.one_blas_thread()  # the server has threads of its own
-    from mural_tf.search.server.app import serve
-
-    serve(index, **flag)
-
-
-@cli.command(
     model=MODEL,
     data_dir=(None, "Folder of aligned files, or of TFRecords.", check_exists),
     split=SPLIT,
@@ -393,10 +241,10 @@ def analyse_languages(model, **flag):
 
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
     """
+    from mural_lite.models import open_model
     from mural_tf.analysis.languages import map_languages
-    from mural_tf.loading import load
 
-    map_languages(load(model), **flag)
+    map_languages(open_model(model), **flag)
 
 
 @cli.command(
@@ -415,10 +263,10 @@ def analyse_errors(model, other, **flag):
     """
     if flag["show"] == "worse" and not other:
         raise UserError("--show=worse compares two models: name the second with --other.")
+    from mural_lite.models import open_model
     from mural_tf.analysis.errors import write_error_page
-    from mural_tf.loading import load
 
-    write_error_page({path: load(path) for path in (model, other) if path}, **flag)
+    write_error_page({path: open_model(path) for path in (model, other) if path}, **flag)
 
 
 @cli.command(
@@ -440,7 +288,7 @@ def analyse_doctor(**flag):
 
 @cli.command(
     positional=True,
-    config=lambda: cli.define_config("Settings of parts that the weights lack. Default: MURAL-base.", required=False),
+    config=lambda: define_config("Settings of parts that the weights lack. Default: MURAL-base.", required=False),
     weights=(None, "The folder or file of the weights, or hf://ORG/NAME.", check_model),
     workdir=(None, "Folder to write; it must be empty or not there yet.", check_path),
     onto=("", "A workdir with the parts that the weights lack.", check_model),
@@ -519,7 +367,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
     set. The same command continues a stopped conversion. See docs/data.md.
     """
-    from mural_tf.data.dataset_folder import describe
+    from mural_lite.dataset_folder import describe
     from mural_tf.ingest.convert import KINDS, convert, describe_plan
     from mural_tf.ingest.source import FILTERS, Settings, describe_kinds, parse_source
 
@@ -613,9 +461,9 @@ def emoji(output, cache, **flag):
 
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
-    from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.emoji import Variant, build_emoji
-    from mural_tf.files import as_path
+    from mural_lite.dataset_folder import describe
+    from mural_lite.files import as_path
+    from mural_tf.demo.emoji import Variant, build_emoji
 
     folder = as_path(output)
     if not cache and not isinstance(folder, pathlib.Path):
@@ -629,12 +477,7 @@ COMMANDS = {
     "catalogue": catalogue,
     "evaluate": evaluate,
     "export": export,
-    "embed": embed,
-    "search index": search_index,
-    "search query": search_query,
-    "search delete": search_delete,
-    "search export": search_export,
-    "serve": serve,
+    **search_commands.COMMANDS,
     "analyse languages": analyse_languages,
     "analyse errors": analyse_errors,
     "analyse doctor": analyse_doctor,
@@ -649,15 +492,7 @@ COMMANDS = {
 
 def run(*words: str) -> None:
     """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
-    try:
-        cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
-    except SystemExit as end:
-        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
-            remove_copies()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code if isinstance(end.code, int) else 0)
-        raise
+    cli.run_and_exit(COMMANDS, words, PROGRAM)
 
 
 def run_script() -> None:

@@ -7,7 +7,7 @@ trained model stays.
     examples.html  a page with an example in each language
     skipped.tsv    the rows that are not in the index, and why
     pictures/      pictures without a file of their own, from Parquet or img2dataset
-    data/          the data set to train on, see ingest/tables/training_data.py; with training only, as below
+    data/          the data set to train on, see training_data.py; with training only, as below
     workdir/       the trained model and its export
     translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
 """
@@ -23,11 +23,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, read_json, remove_partial, remove_tree, storage_errors, write_whole
-from mural_tf.ingest.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
-from mural_tf.progress import tqdm
-from mural_tf.remote_folders import local_folder, model_place
+from mural_lite.errors import UserError
+from mural_lite.files import (
+    as_path,
+    exclusive_lock,
+    read_json,
+    remove_partial,
+    remove_tree,
+    storage_errors,
+    write_whole,
+)
+from mural_lite.progress import tqdm
+from mural_lite.remote_folders import local_folder, model_place
+from mural_search.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -113,7 +121,7 @@ def catalogue(
 
 def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
     """Returns column -> tests of its text, from "stock>0", "brand=acme"; raises `UserError` for anything else."""
-    from mural_tf.search.items import amount, parse_filters
+    from mural_search.items import amount, parse_filters
 
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
     tests_of: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
@@ -132,7 +140,7 @@ def _description(source: str) -> pathlib.Path | None:
     """Returns the folder with the configuration of a workdir or an export, `None` for other sources."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
-    from mural_tf.export.versions import newest_description
+    from mural_lite.versions import newest_description
 
     folder = newest_description(model_place(source))
     path = folder / "config.json"
@@ -140,8 +148,8 @@ def _description(source: str) -> pathlib.Path | None:
 
 
 def _check_has_images(description: pathlib.Path | None, source: str) -> None:
-    from mural_tf.config import has_images
-    from mural_tf.config_file import load_config
+    from mural_lite.config import has_images
+    from mural_lite.config_file import load_config
 
     if description is not None and not has_images(load_config(description / "config.json").image_tower):
         raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
@@ -208,7 +216,7 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
     """Returns what the user should know of the model before anything that is found is believed."""
     if description is None:
         return []
-    from mural_tf.config_file import load_config
+    from mural_lite.config_file import load_config
 
     config, lines = load_config(description / "config.json"), []
     if config.data.source in DRAWINGS:
@@ -247,7 +255,7 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
 
 def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
     """Yields (item, file of its picture or None) of everything that is found."""
-    from mural_tf.search.items import Item
+    from mural_search.items import Item
 
     for entry in entries:
         path = "" if entry.file is None else str(entry.file if "://" in str(entry.file) else entry.file.absolute())
@@ -262,13 +270,13 @@ def _index(
     fields: Sequence[str] | None,
 ) -> None:
     """Makes the index, or brings it up to date, and writes the page."""
-    from mural_tf.loading import load
+    from mural_lite.models import open_model
+    from mural_search.index import sync
+    from mural_search.queries import search, write_gallery
+    from mural_search.runs import measure_noise, report
     from mural_tf.runs.report_page import NAME as RUN_PAGE
-    from mural_tf.search.commands import measure_noise, report
-    from mural_tf.search.index import sync
-    from mural_tf.search.queries import search, write_gallery
 
-    embedder = load(str(model))
+    embedder = open_model(str(model))
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
@@ -290,8 +298,8 @@ def _index(
 
 def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
-    from mural_tf.fingerprint import TOLERANCE, take_fingerprint
-    from mural_tf.search.index import CAPTIONS, VECTORS, model_of
+    from mural_lite.fingerprint import TOLERANCE, take_fingerprint
+    from mural_search.index import CAPTIONS, VECTORS, model_of
 
     model, recorded = take_fingerprint(embedder), model_of(folder)
     if recorded is None or model.distance(recorded) <= TOLERANCE:
@@ -308,7 +316,7 @@ def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
 
     Of a model that was trained here they are of dev, with their right answers: any picture of the product.
     """
-    from mural_tf.search.queries import Query
+    from mural_search.queries import Query
 
     held_out: set[str] | None = None
     if _trained(folder):
@@ -332,7 +340,7 @@ def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
 
 def _similar(index, folder: pathlib.Path) -> list:
     """Returns queries where there are no captions: pictures of the index, which are written into `folder`."""
-    from mural_tf.search.queries import Query
+    from mural_search.queries import Query
 
     rows = range(0, len(index), -(-len(index) // EXAMPLES))
     for row in rows:

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.cli import find_config, given_fields, read_config
-from mural_tf.config_file import load_config
+from mural_lite.config_file import load_config
+from mural_lite.dataset_folder import DESCRIPTION, describe
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
+from mural_lite.remote_folders import local_copy
+from mural_search.tables.products import Entry, RowTally
+from mural_tf.commands.config_arguments import find_config, given_fields, read_config
+from mural_tf.commands.training_data import make_data_set
 from mural_tf.data import records
-from mural_tf.data.dataset_folder import DESCRIPTION, describe
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
-from mural_tf.ingest.tables.products import Entry, RowTally
-from mural_tf.ingest.tables.training_data import make_data_set
-from mural_tf.remote_folders import local_copy
 
 DATA, WORKDIR, TRANSLATED = "data", "workdir", "translated"
 NOTHING = "nothing"
@@ -31,9 +31,9 @@ def check_translations(translations: Sequence[str], description: pathlib.Path | 
             )
     if description is None:
         return
+    from mural_lite.trust import check_class
     from mural_tf.models import method_class
     from mural_tf.models.translation_distillation import TranslationDistillation
-    from mural_tf.trust import check_class
 
     model, stage = load_config(description / "config.json").model, TranslationDistillation
     check_class(model, description / "config.json")

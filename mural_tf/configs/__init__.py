@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 
 Field = type | Sequence[str]  # int, str, or the values to choose from
 

@@ -4,7 +4,7 @@
 batch, steps and label smoothing.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs.mural_large import bert_large
 
 

@@ -28,9 +28,9 @@ parallel_embn: one image branch, a sentence branch for each of the 25 languages.
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import globetrotter_resnet18, mule, parse
-from mural_tf.data.datasets.emoji import LANGUAGE_GROUPS
+from mural_tf.demo.emoji import LANGUAGE_GROUPS
 from mural_tf.models import mount
 
 WORDS = {

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.configs import parse, translated
 from mural_tf.configs.emoji import get_config as emoji
-from mural_tf.data.datasets.emoji import WELL_RESOURCED
+from mural_tf.demo.emoji import WELL_RESOURCED
 from mural_tf.models import mount
 
 

@@ -3,7 +3,7 @@
 python run_finetune.py --config=configs/etcl_finetune.py:flickr30k --from=WORKDIR --workdir=…
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 
 STEPS = {"flickr30k": 3_000, "mscoco": 6_000}

@@ -12,7 +12,7 @@ ablation on co-captions ([MURAL] A.1): --config.data.text_pairs=co_captions --co
 `finetune.py:wit` is [MURAL] §4 on WIT: 300,000 steps from 1e-4, all else as in pretraining, so with its warm-up.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 
 

@@ -18,7 +18,7 @@ from ImageNet's weights; here it starts at random, see encoders/resnet.py.
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 from mural_tf.models import mount
 

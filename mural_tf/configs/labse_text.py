@@ -4,7 +4,7 @@ No image tower and one head, Dense(768 -> 512). Rates, batch and steps are MURAL
 pictures add can be measured; LaBSE's own size has 501,153 word pieces and 768 dimensions.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 
 
 def get_config():

@@ -15,7 +15,7 @@ models/mule.py lists the differences from both.
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 from mural_tf.models import mount
 

@@ -3,7 +3,7 @@
 `base_config()` is MURAL-base field by field; the settings here differ in the other published models.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 
 
 def get_config():

@@ -8,7 +8,7 @@ temperature, and names label smoothing for no task in particular. Here texts alo
 temperature, and images and texts alone the learned temperature and label smoothing.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 
 
 def get_config():

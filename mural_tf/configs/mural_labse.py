@@ -8,7 +8,7 @@ https://tfhub.dev/google/universal-sentence-encoder-cmlm/multilingual-preprocess
 `text=frozen` trains the heads and the image tower alone.
 """
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 
 

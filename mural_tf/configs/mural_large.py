@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 
 
 def get_config():

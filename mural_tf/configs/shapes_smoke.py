@@ -1,6 +1,6 @@
 """A whole run in about a minute, without any download: pictures and captions that the project draws itself."""
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 
 
 def get_config():

@@ -12,7 +12,7 @@ our choice.
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
 from mural_tf.configs import parse
 from mural_tf.models import mount
 

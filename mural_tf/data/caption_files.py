@@ -17,9 +17,9 @@ import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
-from mural_tf.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
 
 LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published files have 150 million
 

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import takes_features
-from mural_tf.data import MAX_PIXELS
+from mural_lite.config import takes_features
+from mural_lite.files import MAX_PIXELS
 from mural_tf.encoders.layers import unit_range
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how the files begin

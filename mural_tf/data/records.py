@@ -23,27 +23,20 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from mural_tf.data import tfrecord
+from mural_lite import tfrecord
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
+from mural_lite.paths import let_tensorflow_read
 
 # A reader of data sets looks here for the fields of a record, too.
-from mural_tf.data.record_format import IMAGE_TEXT as IMAGE_TEXT
-from mural_tf.data.record_format import TEXT_PAIRS as TEXT_PAIRS
-from mural_tf.data.record_format import ImageTextRecord as ImageTextRecord
-from mural_tf.data.record_format import TextPair as TextPair
-from mural_tf.data.record_format import missing_shards as missing_shards
-from mural_tf.data.record_format import parse_record as parse_record
-from mural_tf.data.record_format import serialize as serialize
-from mural_tf.data.skipped import (
-    CAPTION_NOT_UTF8,
-    EMPTY_CAPTION,
-    EMPTY_TEXT,
-    MISSING_SHARD,
-    TEXT_NOT_UTF8,
-    CountsByKind,
-)
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, json_field, read_json
-from mural_tf.paths import let_tensorflow_read
+from mural_lite.record_format import IMAGE_TEXT as IMAGE_TEXT
+from mural_lite.record_format import TEXT_PAIRS as TEXT_PAIRS
+from mural_lite.record_format import ImageTextRecord as ImageTextRecord
+from mural_lite.record_format import TextPair as TextPair
+from mural_lite.record_format import missing_shards as missing_shards
+from mural_lite.record_format import parse_record as parse_record
+from mural_lite.record_format import serialize as serialize
+from mural_lite.skipped import CAPTION_NOT_UTF8, EMPTY_CAPTION, EMPTY_TEXT, MISSING_SHARD, TEXT_NOT_UTF8, CountsByKind
 
 REQUESTS = 32  # to an object store at a time
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
 from mural_tf.encoders.adapters import image_adapter
 from mural_tf.encoders.layers import IMAGE_HEAD, MlpHead
-from mural_tf.errors import UserError
 
 
 def _hub_image(config: ConfigDict) -> keras.Model:

@@ -21,9 +21,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
-from mural_tf.errors import UserError
 
 FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
 LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3

@@ -23,6 +23,7 @@ import functools
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout
@@ -37,7 +38,6 @@ from mural_tf.encoders.packing import (
     packed_mean,
 )
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
-from mural_tf.errors import UserError
 from mural_tf.text.tokens import TOKENS
 
 TOKEN_TYPES = 2

@@ -21,11 +21,11 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
 from mural_tf.encoders.layers import BatchNormalization, Dropout
 from mural_tf.encoders.towers import tower_with_projection
-from mural_tf.errors import UserError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
 IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)

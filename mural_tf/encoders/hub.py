@@ -19,13 +19,13 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.paths import CLIENTS
+from mural_lite.remote_folders import local_copy
 from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.encoders.towers import tower_with_projection
-from mural_tf.errors import UserError
-from mural_tf.paths import CLIENTS
-from mural_tf.remote_folders import local_copy
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.vocabulary_file import read_lines
 

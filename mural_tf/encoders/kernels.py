@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.errors import UserError
+from mural_lite.quiet import without_noise
 from mural_tf.backend import keras
-from mural_tf.errors import UserError
-from mural_tf.quiet import without_noise
 
 FUSION = ("auto", "on", "off")
 _fusion = "auto"

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON, on_tpu
-from mural_tf.errors import UserError
 
 _running = threading.local()  # MirroredStrategy traces every replica in a thread of its own
 

@@ -13,7 +13,7 @@ import pathlib
 
 import tensorflow as tf
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 
 DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folder
 

@@ -10,11 +10,11 @@ import json
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
 
 
 def keeps_precision(tower: ConfigDict) -> bool:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.packing import OnePosition
 from mural_tf.encoders.towers import tower_with_projection
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
-from mural_tf.errors import UserError
 
 POOLINGS = ("attention", "class")
 

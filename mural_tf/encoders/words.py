@@ -20,10 +20,10 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.remote_folders import local_copy
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
-from mural_tf.errors import UserError
-from mural_tf.remote_folders import local_copy
 from mural_tf.text.tokens import TOKENS
 
 

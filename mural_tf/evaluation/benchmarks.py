@@ -16,11 +16,11 @@ import re
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, read_json
+from mural_lite.remote_folders import model_place
+from mural_lite.versions import MODEL_CARD, newest_description
 from mural_tf.evaluation.protocol import changed_options, check_protocol
-from mural_tf.export.versions import MODEL_CARD, newest_description
-from mural_tf.files import as_path, read_json
-from mural_tf.remote_folders import model_place
 
 ALL = "all"
 ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like other benchmarks' files

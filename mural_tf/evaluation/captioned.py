@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mural_tf import text_files
+from mural_lite import text_files
+from mural_lite.errors import UserError
+from mural_lite.files import json_field
+from mural_lite.text_files import canonical_language
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, Request
-from mural_tf.files import json_field
-from mural_tf.text_files import canonical_language
 
 COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
 XTD_IMAGES = 1000

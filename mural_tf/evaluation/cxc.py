@@ -22,11 +22,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.text_files import clean, read_lines
 from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import bootstrap_spearman
-from mural_tf.text_files import clean, read_lines
 
 ORIGINAL = "c2i_original"  # rows of sits: a caption and its own image
 

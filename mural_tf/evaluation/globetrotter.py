@@ -25,11 +25,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.top_k import top_k
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.metrics import ranking
-from mural_tf.metrics.top_k import top_k
 
 TOP = 5
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")

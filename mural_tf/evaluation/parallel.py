@@ -10,10 +10,10 @@ import collections
 import pathlib
 from collections.abc import Sequence
 
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.text_files import canonical_language, read_lines
 from mural_tf.data import records
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
-from mural_tf.text_files import canonical_language, read_lines
 
 
 def read_parallel(

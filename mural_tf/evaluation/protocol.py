@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import check_readable
+from mural_lite.errors import UserError
+from mural_lite.files import check_readable
 
 CHOICES = {
     "multi30k.captions": ("five", "one"),

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, storage_errors, write_whole
+from mural_lite.hugging_face import is_name
+from mural_lite.models import open_model
+from mural_lite.paths import RemotePath
+from mural_lite.remote_folders import LOCK
 from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.evaluation.tables import metrics_row, table, write_report
-from mural_tf.files import as_path, storage_errors, write_whole
-from mural_tf.hugging_face import is_name
-from mural_tf.loading import load
-from mural_tf.paths import RemotePath
-from mural_tf.remote_folders import LOCK
 from mural_tf.training.workdir import append_metrics
 
 
@@ -56,7 +56,7 @@ def evaluate_and_report(
     check_protocol(protocol)
     folder = _output_folder(model, output)
     names = _chosen(benchmark, as_path(data_dir), protocol)
-    embedder = load(model, checkpoint)
+    embedder = open_model(model, checkpoint)
     evaluations, failed = [], []
     for name in names:
         request = Request(

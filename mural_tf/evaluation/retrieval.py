@@ -20,14 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
+from mural_lite.progress import tqdm
 from mural_tf.data import records
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.files import as_path, json_field, read_json
 from mural_tf.metrics import ranking
-from mural_tf.progress import tqdm
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress
 # Where the images of each collection usually lie below a benchmark's folder.

@@ -11,11 +11,11 @@ import re
 
 import numpy as np
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.text_files import read_lines
 from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import spearman
-from mural_tf.text_files import read_lines
 
 # Groups of languages over which papers average Tatoeba's accuracy, by the codes of its files (ISO 639-3).
 # Multilingual USE (Yang et al., 2020).

@@ -8,8 +8,8 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from mural_lite.files import as_path, write_whole
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
-from mural_tf.files import as_path, write_whole
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.training.workdir import EVALUATED
 

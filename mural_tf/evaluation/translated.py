@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from mural_tf.errors import UserError
-from mural_tf.text_files import clean, read_lines
+from mural_lite.errors import UserError
+from mural_lite.text_files import clean, read_lines
 
 
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:

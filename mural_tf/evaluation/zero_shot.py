@@ -20,14 +20,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.embedder import PLACES, class_embeddings, fill_templates
-from mural_tf.errors import UserError
+from mural_lite.embedder import PLACES, class_embeddings, fill_templates
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, read_json
+from mural_lite.text_files import canonical_language, read_lines
+from mural_lite.top_k import top_k
 from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
-from mural_tf.files import check_json, read_json
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.metrics.top_k import top_k
-from mural_tf.text_files import canonical_language, read_lines
 
 BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
 from mural_tf.backend import tf_text
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
 from mural_tf.encoders.towers import CHOICES, preparation
-from mural_tf.errors import UserError
 from mural_tf.export.signatures import text_variables, traced_once
-from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.tokens import TOKENS

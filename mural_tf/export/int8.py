@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from mural_tf.errors import UserError, install_extra
+from mural_lite.errors import UserError, install_extra
 
 SMALLEST = 1024  # weights; smaller tables stay float32, as in TensorFlow's converter
 TABLE = "table"  # the name of a gathered table's layer

@@ -5,8 +5,8 @@
             further head
 
 T is free: the program that runs the encoder resizes its inputs to the text, up to the tower's length. A tower that
-attends to padding takes that length alone. Bytes and strings stay outside, see `mural_tf/lite/`: TensorFlow Lite has no
-DecodeImage and none of the tokenizers' operations.
+attends to padding takes that length alone. Bytes and strings stay outside, see `mural_lite/litert/`: TensorFlow Lite
+has no DecodeImage and none of the tokenizers' operations.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import re
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
+from mural_lite.quiet import without_noise
 from mural_tf.encoders.layers import unit_range
-from mural_tf.errors import UserError
 from mural_tf.export.int8 import without_copies
 from mural_tf.export.signatures import fold_batch_norm, text_variables
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
-from mural_tf.quiet import without_noise
 from mural_tf.text.tokens import TOKENS
 
 

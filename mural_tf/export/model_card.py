@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import prompts_of
+from mural_lite.config import prompts_of
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
 from mural_tf.encoders.towers import preparation
-from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import numbers_of
-from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.training.workdir import EVALUATED, package_versions, read_metrics
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.pretrained.origin import origins
 
 README = "README.md"

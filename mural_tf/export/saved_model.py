@@ -35,11 +35,16 @@ from absl import logging
 from ml_collections import ConfigDict
 from tensorflow.core.protobuf import saved_model_pb2
 
+from mural_lite.config_file import save_config
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, exclusive_lock, scratch_folder, whole_folder
+from mural_lite.paths import RemotePath
+from mural_lite.progress import announce
+from mural_lite.remote_folders import display_name, local_copy
+from mural_lite.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, check_free, choose_number
 from mural_tf.backend import keras
-from mural_tf.config_file import save_config
 from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
-from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model, evaluations_of
@@ -51,13 +56,8 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, check_free, choose_number
-from mural_tf.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.paths import RemotePath
-from mural_tf.progress import announce
-from mural_tf.remote_folders import display_name, local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer

@@ -17,15 +17,15 @@ import pathlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 
-from mural_tf.data.skipped import Tally
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, remove_tree, write_whole
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, remove_tree, write_whole
+from mural_lite.progress import tqdm
+from mural_lite.skipped import Tally
+from mural_lite.text_files import Unit
+from mural_lite.work import Step
 from mural_tf.ingest import rows
 from mural_tf.ingest.convert import in_order
 from mural_tf.ingest.source import PAIR, Reading, Settings, Source
-from mural_tf.progress import tqdm
-from mural_tf.text_files import Unit
-from mural_tf.work import Step
 
 MOST_WORDS = 20_000_000  # distinct words that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct words that a worker holds
@@ -36,7 +36,7 @@ class CountUnit:
     """Counts the words of a unit's texts; made once in every worker, which needs TensorFlow, as the tokenizer does."""
 
     def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool, folder: pathlib.Path):
-        from mural_tf.quiet import quiet_imports
+        from mural_lite.quiet import quiet_imports
 
         quiet_imports()
         from mural_tf.text.words import WordSplitter

@@ -23,21 +23,21 @@ from typing import IO, Any
 
 import google_crc32c
 
-from mural_tf.data import shards
-from mural_tf.data.dataset_folder import DESCRIPTION, counts_of
-from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
-from mural_tf.data.shards import Manifest, Part
-from mural_tf.data.skipped import Tally
-from mural_tf.data.tfrecord import framed
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, atomic_file, write_whole
-from mural_tf.hashes import bytes_hash, text_hash
+from mural_lite import shards
+from mural_lite.dataset_folder import DESCRIPTION, counts_of
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, atomic_file, write_whole
+from mural_lite.hashes import bytes_hash, text_hash
+from mural_lite.progress import tqdm
+from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
+from mural_lite.shards import Manifest, Part
+from mural_lite.skipped import Tally
+from mural_lite.text_files import Unit
+from mural_lite.tfrecord import framed
+from mural_lite.work import Step
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Kinds, Pair, Reading, Settings, Source
-from mural_tf.progress import tqdm
-from mural_tf.text_files import Unit
-from mural_tf.work import Step
 
 FORMAT = 4  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mural_tf.files import find, read_array, save_array, write_whole
-from mural_tf.hashes import bytes_hash, contains, text_hash
+from mural_lite.files import find, read_array, save_array, write_whole
+from mural_lite.hashes import bytes_hash, contains, text_hash
+from mural_lite.text_files import Unit
 from mural_tf.ingest import rows
 from mural_tf.ingest.filters import Screen
 from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text
 from mural_tf.ingest.translated_captions import keys_of, read_translations
-from mural_tf.text_files import Unit
 
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"

@@ -18,7 +18,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import PIL.Image
 
-from mural_tf.data.pictures import (
+from mural_lite.errors import UserError
+from mural_lite.files import read_array, save_array
+from mural_lite.hashes import contains_text, text_hash
+from mural_lite.pictures import (
     ENDINGS,
     BadImage,
     encode_jpeg,
@@ -29,14 +32,11 @@ from mural_tf.data.pictures import (
     turned,
     upright,
 )
-from mural_tf.data.skipped import Tally
-from mural_tf.errors import UserError
-from mural_tf.files import read_array, save_array
-from mural_tf.hashes import contains_text, text_hash
+from mural_lite.progress import tqdm
+from mural_lite.skipped import Tally
+from mural_lite.text_files import clean, read_lines
 from mural_tf.ingest.source import Captioned, Pair, Reading, Settings, find_files
 from mural_tf.ingest.translated_captions import add_translations
-from mural_tf.progress import tqdm
-from mural_tf.text_files import clean, read_lines
 
 # Image files: checked without decoding, copied where the record format allows it.
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import fsspec
 
-from mural_tf.errors import UserError, install_extra
-from mural_tf.files import atomic_file
-from mural_tf.paths import RemotePath
+from mural_lite.errors import UserError, install_extra
+from mural_lite.files import atomic_file
+from mural_lite.paths import RemotePath
 
 MEMORY = "1GB"  # that DuckDB takes before it goes on in files
 AT_ONCE = 50_000  # rows that are held until they are written

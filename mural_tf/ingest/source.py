@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mural_tf.data.skipped import Tally, check_fraction
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, find
-from mural_tf.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
-from mural_tf.work import Engine
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, find
+from mural_lite.skipped import Tally, check_fraction
+from mural_lite.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
+from mural_lite.work import Engine
 
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from mural_tf.data import tfrecord
-from mural_tf.data.record_format import TEXT_PAIRS, parse_record
-from mural_tf.errors import UserError
-from mural_tf.files import open_path
+from mural_lite import tfrecord
+from mural_lite.errors import UserError
+from mural_lite.files import open_path
+from mural_lite.record_format import TEXT_PAIRS, parse_record
+from mural_lite.text_files import canonical_language, clean, is_text, parse_object, read_lines
 from mural_tf.ingest.source import Text, known_language
 from mural_tf.ingest.sources.own_records import OwnRecords
-from mural_tf.text_files import canonical_language, clean, is_text, parse_object, read_lines
 
 _NO_LETTER = re.compile(r"[^\w#]|_")
 _DIGITS = re.compile(r"[0-9#]+")

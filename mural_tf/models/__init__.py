@@ -13,9 +13,9 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from mural_tf.config_file import field_kind
-from mural_tf.errors import UserError
-from mural_tf.files import check_json
+from mural_lite.config_file import field_kind
+from mural_lite.errors import UserError
+from mural_lite.files import check_json
 
 SHARED = ("__init__", "dual_encoder", "keras_model", "temperature", "frozen", "states", "step")  # no methods
 

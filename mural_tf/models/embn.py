@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.data.streams.image_groups import ImageGroups
 from mural_tf.encoders.words import vectors_of_vocabulary
-from mural_tf.errors import UserError
 from mural_tf.losses.mule import DISTANCES, image_sentence_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 

@@ -12,11 +12,11 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, place_class_names
 from mural_tf.encoders.layers import IMAGE_HEAD
 from mural_tf.encoders.towers import feature_input, read_class_names
-from mural_tf.errors import UserError
 from mural_tf.models import assemble, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.states import (

@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.data.streams.captions import ClozeCaptions
 from mural_tf.encoders.layers import ClozeHead, MlpHead
-from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.globetrotter import (
     ANCHORS,

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.config import base_config
+from mural_lite.config_file import parse_config
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.config import base_config
-from mural_tf.config_file import parse_config
-from mural_tf.errors import UserError
 from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage, global_losses
 from mural_tf.optimizers import JOINT, build_optimizers, create_variables
 from mural_tf.text.tokens import TOKENS

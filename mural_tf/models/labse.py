@@ -8,7 +8,7 @@ itself: pretraining with masked tokens and translation language modelling, and s
 
 from __future__ import annotations
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.models.mural import TextText
 
 

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, language_loss, pair_neighbourhood, reverse_gradient
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models.dual_encoder import Embedding, Task

@@ -7,7 +7,7 @@ The text tower is shared; each task has its own single-layer projection head, or
 
 from __future__ import annotations
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models.align import Align

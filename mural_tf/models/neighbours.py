@@ -20,11 +20,11 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.data.streams.columns import TEXTS
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.states import states_of_texts
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation

@@ -22,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.files import as_path
+from mural_lite.quiet import without_noise
 from mural_tf.backend import keras
 from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
@@ -30,8 +32,6 @@ from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_so
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.encoders.layers import IMAGE_HEAD, unit_range
 from mural_tf.encoders.towers import computed_in, preparation
-from mural_tf.files import as_path
-from mural_tf.quiet import without_noise
 from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"

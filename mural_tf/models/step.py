@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import on_tpu
 from mural_tf.encoders.layers import forward_pass
-from mural_tf.errors import UserError
 from mural_tf.losses.pairs import count_rows
 from mural_tf.optimizers import conditional, log_suffix, losses_by_optimizer
 

@@ -7,8 +7,8 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 
 

@@ -32,13 +32,13 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.data.streams.columns import Column, ColumnFolder
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
-from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps

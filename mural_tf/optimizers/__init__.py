@@ -21,9 +21,9 @@ from typing import NamedTuple
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import compiles_fused
-from mural_tf.errors import UserError
 from mural_tf.optimizers.lamb import LAMB
 
 NAMES = ("lamb", "adam", "adamw")

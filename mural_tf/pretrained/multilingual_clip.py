@@ -14,8 +14,8 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip

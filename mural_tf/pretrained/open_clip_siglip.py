@@ -13,8 +13,8 @@ import re
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import json_field
+from mural_lite.errors import UserError
+from mural_lite.files import json_field
 from mural_tf.pretrained import clip
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import (

@@ -13,8 +13,8 @@ import dataclasses
 import pathlib
 import re
 
-from mural_tf.hugging_face import SCHEME, is_name, parse
-from mural_tf.remote_folders import display_name
+from mural_lite.hugging_face import SCHEME, is_name, parse
+from mural_lite.remote_folders import display_name
 
 NOT_SAID = "not said in its folder"
 _LINE = re.compile(
@@ -28,7 +28,7 @@ class Origin:
     """One folder of weights.
 
     Attributes:
-      family: a key of `importers.IMPORTERS`.
+      family: a key of `importers.importers()`.
       name: the folder's, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
       licence: as its README.md names it, "" where that does not say.

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, json_field, read_json
 from mural_tf.encoders.efficientnet import STATISTICS
-from mural_tf.errors import UserError
-from mural_tf.files import check_json, json_field, read_json
 
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 HALF = (0.5, 0.5, 0.5)

@@ -18,9 +18,9 @@ from collections.abc import Collection
 import numpy as np
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, json_field, read_json
 from mural_tf.encoders.bert import POOLER
-from mural_tf.errors import UserError
-from mural_tf.files import check_json, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert
 from mural_tf.pretrained.keys import FREE, check_keys

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.encoders.bert import TOKEN_TYPES
-from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.weight_files import WeightFile
 

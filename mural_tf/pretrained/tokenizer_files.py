@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from mural_tf.errors import UserError
-from mural_tf.files import check_json, json_field, read_json
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, json_field, read_json
 from mural_tf.text.piece_models import steps_of
 from mural_tf.text.words import WHOLE_CHINESE
 

@@ -8,8 +8,8 @@ import re
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
     warn_of_added_tokens,

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
+from mural_lite.progress import announce
 from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers
-from mural_tf.progress import announce
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import Measurement, measure
 from mural_tf.training.fit import check_train, chunk_numbers

@@ -15,24 +15,25 @@ from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config
-from mural_tf.config_file import load_config
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
+from mural_lite.config import base_config
+from mural_lite.config_file import load_config
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.hugging_face import suggestion
+from mural_lite.remote_folders import display_name, lasting_name, local_copy, local_model
+from mural_lite.trust import check_class, check_handles, check_stored
+from mural_lite.versions import newest_description
 from mural_tf.export.saved_model import variables_of
-from mural_tf.export.versions import newest_description
-from mural_tf.files import as_path
-from mural_tf.hugging_face import suggestion
+from mural_tf.loading import embedder_of
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import display_name, lasting_name, local_copy, local_model
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.trained_model import load_trained
-from mural_tf.trust import check_class, check_handles, check_stored
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
 # first four where the configuration leaves them at their defaults.
@@ -264,7 +265,7 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
             variable.assign(value)
     name = display_name(folder)
     print(f"Starts from the images' side of {name} and the text tower of {display_name(student)}.", flush=True)
-    return Embedder.from_model(pictures, tokenizer, pictures.configuration, name)
+    return embedder_of(pictures, tokenizer, pictures.configuration, name)
 
 
 def _trained_model(folder: pathlib.Path) -> tuple:

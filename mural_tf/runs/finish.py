@@ -11,26 +11,27 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import has_images
+from mural_lite.config import has_images
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json, write_whole
+from mural_lite.remote_folders import display_name
+from mural_lite.trust import names_code
 from mural_tf.data import records
-from mural_tf.embedder import Embedder
 from mural_tf.encoders.adapters import place_class_names
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
 from mural_tf.evaluation.tables import group_table, metrics_row, write_report
 from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
-from mural_tf.files import json_field, read_json, write_whole
+from mural_tf.loading import embedder_of
 from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.frozen import known_texts
 from mural_tf.models.states import KnownStates
-from mural_tf.remote_folders import display_name
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
-from mural_tf.trust import names_code
 
 
 class MeasuredModel:
@@ -75,7 +76,7 @@ class MeasuredModel:
         if self._embedder is None:
             made_texts = made_texts or known_texts(model, self._config, self._workdir)
             name = display_name(self._workdir)
-            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, name, made_texts=made_texts)
+            self._embedder = embedder_of(model, self.tokenizer, self._config, name, made_texts=made_texts)
         self._embedder.step = step
         return self._embedder
 

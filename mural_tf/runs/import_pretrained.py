@@ -13,32 +13,32 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
+from mural_lite.config import has_images
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.remote_folders import display_name, local_copy, local_folder, local_model
+from mural_lite.trust import settle_handles
 from mural_tf.backend import keras
-from mural_tf.config import has_images
-from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
-from mural_tf.files import as_path
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import (
-    IMPORTERS,
     TEXT,
     building,
     configure,
     has_own_head,
+    importers,
     kind_of,
     starting_config,
 )
 from mural_tf.pretrained.origin import origin_of
 from mural_tf.pretrained.sentence_transformers import MODULES
-from mural_tf.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.trained_model import load_trained
 from mural_tf.training.workdir import lock_workdir, open_workdir
-from mural_tf.trust import settle_handles
 
 SAVED_AS = {"align": "AlignModel", "bert": "BertModel", "labse": "LaBSE"}
 WORKDIR = "workdir"  # the source that is a workdir of this project
@@ -59,7 +59,7 @@ def import_into_workdir(
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: a key of `importers.IMPORTERS`, or "workdir": another workdir, to change its method.
+      source: a key of `importers.importers()`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: what the weights do not say; the default is `base_config()`.
@@ -79,8 +79,8 @@ def import_into_workdir(
 
 
 def _check_source(source: str) -> None:
-    if source not in (*IMPORTERS, WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*IMPORTERS, WORKDIR))}.")
+    if source not in (*importers(), WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*importers(), WORKDIR))}.")
 
 
 def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pathlib.Path) -> ConfigDict:
@@ -175,7 +175,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     with building(brought, texts_alone=config.image_tower.name == "none"):
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in taken:
-        IMPORTERS[family].load_weights(folder, model, config, parts)
+        importers()[family].load_weights(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
@@ -193,7 +193,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     family = kind_of(local_model(source))
     if not family:
         return source
-    if part not in IMPORTERS[family].parts or IMPORTERS[family].vocabulary is None:
+    if part not in importers()[family].parts or importers()[family].vocabulary is None:
         raise UserError(
             f"The {role} {source} is one tower alone ({family}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
@@ -207,17 +207,17 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
 def _parts(source: str, text, onto) -> tuple[str, ...]:
     """Returns the parts that are taken of the weights; under a workdir's texts CLIP's, English alone, are left out."""
     leaves_texts = text or (onto and source == "clip")
-    return tuple(part for part in IMPORTERS[source].parts if not (leaves_texts and part in TEXT))
+    return tuple(part for part in importers()[source].parts if not (leaves_texts and part in TEXT))
 
 
 def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
     """Returns what fills the model: the source, its place, and the parts that are taken of it."""
-    parts = IMPORTERS[source].parts
+    parts = importers()[source].parts
     if not text:
         return [(source, weights, _parts(source, text, onto))]
     folder = local_model(text)
     family = kind_of(folder)
-    if "image_encoder" not in parts or not family or not set(IMPORTERS[family].parts) <= set(TEXT):
+    if "image_encoder" not in parts or not family or not set(importers()[family].parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."

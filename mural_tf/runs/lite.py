@@ -23,23 +23,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from mural_tf.config import has_images, takes_features
-from mural_tf.config_file import save_config
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
+from mural_lite.config import has_images, takes_features
+from mural_lite.config_file import save_config
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json, save_array, whole_folder
+from mural_lite.fingerprint import TEXTS, TOLERANCE, encode_probes
+from mural_lite.hashes import bytes_hash
+from mural_lite.litert import pieces
+from mural_lite.litert.few_pieces import PLACES, write_places
+from mural_lite.litert.model import (
+    DESCRIPTION,
+    FOLDER,
+    FORMAT,
+    IMAGE_ENCODER,
+    PROBES,
+    REPORT,
+    TEXT_ENCODER,
+    LiteModel,
+)
+from mural_lite.models import lite_embedder
+from mural_lite.progress import announce
+from mural_lite.remote_folders import local_copy
 from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
 from mural_tf.export.lite_encoders import convert_image_encoder, convert_text_encoder
 from mural_tf.export.saved_model import in_precision
-from mural_tf.files import as_path, json_field, read_json, save_array, whole_folder
-from mural_tf.fingerprint import TEXTS, TOLERANCE, encode_probes
-from mural_tf.hashes import bytes_hash
-from mural_tf.lite import pieces
-from mural_tf.lite.few_pieces import PLACES, write_places
-from mural_tf.lite.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROBES, REPORT, TEXT_ENCODER, LiteModel
-from mural_tf.loading import lite_embedder
-from mural_tf.progress import announce
-from mural_tf.remote_folders import local_copy
+from mural_tf.loading import embedder_of
 from mural_tf.training.trained_model import load_trained
 
 KINDS = ("int8", "float16", "float32")
@@ -101,7 +111,7 @@ def export_lite(
     export = as_path(export)
     model, tokenizer, config, step = load_trained(local_copy(workdir), checkpoint)
     model = in_precision(model, config, tokenizer.vocabulary_size)
-    original = Remembered(Embedder.from_model(model, tokenizer, config, str(workdir), step))
+    original = Remembered(embedder_of(model, tokenizer, config, str(workdir), step))
     settings, content = tokenizer.for_lite()
     card = export / "model_card.json"
     trained_in = json_field(read_json(card), "training_data.languages", list[str], card, []) if card.is_file() else []

@@ -11,6 +11,8 @@ from typing import ClassVar
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.remote_folders import display_name, fetch, local_folder, share
+from mural_lite.trust import settle_handles
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
@@ -18,7 +20,6 @@ from mural_tf.models import build_model, complete, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
-from mural_tf.remote_folders import display_name, fetch, local_folder, share
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -37,7 +38,6 @@ from mural_tf.training.strategy import (
     workers,
 )
 from mural_tf.training.workdir import lock_workdir, open_workdir
-from mural_tf.trust import settle_handles
 
 
 def pretrain(

@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf import pages
+from mural_lite import pages
+from mural_lite.config import takes_features
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, read_json, write_whole
+from mural_lite.pages import is_finite, line_chart
+from mural_lite.pictures import thumbnail_url
+from mural_lite.remote_folders import display_name
+from mural_lite.top_k import top_k
 from mural_tf.analysis import errors
 from mural_tf.analysis.errors import captions_of, choose_queries, evenly, find_queries
-from mural_tf.config import takes_features
-from mural_tf.data.pictures import thumbnail_url
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
-from mural_tf.files import as_path, read_json, write_whole
-from mural_tf.metrics.top_k import top_k
-from mural_tf.pages import is_finite, line_chart
-from mural_tf.remote_folders import display_name
 from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import flat, read_metrics
 
@@ -58,7 +58,7 @@ def write_report_page(
     """
     rows = read_metrics(workdir)
     page = pages.render(
-        "report.html",
+        pathlib.Path(__file__).with_name("report.html"),
         title=f"{config.model}, {config.train.steps:,} steps",
         place=display_name(workdir),
         recall=None if evaluation is None else _summary(rows, evaluation),

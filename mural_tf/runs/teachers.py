@@ -7,13 +7,13 @@ import functools
 
 import numpy as np
 
+from mural_lite.errors import UserError
+from mural_lite.models import open_model
+from mural_lite.remote_folders import local_model
+from mural_lite.trust import is_trusting
+from mural_lite.vectors import TextVectors, model_digest, vector_files
 from mural_tf.data.streams.columns import Embed
-from mural_tf.data.vectors import TextVectors, model_digest, vector_files
-from mural_tf.errors import UserError
-from mural_tf.loading import load
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import local_model
-from mural_tf.trust import is_trusting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ def open_teacher(path: str) -> Teacher:
         raise UserError(
             f"method.teacher={path} does not exist: give a model, or a folder that python -m mural_tf embed wrote."
         )
-    loaded, trust = functools.lru_cache(maxsize=1)(load), is_trusting()
+    loaded, trust = functools.lru_cache(maxsize=1)(open_model), is_trusting()
 
     def embed(texts: list[bytes]) -> np.ndarray:
         strings = [text.decode("utf-8", "replace") for text in texts]

@@ -20,17 +20,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config, has_images
-from mural_tf.data import records, tfrecord
+from mural_lite import tfrecord
+from mural_lite.config import base_config, has_images
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, open_path, write_whole
+from mural_tf.data import records
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import DataSource
 from mural_tf.data.streams.pipeline import stream_sources
-from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
 from mural_tf.evaluation.tables import group_table, metrics_row
 from mural_tf.export.saved_model import variables_of
-from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.models.neighbours import KnownTexts

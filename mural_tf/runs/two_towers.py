@@ -22,19 +22,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, exclusive_lock, read_json, whole_folder
+from mural_lite.models import open_model
+from mural_lite.remote_folders import display_name, local_copy
+from mural_lite.versions import MODEL_CARD, newest_description, newest_version
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 from mural_tf.data import records
-from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
-from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import encode_captions, read_pool
 from mural_tf.export.saved_model import save_for_inference
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_warmup_requests
-from mural_tf.export.versions import MODEL_CARD, newest_description, newest_version
-from mural_tf.files import as_path, exclusive_lock, read_json, whole_folder
-from mural_tf.loading import load
 from mural_tf.metrics import ranking
-from mural_tf.remote_folders import display_name, local_copy
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
@@ -165,7 +165,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
       UserError: the exports are not of one space, the data says too little, or `output` is there.
     """
     folders = [pathlib.Path(local_copy(path)) for path in (own, other)]
-    embedders = dict(zip(("own", "other"), map(load, folders)))
+    embedders = dict(zip(("own", "other"), map(open_model, folders)))
     picture = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
     difference = np.abs(np.subtract(*(embedder.encode_image([picture]) for embedder in embedders.values()))).max()
     if difference > 1e-3:

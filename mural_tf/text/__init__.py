@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import in_sentence_pieces, takes_languages
-from mural_tf.errors import UserError
+from mural_lite.config import in_sentence_pieces, takes_languages
+from mural_lite.errors import UserError
 from mural_tf.text import piece_models
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.piece_models import model_of
 from mural_tf.text.sentence_pieces import PieceModel

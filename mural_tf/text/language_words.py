@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
 from mural_tf.text.vocabulary_file import as_file

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.text.byte_pair import written_in_bytes
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, check_json
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, check_json
 from mural_tf.text.character_maps import problem_of
 from mural_tf.text.vocabulary_file import LONGEST_PIECE
 

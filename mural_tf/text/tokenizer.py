@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.text.vocabulary_file import save_vocabulary
 
 PADDINGS = ("max_length", "longest")
@@ -134,7 +134,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns what `lite/pieces.py` needs to give the same ids: lite.json's settings, and its file's content."""
+        """Returns what `litert/pieces.py` needs to give the same ids: lite.json's settings, and its file's content."""
         raise NotImplementedError
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -11,8 +11,8 @@ import hashlib
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, atomic_file
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, atomic_file
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.backend import tf_text
-from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
 from mural_tf.text.vocabulary_file import (

@@ -23,11 +23,11 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.progress import tqdm
+from mural_lite.skipped import SkippedRecords
 from mural_tf.backend import keras
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.errors import UserError
 from mural_tf.optimizers import learning_rates
-from mural_tf.progress import tqdm
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.strategy import sum_over_workers, workers
 from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics

@@ -19,20 +19,20 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.progress import announce
 from mural_tf.data.images import prepared_spec
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer
-from mural_tf.progress import announce
 from mural_tf.text import build_tokenizer
 from mural_tf.text.tokens import TOKENS
 from mural_tf.training.fit import check_train, compile_model
-from mural_tf.training.prepare import BUILT, check_data, existing_vocabulary, sampled_vocabulary
+from mural_tf.training.prepare import check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 
 WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
@@ -112,7 +112,7 @@ def _has_data(data: ConfigDict) -> bool:
     try:
         check_data(data)
     except UserError:
-        if data.source not in BUILT and (data.directory or data.sources):
+        if data.source == "records" and (data.directory or data.sources):
             raise
         return False  # none is named, or a run builds it
     return True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.skipped import KINDS
+from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.step import bookkeeping, gather
 

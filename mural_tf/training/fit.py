@@ -12,12 +12,12 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError, is_out_of_memory
+from mural_lite.skipped import SkippedRecords
 from mural_tf.data.records import describe_files, missing_shards
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
-from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.models import method_class, streams_of, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.frozen import columns_of

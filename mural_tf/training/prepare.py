@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from mural_tf import hugging_face
-from mural_tf.config import takes_languages
-from mural_tf.config_file import load_config, save_config
+from mural_lite import hugging_face
+from mural_lite.config import takes_languages
+from mural_lite.config_file import load_config, save_config
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, check_readable
+from mural_lite.registry import load_registered, registered
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, check_readable
 from mural_tf.text import build_tokenizer
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
@@ -43,32 +44,26 @@ def check_places(config: ConfigDict) -> None:
         raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
 
 
-BUILT = ("emoji", "shapes")  # of `data.source`: what a run builds
 SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
-    """Returns the data folder, after building the emoji benchmark or the shapes in it if they are not there yet."""
+    """Returns the data folder, after building what `data.source` names in it if that is not there yet.
+
+    A source that builds its data is registered under the entry point `mural.data`, as in `mural_tf.demo`.
+    """
     data = config.data
-    if data.source == "emoji":
-        from mural_tf.data.datasets.emoji import Variant, build_emoji
-
-        variant = Variant(
-            data.emoji_languages, held_out_names=data.emoji_held_out_names, locale_names=data.emoji_locale_names
-        )
-        build_emoji(data.directory, data.download_directory, variant)
-    elif data.source == "shapes":
-        from mural_tf.data.datasets.shapes import build_shapes
-
-        build_shapes(data.directory)
+    build = load_registered("mural.data", data.source)
+    if build is not None:
+        build(data)
     check_data(data)
     return as_path(data.directory)
 
 
 def check_data(data: ConfigDict) -> None:
     """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
-    if data.source not in ("records", *BUILT):
-        raise UserError(f"Unknown data.source {data.source!r}; known: records, {', '.join(BUILT)}.")
+    if data.source != "records" and data.source not in registered("mural.data"):
+        raise UserError(f"Unknown data.source {data.source!r}; known: records, {', '.join(registered('mural.data'))}.")
     for source in training_sources(data):
         if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
             source.files(records.IMAGE_TEXT)

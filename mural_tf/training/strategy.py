@@ -12,9 +12,9 @@ from typing import TypeVar
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError, install_extra
-from mural_tf.files import as_path
-from mural_tf.paths import RemotePath
+from mural_lite.errors import UserError, install_extra
+from mural_lite.files import as_path
+from mural_lite.paths import RemotePath
 
 Result = TypeVar("Result")
 

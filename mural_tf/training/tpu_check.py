@@ -18,7 +18,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tensorflow.core.framework import kernel_def_pb2
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_lowering import trace_step
 

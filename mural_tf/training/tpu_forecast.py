@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError, install_extra
-from mural_tf.progress import announce
+from mural_lite.errors import UserError, install_extra
+from mural_lite.progress import announce
 from mural_tf.training.tpu_slices import Slice
 
 PACKAGES = ("jax", "libtpu")

@@ -16,11 +16,11 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # XLA's collectives; TPUStrategy's have no kernel without a TPU
 
-from mural_tf.data.skipped import KINDS
+from mural_lite.errors import UserError
+from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.encoders.kernels import for_tpu
-from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.frozen import on_features
 from mural_tf.training.cost import batch_specs, batch_values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from mural_tf.errors import UserError
+from mural_lite.errors import UserError
 
 GIB = 1024**3
 

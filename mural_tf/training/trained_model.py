@@ -6,15 +6,15 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from mural_tf.config_file import load_config
+from mural_lite.config_file import load_config
+from mural_lite.errors import UserError
+from mural_lite.trust import check_stored
 from mural_tf.encoders.adapters import place_class_names
-from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import restore_for_inference, step_of
-from mural_tf.trust import check_stored
 
 
 def load_trained(

@@ -15,9 +15,9 @@ from importlib import metadata
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config_file import load_config, save_config
-from mural_tf.errors import UserError, brief
-from mural_tf.files import (
+from mural_lite.config_file import load_config, save_config
+from mural_lite.errors import UserError, brief
+from mural_lite.files import (
     PARTIAL,
     check_json,
     exclusive_lock,
@@ -27,8 +27,8 @@ from mural_tf.files import (
     storage_errors,
     write_whole,
 )
-from mural_tf.paths import RemotePath
-from mural_tf.remote_folders import LOCK
+from mural_lite.paths import RemotePath
+from mural_lite.remote_folders import LOCK
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (

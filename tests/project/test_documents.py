@@ -15,20 +15,20 @@ import pytest
 from absl import flags
 from test_commands import without_new_flags
 from test_paper_configs import load
-from test_rooms import ROOMS
+from test_rooms import PACKAGES, ROOMS
 
 from benchmarks import results, table_rows
-from mural_tf.cli import find_command
+from mural_lite.command_line import find_command
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
 from mural_tf.commands import COMMANDS
-from mural_tf.config import base_config
-from mural_tf.errors import UserError
 from mural_tf.models import method_class, method_names, mount
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "deploy/README.md", NOTEBOOK]
-SOURCES = [path for room in ("mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [path for room in (*PACKAGES, "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
 OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
 UNIT = (
     "(?:line|row|text|file|sentence|number|vector|name|word|caption|picture|image|question|language|product|record|"
@@ -143,15 +143,17 @@ def every_document(check):
 @every_document
 def test_files_exist(path):
     text, rooms = read(path), "|".join(ROOMS)
-    named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|notebooks|tests)/[\w./-]*\w)", text)
+    named = re.findall(
+        r"(?<![\w/.])((?:mural_lite|mural_search|mural_tf|configs|docs|benchmarks|notebooks|tests)/[\w./-]*\w)", text
+    )
     named += [f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", text)]
     return [name for name in set(named) - made_by(text) if not list(ROOT.glob(f"{name}*"))]
 
 
 def test_files_that_docstrings_and_comments_name_exist():
-    """`mural_tf/cli.py` or, from the room or the folder, `cli.py`; names in capitals are the reader's to fill in."""
+    """`mural_lite/files.py` or, from the room or the folder, `files.py`; names in capitals are to be filled in."""
     endings = set()
-    for folder in ("mural_tf", "benchmarks", "configs", "deploy", "docs", "notebooks", "requirements", "tests", "."):
+    for folder in (*PACKAGES, "benchmarks", "configs", "deploy", "docs", "notebooks", "requirements", "tests", "."):
         for path in (ROOT / folder).glob("*" if folder == "." else "**/*"):
             parts = path.relative_to(ROOT).parts
             endings.update("/".join(parts[start:]) for start in range(len(parts)))
@@ -181,7 +183,7 @@ def test_modules_that_run_or_are_imported_exist(path):
     yield from (module for module in re.findall(r"python3? -m ([\w.]+)", text) if not importlib.util.find_spec(module))
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("mural_tf") and node.module not in made:
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(tuple(PACKAGES)) and node.module not in made:
                 module = importlib.import_module(node.module)
                 yield from (ast.unparse(node) for alias in node.names if not hasattr(module, alias.name))
 

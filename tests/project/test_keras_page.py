@@ -7,9 +7,9 @@ import re
 import pytest
 from toy_data import ONE_LAYER
 
+from mural_lite.models import open_model
 from mural_tf.backend import keras
 from mural_tf.configs import shapes_smoke
-from mural_tf.loading import load
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/keras.md"
 (CODE,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -42,5 +42,5 @@ def test_the_page_trains_evaluates_saves_and_exports(tmp_path, monkeypatch, caps
     expected = names["model"](tokens)["caption"].numpy()
     loaded = keras.models.load_model("shapes.keras")
     assert abs(loaded(tokens)["caption"].numpy() - expected).max() <= 1e-6
-    exported = load("exported").encode_text(["a red circle", "ein Kreis"])
+    exported = open_model("exported").encode_text(["a red circle", "ein Kreis"])
     assert exported == pytest.approx(expected, abs=1e-5)

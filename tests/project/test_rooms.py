@@ -1,7 +1,8 @@
-"""The order of the rooms: a file imports only from rooms before its own, no files import each other in a circle.
+"""The order of the packages and rooms: a file imports only from before its own, no files import each other in a circle.
 
-What runs as a program, `__main__.py` and the code below `if __name__ == "__main__":`, may import any room, as the
-scripts at the top of the repository do.
+`mural_lite` imports no other package, `mural_search` only `mural_lite`, and both know no TensorFlow; `mural_tf` imports
+`mural_lite`, and of its rooms only the commands know `mural_search`. What runs as a program, `__main__.py` and the code
+below `if __name__ == "__main__":`, may import any room, as the scripts at the top of the repository do.
 
 A table says how large the project is to its readers and users: tokens, the lines that a reader of a file has to follow,
 the names that a user can give. A number may only fall, unless a commit says why; `measures.py` has the measuring:
@@ -14,49 +15,52 @@ import dataclasses
 import functools
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
-from measures import Imports, size
+from measures import Imports, module, size
 
+from mural_lite.config import base_config
 from mural_tf.commands import COMMANDS
-from mural_tf.config import base_config
 from mural_tf.ingest.convert import KINDS
 from mural_tf.models import method_class, method_names
 
-PACKAGES = ["mural_tf"]
+PACKAGES = ["mural_lite", "mural_search", "mural_tf"]
+KNOWN = {"mural_lite": set(), "mural_search": {"mural_lite"}, "mural_tf": {"mural_lite"}}  # by a package, of the others
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 FOLDERS = [ROOT.parent / package for package in PACKAGES]
 ROOMS = [
-    "errors", "printable", "hugging_face", "paths", "files", "remote_folders", "hashes", "text_files", "pages",
-    "progress", "beam", "work", "quiet", "sqlite", "backend", "config", "config_file", "fingerprint", "trust",
-    "losses", "metrics", "text", "encoders", "optimizers", "data", "lite", "models", "pretrained", "training",
-    "export", "embedder", "loading",
-    "evaluation", "analysis", "runs", "ingest", "search", "cli", "commands", "configs",
+    "backend", "losses", "metrics", "text", "encoders", "optimizers", "data", "models", "pretrained", "training",
+    "export", "loading", "evaluation", "analysis", "runs", "ingest", "demo", "commands", "configs",
 ]  # fmt: skip
 DENSE_ROOMS = ("losses", "models", "training")  # which every reader passes through
 # Entry files and the most lines that they and all their imports may have, rounded up to hundreds, so that mending a
 # line needs no change here.
 CLOSURES = {
-    "losses.contrastive": 200,  # the equation
-    "models.mural": 4_000,  # a method and its step
-    "training.fit": 11_400,  # the loop; the aim is 8,000
-    "export.saved_model": 10_300,  # from an image to a SavedModel; the aim is 9,500
-    "runs.pretrain": 23_000,  # a whole run; the aim is 17,000
-    "search.queries": 2_800,  # from a question to an answer
-    "search.server.app": 24_200,
-    "ingest.convert": 5_400,  # from sources to records
-    "commands.catalogue": 35_500,  # from an own table to a page, with all that it starts; the aim is 9,000
+    "mural_tf.losses.contrastive": 200,  # the equation
+    "mural_tf.models.mural": 4_000,  # a method and its step
+    "mural_tf.training.fit": 11_400,  # the loop; the aim is 8,000
+    "mural_tf.export.saved_model": 10_300,  # from an image to a SavedModel; the aim is 9,500
+    "mural_tf.runs.pretrain": 23_000,  # a whole run; the aim is 17,000
+    "mural_search.queries": 2_800,  # from a question to an answer
+    "mural_search.server.app": 24_200,
+    "mural_tf.ingest.convert": 5_400,  # from sources to records
+    "mural_tf.commands.catalogue": 35_500,  # from an own table to a page, with all that it starts; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    "tokens of mural_tf": 325_000,  # the aim is 300,000 of all packages
+    "tokens": 325_500,  # of all packages; the aim is 300,000
+    "lines of mural_lite": 6_400,  # the aim is 6,000, which the command line and img2dataset's reader exceed
+    "lines of mural_search": 7_500,
+    "lines of mural_tf": 33_000,  # the aim is 32,000
     "tokens per line of losses, models, training": 10.7,  # the aim is 8.5
     "tokens per line elsewhere": 10.8,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 6.9,  # the aim is 2.5
     **{f"lines of {entry} and its imports": most for entry, most in CLOSURES.items()},
-    "the same of commands.catalogue, those in functions of commands left out": 5_800,
-    "names at the top of mural_tf": 42,  # the aim is 20
+    "the same of mural_tf.commands.catalogue, those in functions of commands left out": 5_800,
+    "names at the top of mural_tf": 20,
     "fields of the configuration": 159,  # the aim, with those of methods, is 205
     "fields of methods": 76,
     "commands": 20,
@@ -103,15 +107,49 @@ def test_imports_go_one_way():
     assert not wrong, wrong
 
 
-def test_the_wings_have_one_door():
-    """The core imports no wing, and no wing the other: only the commands know both."""
+def test_packages_know_the_packages_below_them():
+    """And the commands of `mural_tf` all three: they put the search of own tables together with training."""
     wrong = []
-    for path in sources():
-        others = {"ingest", "search"} - {room(path)}
-        for name in imported_modules(path):
-            if room(path) != "commands" and name.startswith("mural_tf.") and name.split(".")[1] in others:
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    for folder in FOLDERS:
+        for path in folder.rglob("*.py"):
+            allowed = KNOWN[folder.name] | {folder.name}
+            if path.is_relative_to(ROOT / "commands"):
+                allowed = set(PACKAGES)
+            others = {name.split(".")[0] for name in imported_modules(path)} & set(PACKAGES)
+            wrong += [f"{path.relative_to(ROOT.parent)} imports {name}" for name in sorted(others - allowed)]
     assert not wrong, wrong
+
+
+WITHOUT_THE_REST = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "keras", "tf_keras", "mural_tf"):
+            raise ImportError(f"{name} is imported")
+
+sys.meta_path.insert(0, Refuse())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_the_lower_packages_need_neither_tensorflow_nor_mural_tf():
+    names = []
+    for folder in FOLDERS[:2]:
+        names += [module(path) for path in sorted(folder.rglob("*.py")) if path.name != "__main__.py"]
+    assert len(names) > 50
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_REST, *names], cwd=ROOT.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_nothing_imports_the_demonstration():
+    """It is registered from outside, as a user's own data and weights are; its configurations and command know it."""
+    for path in sources():
+        if room(path) not in ("demo", "configs", "commands"):
+            assert not any(name.startswith("mural_tf.demo") for name in imported_modules(path)), path
 
 
 def test_the_library_imports_no_configuration():
@@ -157,7 +195,7 @@ def fields_of_the_configuration():
 
 
 def routes_of_the_server():
-    servers = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "search").rglob("*.py"))
+    servers = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT.parent / "mural_search").rglob("*.py"))
     return len(re.findall(r"^ *(?:app\.router\.add_|web\.)(?:get|post)\(", servers, re.M))
 
 
@@ -174,18 +212,21 @@ def measured():
     files = python_files()
     dense = [path for path in files if path.is_relative_to(ROOT) and room(path) in DENSE_ROOMS]
     catalogue = imports.files["mural_tf.commands.catalogue"]
-    numbers = {f"tokens of {folder.name}": size(folder.rglob("*.py")).tokens for folder in FOLDERS}
+    numbers = {"tokens": size(files).tokens}
+    numbers |= {f"lines of {folder.name}": size(folder.rglob("*.py")).lines for folder in FOLDERS}
     numbers["tokens per line of losses, models, training"] = size(dense).tokens_per_line
     numbers["tokens per line elsewhere"] = size(set(files) - set(dense)).tokens_per_line
     numbers["nested comprehensions per 1,000 lines"] = size(files).nested_per_1000_lines
     for entry in CLOSURES:
-        closure = imports.closure(imports.files[f"mural_tf.{entry}"])
+        closure = imports.closure(imports.files[entry])
         numbers[f"lines of {entry} and its imports"] = size(closure).lines
     without_commands = size(imports.closure(catalogue, commands_too=False)).lines
     return {
         **numbers,
-        "the same of commands.catalogue, those in functions of commands left out": without_commands,
-        "names at the top of mural_tf": len([path for path in ROOT.iterdir() if not path.name.startswith(("_", "."))]),
+        "the same of mural_tf.commands.catalogue, those in functions of commands left out": without_commands,
+        "names at the top of mural_tf": len(
+            [path for path in ROOT.iterdir() if not path.name.startswith(("_", ".", "README"))]
+        ),
         "fields of the configuration": fields_of_the_configuration(),
         "fields of methods": sum(len(method_class(name).fields) for name in method_names()),
         "commands": len(COMMANDS),

@@ -15,7 +15,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "mural_tf")
+PACKAGES = ("mural_lite", "mural_search", "mural_tf")
+SOURCES = ("setup.py", "pyproject.toml", "README.md", *PACKAGES)
 BRIEF = ["--config.train.steps=2", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
 
 
@@ -25,10 +26,10 @@ def test_the_notebook_is_kept_without_outputs():
 
 
 def test_the_package_imports_nothing_that_only_a_checkout_has():
-    for path in (ROOT / "mural_tf").rglob("*.py"):
-        assert not re.findall(r"^ *(?:from|import) +(?:configs|benchmarks|tests)\b", path.read_text("utf-8"), re.M), (
-            path
-        )
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text("utf-8")
+            assert not re.findall(r"^ *(?:from|import) +(?:configs|benchmarks|tests)\b", text, re.M), path
 
 
 @pytest.mark.parametrize("name", ["server", "worker"])

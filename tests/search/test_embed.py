@@ -15,16 +15,17 @@ from object_store import object_store, stored, upload
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, png, write_folder
 
+from mural_lite.errors import UserError
+from mural_lite.fingerprint import take_fingerprint
+from mural_lite.vectors import read_rows, vector_files
+from mural_search import changes, collect, database, embed
+from mural_search import index as index_files
+from mural_search import runs as commands
+from mural_search.collect import Unreadable
+from mural_search.embed import Settings, make_shard
+from mural_search.index import Index, load_index, sync
+from mural_search.items import IMAGES, TEXTS, Item, parse_filters
 from mural_tf.data import records
-from mural_tf.data.vectors import read_rows, vector_files
-from mural_tf.errors import UserError
-from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, commands, database, embed
-from mural_tf.search import index as index_files
-from mural_tf.search.collect import Unreadable
-from mural_tf.search.embed import Settings, make_shard
-from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import IMAGES, TEXTS, Item, parse_filters
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -338,7 +339,7 @@ def test_the_recipe_for_postgresql_fits_its_table(exported):
 
 PROGRAM = """
 import pathlib, sys
-from mural_tf.search.embed import Settings, embed
+from mural_search.embed import Settings, embed
 if __name__ == "__main__":
     settings = Settings(kind="texts", workers=int(sys.argv[3]), shard_items=3, max_skipped_fraction=1.0)
     embed(sys.argv[1], sys.argv[4:], sys.argv[2], settings, progress=False)

@@ -8,11 +8,11 @@ import pytest
 from refusals import assert_refused
 from search_data import png, ranked, unit, with_captions
 
-from mural_tf.search import noise_level
-from mural_tf.search.index import Index, take_fingerprint
-from mural_tf.search.items import IMAGES, Filter, Item
-from mural_tf.search.noise_level import SHARES, NoiseLevel, from_meta, measure_noise, noise_like
-from mural_tf.search.queries import Query, search, to_json
+from mural_search import noise_level
+from mural_search.index import Index, take_fingerprint
+from mural_search.items import IMAGES, Filter, Item
+from mural_search.noise_level import SHARES, NoiseLevel, from_meta, measure_noise, noise_like
+from mural_search.queries import Query, search, to_json
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}

@@ -11,16 +11,17 @@ import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
 
-from mural_tf import text_files
+from mural_lite import text_files
+from mural_lite.progress import announcing
+from mural_search import changes, collect
+from mural_search import runs as commands
+from mural_search.collect import Unreadable
+from mural_search.index import Index, index_in_memory, load_index
+from mural_search.items import IMAGES, TEXTS, Item
+from mural_search.queries import Query, search
+from mural_search.query_files import read_queries
+from mural_search.stored_images import read_image
 from mural_tf.data import records
-from mural_tf.progress import announcing
-from mural_tf.search import changes, collect, commands
-from mural_tf.search.collect import Unreadable
-from mural_tf.search.index import Index, index_in_memory, load_index
-from mural_tf.search.items import IMAGES, TEXTS, Item
-from mural_tf.search.queries import Query, search
-from mural_tf.search.query_files import read_queries
-from mural_tf.search.stored_images import read_image
 
 
 @pytest.fixture

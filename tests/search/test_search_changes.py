@@ -12,14 +12,15 @@ import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
 
+from mural_lite.fingerprint import take_fingerprint
+from mural_search import changes, collect, database, index
+from mural_search import runs as commands
+from mural_search.collect import FIELDS
+from mural_search.index import Index, load_index, sync
+from mural_search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
+from mural_search.noise_level import NoiseLevel
+from mural_search.queries import Query, search, to_json, to_lines
 from mural_tf.data import records
-from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, commands, database, index
-from mural_tf.search.collect import FIELDS
-from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
-from mural_tf.search.noise_level import NoiseLevel
-from mural_tf.search.queries import Query, search, to_json, to_lines
 
 TABLE = ["path\tcaption\tlanguage\tbrand\tprice", "red.png\ta red shoe\ten\tacme\t10", "blue.png\t\t\tacme",
          "a/orange.PNG\tein oranger Schuh\tde\tzeta", "violet.png\t"]  # fmt: skip
@@ -176,7 +177,7 @@ def test_python_loads_the_model_where_it_was(table, tmp_path, monkeypatch):
     words = [f"was made by the model {tmp_path}/colors, which is not there"]
     assert_refused(load_index(tmp_path / "index").search, words, "red")
     (tmp_path / "colors").mkdir()
-    monkeypatch.setattr("mural_tf.loading.load", lambda path: ColorEmbedder())
+    monkeypatch.setattr("mural_search.index.open_model", lambda path: ColorEmbedder())
     assert load_index(tmp_path / "index").search("red")[0].name == "red.png"
 
 

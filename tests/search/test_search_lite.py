@@ -10,9 +10,9 @@ import pytest
 from toy_data import picture
 
 import mural_tf
-from mural_tf.search import commands
-from mural_tf.search.index import load_index
-from mural_tf.search.queries import Query
+from mural_search import runs as commands
+from mural_search.index import load_index
+from mural_search.queries import Query
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
 

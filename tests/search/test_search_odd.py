@@ -11,19 +11,19 @@ import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, png
 
-from mural_tf.data import tfrecord
-from mural_tf.data.vectors import VectorFile
-from mural_tf.errors import UserError
-from mural_tf.fingerprint import take_fingerprint
-from mural_tf.search import changes, collect, database, embed, item_table
-from mural_tf.search import index as index_files
-from mural_tf.search.embed import about_vectors, to_row
-from mural_tf.search.index import Index, load_index, sync
-from mural_tf.search.items import IMAGES, Item, parse_filters
-from mural_tf.search.queries import Query, check_filters, check_queries, search
-from mural_tf.search.query_files import read_queries
-from mural_tf.search.server.search_page import Question, answer
-from mural_tf.search.stored_images import read_image
+from mural_lite import tfrecord
+from mural_lite.errors import UserError
+from mural_lite.fingerprint import take_fingerprint
+from mural_lite.vectors import VectorFile
+from mural_search import changes, collect, database, embed, item_table
+from mural_search import index as index_files
+from mural_search.embed import about_vectors, to_row
+from mural_search.index import Index, load_index, sync
+from mural_search.items import IMAGES, Item, parse_filters
+from mural_search.queries import Query, check_filters, check_queries, search
+from mural_search.query_files import read_queries
+from mural_search.server.search_page import Question, answer
+from mural_search.stored_images import read_image
 
 
 def items():

@@ -9,14 +9,15 @@ import pytest
 from refusals import assert_refused
 from search_data import ColorEmbedder, png, ranked, unit, with_captions
 
+from mural_lite.fingerprint import Fingerprint
+from mural_lite.record_format import IMAGE_TEXT
+from mural_search import item_table, ranking, words
+from mural_search import runs as commands
+from mural_search.database import table_of
+from mural_search.index import Index, load_index, take_fingerprint
+from mural_search.items import FILTER, Item
+from mural_search.queries import Query, search, to_json
 from mural_tf.data import records
-from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.fingerprint import Fingerprint
-from mural_tf.search import commands, item_table, ranking, words
-from mural_tf.search.database import table_of
-from mural_tf.search.index import Index, load_index, take_fingerprint
-from mural_tf.search.items import FILTER, Item
-from mural_tf.search.queries import Query, search, to_json
 
 ITEMS = [
     Item("p/shoe-17.png", captions=(("en", "a red shoe"), ("de", "ein roter Schuh")), fields={"sku": "AB-12/3"}),
@@ -175,7 +176,7 @@ def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorf
     index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
     assert load_index(tmp_path / "index").noise == index.noise is not None and len(index.captions.vectors) == 12
     program = (
-        "import sys\nfrom mural_tf.search import commands, embed\nfrom mural_tf.search.queries import Query\n"
+        "import sys\nfrom mural_search import commands, embed\nfrom mural_search.queries import Query\n"
         f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"
         "assert found[0].hits[0].name.endswith('purple') and 'tensorflow' not in sys.modules"
     )

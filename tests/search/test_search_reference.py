@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from search_data import ColorEmbedder, png, unit
 
-from mural_tf.fingerprint import TEXTS, Fingerprint
-from mural_tf.search import changes, codes, database, postings, ranking, words
-from mural_tf.search.index import Index, exact, sync
-from mural_tf.search.item_table import FEW, FEW_NUMBERS, ItemTable
-from mural_tf.search.items import Item, amount, parse_filters
-from mural_tf.search.ranking import rank_all
+from mural_lite.fingerprint import TEXTS, Fingerprint
+from mural_search import changes, codes, database, postings, ranking, words
+from mural_search.index import Index, exact, sync
+from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
+from mural_search.items import Item, amount, parse_filters
+from mural_search.ranking import rank_all
 
 THINGS = "red blue shoe shoes hat Hüte Schuhe frog 赤い風船 кот café bandana a".split()
 LANGUAGES = ("en", "de", "ja", "")
@@ -281,7 +281,7 @@ def ranking_of(world, sentence, vector, caption_vector, count, filters, rank, hi
 @pytest.mark.parametrize("rank", ranking.RANKS)
 def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkeypatch):
     monkeypatch.setattr(ranking, "BLOCK", 16)
-    monkeypatch.setattr("mural_tf.search.index._BLOCK", 7)
+    monkeypatch.setattr("mural_search.index._BLOCK", 7)
     index = world.index
     if is_quick:
         codes.quicken(index)

@@ -12,11 +12,11 @@ from PIL import Image
 from refusals import assert_refused
 from search_data import COLOURS, ColorEmbedder, png, shop, write_folder
 
-from mural_tf.fingerprint import Fingerprint, take_fingerprint
-from mural_tf.search import collect, fields, queries
-from mural_tf.search.index import Index, index_in_memory
-from mural_tf.search.items import IMAGES, TEXTS, Item
-from mural_tf.search.queries import Hit, Query, Result, page_html, search, to_lines
+from mural_lite.fingerprint import Fingerprint, take_fingerprint
+from mural_search import collect, fields, queries
+from mural_search.index import Index, index_in_memory
+from mural_search.items import IMAGES, TEXTS, Item
+from mural_search.queries import Hit, Query, Result, page_html, search, to_lines
 
 
 def test_a_shop_of_twenty_columns_shows_five():

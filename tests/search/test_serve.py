@@ -24,11 +24,11 @@ from running_app import ask, running, until
 from search_data import ColorEmbedder, png, shop, unit, write_folder
 
 from benchmarks.page_attack import attack, resident
-from mural_tf.search.index import Index, take_fingerprint
-from mural_tf.search.items import Item
-from mural_tf.search.server.app import create_app, serve
-from mural_tf.search.server.limits import BadRequest, Limits, check_picture
-from mural_tf.search.server.search_page import search_routes
+from mural_search.index import Index, take_fingerprint
+from mural_search.items import Item
+from mural_search.server.app import create_app, serve
+from mural_search.server.limits import BadRequest, Limits, check_picture
+from mural_search.server.search_page import search_routes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATH = "/length"
@@ -75,8 +75,8 @@ def send(port, body, length=None):
 
 
 def test_many_requests_and_large_bodies_are_refused_and_health_is_not(start, monkeypatch):
-    monkeypatch.setattr("mural_tf.search.server.limits.REQUESTS", 4)
-    monkeypatch.setattr("mural_tf.search.server.limits.LARGE_BODIES", 1)
+    monkeypatch.setattr("mural_search.server.limits.REQUESTS", 4)
+    monkeypatch.setattr("mural_search.server.limits.LARGE_BODIES", 1)
     port, _ = start()
     large = bytes(2**20 + 1)
     first = send(port, large[:1000], len(large))
@@ -160,7 +160,7 @@ def test_pictures_within_the_bounds_pass_and_pixels_of_a_palette_may_be_transpar
     palette.info["transparency"] = 0
     for picture in (SCANS, png_of_size(7000, 7000), b"", b"no picture"):
         check_picture(picture)
-    monkeypatch.setattr("mural_tf.search.server.limits.IMAGE_PIXELS", 3_999_999)
+    monkeypatch.setattr("mural_search.server.limits.IMAGE_PIXELS", 3_999_999)
     check_picture(png((1, 2, 3), (1000, 1000)))
     for image in (Image.new("RGBA", (1000, 1000)), palette):
         with pytest.raises(BadRequest, match="4.0 million pixels"):
@@ -178,7 +178,7 @@ def test_a_wrong_address_is_a_page_for_a_browser_and_json_for_others(start):
 SLOW = """
 import asyncio
 from aiohttp import web
-from mural_tf.search.server import app
+from mural_search.server import app
 async def slowly(request):
     print("running", flush=True)
     await asyncio.sleep(1)

@@ -22,15 +22,15 @@ from running_app import ask as ask_server
 from running_app import running
 from search_data import ColorEmbedder, png, shop, unit, with_captions, write_folder
 
-from mural_tf.errors import UserError
-from mural_tf.search import changes, collect, queries
-from mural_tf.search.index import Index, index_in_memory, take_fingerprint
-from mural_tf.search.items import IMAGES, TEXTS, Item, parse_filters
-from mural_tf.search.queries import search
-from mural_tf.search.server import app, search_page
-from mural_tf.search.server.app import create_app
-from mural_tf.search.server.limits import Limits
-from mural_tf.search.server.search_page import search_routes, vector_code, vector_of
+from mural_lite.errors import UserError
+from mural_search import changes, collect, queries
+from mural_search.index import Index, index_in_memory, take_fingerprint
+from mural_search.items import IMAGES, TEXTS, Item, parse_filters
+from mural_search.queries import search
+from mural_search.server import app, search_page
+from mural_search.server.app import create_app
+from mural_search.server.limits import Limits
+from mural_search.server.search_page import search_routes, vector_code, vector_of
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, read_json, release_pages, write_whole
+from mural_lite.errors import UserError
+from mural_lite.files import exclusive_lock, read_json, release_pages, write_whole
 
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch

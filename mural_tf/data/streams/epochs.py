@@ -32,10 +32,10 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
 from mural_tf.data import records
-from mural_tf.data.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
-from mural_tf.errors import UserError
 
 PARALLEL = os.cpu_count() or 1  # elements at a time
 BLOCK = 32  # records parsed, items decoded or looked at in one call

@@ -12,9 +12,9 @@ from __future__ import annotations
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.data.records import parse_image_text
 from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
-from mural_tf.errors import UserError
 from mural_tf.text.tokens import tag_language
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
+from mural_lite.skipped import check_fraction
 from mural_tf.data import records
-from mural_tf.data.skipped import check_fraction
-from mural_tf.errors import UserError
 
 FORMATS = ("mural", "img2dataset")
 DRAWS = 10_000  # in which every source has its share to the nearest one

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.epochs import (
@@ -36,7 +37,6 @@ from mural_tf.data.streams.epochs import (
 )
 from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
-from mural_tf.errors import UserError
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from mural_lite.skipped import DAMAGED_FILE, DAMAGED_RECORD, UNREADABLE_FILE
+from mural_lite.tfrecord import CRC_MASK, FRAME, HEADER, WINDOW
 from mural_tf.data import records
-from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD, UNREADABLE_FILE
-from mural_tf.data.tfrecord import CRC_MASK, FRAME, HEADER, WINDOW
 
 AT_ONCE = 8  # records that the fast way hands on together
 CYCLE = 16  # files read in turn

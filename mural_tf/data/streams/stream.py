@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.skipped import UNREADABLE_IMAGE
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
-from mural_tf.data.skipped import UNREADABLE_IMAGE
 from mural_tf.data.streams.columns import Column
 from mural_tf.text.tokens import tag_language
 

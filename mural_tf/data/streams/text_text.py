@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.data.records import (
     IMAGE_TEXT,
     TEXT_PAIRS,
@@ -34,7 +35,6 @@ from mural_tf.data.records import (
 from mural_tf.data.streams.epochs import SIDES, count_languages, stated_languages
 from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint
-from mural_tf.errors import UserError
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
 # Among the languages with at least half as many captions as the largest: the language with most text pairs; or all.

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from mural_lite.errors import UserError
 from mural_tf.data.records import IMAGE_TEXT_FEATURES, either_problem, parse_image_text
 from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
-from mural_tf.errors import UserError
 
 GROUP = {"caption_group": IMAGE_TEXT_FEATURES["caption_group"]}
 

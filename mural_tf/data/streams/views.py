@@ -19,10 +19,10 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.errors import UserError
 from mural_tf.data.images import augment_images, resample
 from mural_tf.data.streams.captions import ClozeCaptions
 from mural_tf.data.streams.stream import with_rows
-from mural_tf.errors import UserError
 
 ASPECT = (3 / 4, 4 / 3)
 BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviation

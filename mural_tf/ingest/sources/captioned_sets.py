@@ -12,14 +12,14 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.skipped import Tally
+from mural_lite.text_files import MOST_PARTS, Unit
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
-from mural_tf.data.skipped import Tally
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
 from mural_tf.ingest.source import Reading, Text, find_files
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
-from mural_tf.text_files import MOST_PARTS, Unit
 
 RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
 BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all captions of an image

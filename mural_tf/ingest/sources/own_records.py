@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from mural_tf.data import tfrecord
-from mural_tf.data.record_format import ImageTextRecord, UnusableRecord, missing_shards, parse_record
-from mural_tf.data.skipped import MISSING_SHARD, Tally
-from mural_tf.errors import UserError
-from mural_tf.files import as_path, open_path
+from mural_lite import tfrecord
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, open_path
+from mural_lite.record_format import ImageTextRecord, UnusableRecord, missing_shards, parse_record
+from mural_lite.skipped import MISSING_SHARD, Tally
+from mural_lite.text_files import Unit
 from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Text
-from mural_tf.text_files import Unit
 
 
 @dataclasses.dataclass

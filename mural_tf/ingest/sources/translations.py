@@ -13,11 +13,10 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, ClassVar, NamedTuple
 
-from mural_tf.errors import UserError
-from mural_tf.files import as_path
-from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows, row_group_units
-from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, known_language, lines_of
-from mural_tf.text_files import (
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows, row_group_units
+from mural_lite.text_files import (
     DAMAGED,
     TOO_LONG,
     Part,
@@ -35,6 +34,7 @@ from mural_tf.text_files import (
     skip_to,
     unpacked_size,
 )
+from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, known_language, lines_of
 
 _NOTHING = object()
 PARQUET = ".parquet"

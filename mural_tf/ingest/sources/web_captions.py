@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mural_lite.text_files import Unit, clean
 from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
 from mural_tf.ingest.sources.img2dataset import CaptionedImages, ImageItem
-from mural_tf.text_files import Unit, clean
 
 
 class TsvOfCaptions(CaptionedImages):

@@ -16,12 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from mural_tf.data.caption_files import Caption, checked
-from mural_tf.errors import UserError
-from mural_tf.hashes import contains, text_hash
-from mural_tf.ingest.source import Reading, Text, known_language
-from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
-from mural_tf.text_files import (
+from mural_lite.errors import UserError
+from mural_lite.hashes import contains, text_hash
+from mural_lite.text_files import (
     LONGEST_LINE,
     Problem,
     Unit,
@@ -32,6 +29,9 @@ from mural_tf.text_files import (
     refuse,
     unpacked_size,
 )
+from mural_tf.data.caption_files import Caption, checked
+from mural_tf.ingest.source import Reading, Text, known_language
+from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
 TEST, DEV = "test", "dev"
 _LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed

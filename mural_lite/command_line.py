@@ -1,0 +1,347 @@
+"""How commands run: the command is found, its flags are parsed, and the user's mistakes are reported in one line.
+
+`python -m mural_tf COMMAND …`, `python -m mural_search COMMAND …` and the scripts at the top of the repository call
+`run_command` with a table of commands; a script with a single purpose calls `run(main)`. Neither imports TensorFlow
+before the flags are parsed, and the functions that they call import it inside the main function only, so that `--help`
+stays fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import inspect
+import io
+import logging as python_logging
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from absl import app, flags, logging
+
+from mural_lite import __version__, hugging_face
+from mural_lite.errors import UserError, is_out_of_memory
+from mural_lite.files import as_path, check_readable
+from mural_lite.progress import announcing
+from mural_lite.quiet import quiet_imports
+from mural_lite.remote_folders import display_name, remove_copies
+from mural_lite.trust import trusting
+
+INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
+HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
+
+flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+      main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
+      positional: whether `main` takes the arguments that are not flags, before all else; otherwise such arguments are
+          refused.
+      entries: of `define`.
+    """
+
+    main: Callable[..., int | None]
+    positional: bool
+    entries: Mapping[str, object]
+
+    @property
+    def summary(self) -> str:
+        """One line for the list of commands."""
+        return inspect.getdoc(self.main).splitlines()[0]
+
+    def define(self) -> Callable[[list[str]], int | None]:
+        """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
+        holders = define(**self.entries)
+        define_trust()
+
+        def run_with(arguments: list[str]) -> int | None:
+            values = {name: holder.value for name, holder in holders.items()}
+            return self.main(*([arguments] if self.positional else []), **values)
+
+        return run_with
+
+
+def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
+    """Makes a `Command` of a function."""
+    return lambda main: Command(main, positional, entries)
+
+
+def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
+    """Runs the command that the arguments begin with, and exits as `run` does; never returns.
+
+    Only the flags of this command are defined, so two commands may have a flag of the same name. `--help` after a
+    command describes it; before any, or after the first word of several commands, it lists them. `--version` answers
+    with the version alone.
+
+    Args:
+      commands: {name: command}; a name may have several words, "search index".
+      arguments: the command line without the program.
+      program: what the user calls, for the help: "python -m mural_tf".
+    """
+    with _mistakes_in_one_line():
+        if "--version" in arguments:
+            print(f"mural_tf {__version__}")
+            sys.exit(0)
+        name, arguments = find_command(commands, arguments)
+        if name not in commands:
+            listed = describe_commands(commands, name, program)
+            if not HELP & set(arguments):
+                print(listed, file=sys.stderr)
+                raise UserError(f"No command is given after {f'{program} {name}'.strip()!r}: expected one of these.")
+            print(listed)
+            sys.exit(0)
+        command = commands[name]
+        sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
+        with _mistakes_in_flags():
+            main = command.define()
+        if HELP & set(arguments):
+            described = inspect.getdoc(command.main).replace("python -m mural_tf", program)
+            print(f"{described}\n\nflags:\n{_describe_flags(command.main.__module__)}")
+            sys.exit(0)
+        run(lambda argv: main(argv[1:]), command.positional)
+
+
+def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program: str) -> None:
+    """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
+    try:
+        run_command(commands, [*words, *sys.argv[1:]], program)
+    except SystemExit as end:
+        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
+            remove_copies()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Divides a command line into the command's name and the arguments of the command.
+
+    The name is made of the first arguments that are not flags; flags may come before it. It is shorter than any name
+    in `commands`, or empty, where the command line ends too early.
+
+    Raises:
+      UserError: no command has such a name.
+    """
+    name, rest = "", list(arguments)
+    while name not in commands:
+        index = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
+        if index is None:
+            return name, rest
+        longer = f"{name} {rest.pop(index)}".strip()
+        if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
+            raise UserError(_unknown(commands, name, longer.split()[-1]))
+        name = longer
+    return name, rest
+
+
+def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
+    """Says that no command goes on with `word`, and what would do after the words `before` it."""
+    words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}.")
+
+
+def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
+    """Returns the list of the commands whose names begin with `name`, one line each."""
+    listed = {full_name: command for full_name, command in commands.items() if full_name.startswith(name)}
+    width = max(map(len, listed))
+    lines = [f"  {full_name:<{width}}  {command.summary}" for full_name, command in listed.items()]
+    return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
+
+
+def _describe_flags(module: str) -> str:
+    """Returns absl's description of the flags that a module has defined, without its heading."""
+    return flags.FLAGS.module_help(module).partition(":\n")[2]
+
+
+def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
+    """Parses the flags, calls `main(argv)` and exits with its return value (None is 0); never returns.
+
+    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise such arguments are refused.
+
+    A `UserError`, unusable flags, a full disk, a missing permission or any other failed file operation becomes one
+    line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
+    keeps its stack trace.
+    """
+    quiet_imports()
+    # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors without AVX512-VNNI too,
+    # where TensorFlow leaves them off; the figures are in docs/speed.md.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+    def guarded(argv: Sequence[str]) -> int | None:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # of libraries too
+        # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
+        python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
+        if len(argv) > 1 and not positional:
+            raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
+        with announcing(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+            return main(argv)
+
+    with _mistakes_in_one_line():
+        app.run(guarded, flags_parser=_parse_flags)
+
+
+def _parse_flags(arguments: Sequence[str]) -> list[str]:
+    with _mistakes_in_flags():
+        return flags.FLAGS(list(arguments))
+
+
+def one_blas_thread() -> None:
+    """Lets NumPy's products compute in one thread, unless the user says how many; before NumPy is imported."""
+    if not os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+
+def require(**values: str) -> None:
+    """Raises `UserError` for a flag without a value: `require(output=OUTPUT.value)`."""
+    for flag, value in values.items():
+        if not value:
+            raise UserError(_missing(flag))
+
+
+def _missing(flag: str) -> str:
+    return f"--{flag} is missing; --help shows how it is used."
+
+
+_KINDS = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    list: flags.DEFINE_list,
+    tuple: flags.DEFINE_multi_string,
+}
+
+
+def define(**entries) -> dict[str, flags.FlagHolder]:
+    """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
+
+    An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
+    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `check_path`,
+    `check_local_path` or `check_model` for names of files and folders. The default's type is the flag's; a list is
+    given as "a,b", the flag of a tuple may be repeated, and a default of None means a text that must be given. A
+    function in place of an entry defines its flag itself: `define_config`.
+    """
+    return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
+
+
+def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
+    if callable(allowed):
+        holder = _define(name, default, help_text)
+        flags.register_validator(name, lambda value: allowed(name, value) or True)
+        return holder
+    if default is None:
+        return flags.DEFINE_string(name, None, help_text, required=True)
+    if isinstance(allowed, list):
+        return flags.DEFINE_enum(name, default, allowed, help_text)
+    bounds = allowed if isinstance(allowed, tuple) else () if allowed is None else (allowed,)
+    default_value = list(default) if isinstance(default, tuple) else default
+    return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
+
+
+def check_path(flag: str, value: str | list[str] | None) -> None:
+    """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
+    for name in [value] if isinstance(value, str) else value or ():
+        check_readable(name)
+
+
+def check_exists(flag: str, value: str | list[str] | None) -> None:
+    """Raises `UserError` for a file or folder that does not exist here; a store is not asked."""
+    check_path(flag, value)
+    for name in [value] if isinstance(value, str) else value or ():
+        if name and "://" not in name and not os.path.exists(os.path.expanduser(name)):
+            raise UserError(f"--{flag}={name}: there is no such file or folder.")
+
+
+def check_local_path(flag: str, value: str | None) -> None:
+    """Raises `UserError` for a file or folder that is not on this machine."""
+    check_path(flag, value)
+    if value and not isinstance(as_path(value), pathlib.Path):
+        raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")
+
+
+def check_model(flag: str, value: str | None) -> None:
+    """Raises `UserError` for a value that is neither a place nor a name on the Hub, or only looks like a name."""
+    if hugging_face.is_name(value or ""):
+        hugging_face.check(value)
+        return
+    if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
+        raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
+    check_exists(flag, value)
+
+
+def check_handle(flag: str, value: str | None) -> None:
+    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
+    if value != "nothing" and not (value or "").startswith(("https://", "http://")):
+        check_model(flag, value)
+
+
+def define_trust() -> None:
+    """Defines `--trust`, a flag of every command; `run` says it to all that the command calls."""
+    what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
+    flags.DEFINE_bool("trust", False, what)
+
+
+class BadFlagFile(Exception):
+    """A file that a flag names could not be used: its cause is told in place of absl's mistake in the flag's value."""
+
+
+@contextlib.contextmanager
+def _mistakes_in_flags() -> Iterator[None]:
+    """Raises `UserError` for flags that absl or ml_collections refuse, also while they are defined."""
+    try:
+        yield
+    except BadFlagFile as failure:  # a `UserError`, or a bug in the file
+        raise failure.__cause__ from None
+    except flags.Error as error:
+        missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
+        raise UserError(_missing(missing[1]) if missing else f"{error} (--help lists the flags)") from error
+    except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
+        reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+        raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
+
+
+@contextlib.contextmanager
+def _mistakes_in_one_line() -> Iterator[None]:
+    """Prints what the user can correct and exits with 1; everything else is raised again."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know ASCII alone
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Interrupted.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - everything that is not the user's mistake is raised again
+        message = _one_line(error)
+        if message is None:
+            raise
+        logging.debug("The error below was raised here:", exc_info=True)
+        print(f"Error: {message}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _one_line(error: Exception) -> str | None:
+    """Returns what to tell the user, or None if `error` is not a user's mistake."""
+    while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
+        error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
+    if isinstance(error, UserError):
+        return " ".join(display_name(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
+        return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."
+    tensorflow = sys.modules.get("tensorflow")  # TensorFlow reports failed file operations by classes of its own
+    if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
+        if "No space left" in error.message or isinstance(error, tensorflow.errors.PermissionDeniedError):
+            return f"{' '.join(error.message.split())}. Check the path, its permissions and the free space on its disk."
+        if is_out_of_memory(error):
+            return "A device of this machine has too little memory: take fewer items at a time, --batch_size=N."
+    return None

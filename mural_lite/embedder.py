@@ -1,0 +1,595 @@
+"""`Embedder`: a trained model as two functions, image -> vector and sentence -> vector.
+
+A workdir, an export, its TF-Hub modules, its LiteRT files, Hugging Face's ALIGN (all by `mural_tf.load`) and a model in
+memory give the same `Embedder`; evaluators and search know nothing else. The class itself knows arrays alone, so that
+the LiteRT files are used without TensorFlow. The examples below are run by the tests.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import copy
+import dataclasses
+import os
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
+
+import numpy as np
+import numpy.typing as npt
+from ml_collections import ConfigDict
+
+from mural_lite.config import has_images, prompts_of, takes_features, takes_languages
+from mural_lite.errors import UserError
+
+if TYPE_CHECKING:
+    import PIL.Image
+    import tensorflow as tf
+    from typing_extensions import TypeIs
+
+PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
+TOKENS = 4096  # of the texts in one call of the model: memory grows with them
+LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
+
+# A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
+Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], "tf.Tensor", "PIL.Image.Image"]
+Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
+Encoder = Callable[[Sequence[Any]], Embeddings]  # prepared images, or texts in UTF-8, [B] -> [B, D]
+
+
+def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
+    """Returns C * T prompts: every label in every template, label by label.
+
+    Raises `ValueError` for an empty list or a template that has no place for the label, and `TypeError` for a single
+    string instead of a list.
+
+    >>> fill_templates(["cat", "red fox"], ["{}", "a photo of a {}."])
+    ['cat', 'a photo of a cat.', 'red fox', 'a photo of a red fox.']
+    """
+    for name, values in (("labels", labels), ("templates", templates)):
+        if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+            raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
+        if not len(values):
+            raise ValueError(f"{name} is empty: expected at least one.")
+    slots = [next((slot for slot in PLACES if slot in template), "") for template in templates]
+    if "" in slots:
+        raise ValueError(f"The template {templates[slots.index('')]!r} has no place for the label: write {{}}.")
+    # Not str.format: a label or a template may hold other braces.
+    return [template.replace(slot, label) for label in labels for template, slot in zip(templates, slots)]
+
+
+def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
+    """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
+
+    `prompts`: the prompts of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    """
+    means: Embeddings = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
+    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    normalised: Embeddings = (means / lengths).astype(np.float32, copy=False)
+    return normalised
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoders:
+    """The functions of an `Embedder`.
+
+    Args:
+      prepare_image: JPEG or PNG bytes -> one of what `embed_images` takes; `BadImage` if they do not decode.
+      embed_images: list of prepared images, [B] -> float32 [B, D].
+      embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
+      text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
+      prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
+        texts that have another one; "" is the image-text head.
+    """
+
+    prepare_image: Callable[[Any], Any]
+    embed_images: Callable[[Any], Any]
+    embed_texts: Callable[[Any], Any]
+    text_heads: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    prompted: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+
+
+class Embedder:
+    """Encodes images and texts to L2-normalised float32 vectors; made by `open_model`.
+
+    Args:
+      encoders: the functions that do it.
+      embedding_size: D.
+      config: the configuration the model was trained with.
+      path: where it was loaded from, "" for a model in memory.
+      step: the training step of its weights, None if unknown.
+      threads: that decode images; 0: one per core.
+    """
+
+    def __init__(
+        self,
+        encoders: Encoders,
+        embedding_size: int,
+        config: ConfigDict,
+        path: str = "",
+        step: int | None = None,
+        threads: int = 0,
+    ) -> None:
+        self._prompted = dict(encoders.prompted)
+        self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
+        self.kept_alive: Any = None  # of an export: its text encoder, whose signatures do not keep the variables alive
+        self._threads = threads or os.cpu_count() or 1
+        self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
+        self._prepare_image: Callable[[bytes], Any] = encoders.prepare_image
+        self._embed_images: Encoder = encoders.embed_images
+        self._embed_texts: Encoder = encoders.embed_texts
+        self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
+        self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
+        self._head = ""
+
+    def __repr__(self) -> str:
+        return f"Embedder(path={self.path!r}, step={self.step}, embedding_size={self.embedding_size})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ELSEWHERE:
+            raise AttributeError(f"Embedder has no {name!r}: {_ELSEWHERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __copy__(self) -> Embedder:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> tuple[Callable[..., Embedder], tuple[object, str]]:
+        """Lets pickle and deepcopy load it again from its place."""
+        if self.reload is None:
+            raise TypeError("This Embedder is of a model in memory: save the model and load it, to pickle or copy it.")
+        return _again, (self.reload, self._head)
+
+    @property
+    def takes_languages(self) -> bool:
+        """Whether `encode_text` does better if it gets the language."""
+        return bool(takes_languages(self.config.text_tower))
+
+    def with_text_head(self, name: str) -> Embedder:
+        """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
+
+        Raises `UserError` if it is missing of this name. MURAL's workdirs and exports have "text_text"; TF-Hub modules
+        hold the image-text head only.
+        """
+        if name not in self.text_heads:
+            names = ", ".join(self.text_heads) or "none"
+            raise UserError(f"{self.path or 'The model'} has no text head {name!r}; besides image_text it has {names}.")
+        other = copy.copy(self)
+        other._embed_texts, other._head = self.text_heads[name], name
+        return other
+
+    @overload
+    def encode_image(
+        self,
+        images: Image | Iterable[Image],
+        batch_size: int = ...,
+        progress: bool | None = ...,
+        on_error: Literal["raise"] = ...,
+    ) -> Embeddings: ...
+
+    @overload
+    def encode_image(
+        self,
+        images: Image | Iterable[Image],
+        batch_size: int = ...,
+        progress: bool | None = ...,
+        *,
+        on_error: Literal["skip"],
+    ) -> tuple[Embeddings, npt.NDArray[np.int64]]: ...
+
+    def encode_image(
+        self,
+        images: Image | Iterable[Image],
+        batch_size: int = 64,
+        progress: bool | None = None,
+        on_error: str = "raise",
+    ) -> Embeddings | tuple[Embeddings, npt.NDArray[np.int64]]:
+        """Encodes images, resized and cropped as in evaluation.
+
+        Args:
+          images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and every other format of Pillow, as
+            `pictures.for_the_encoder` takes them), open files, uint8 arrays or tensors [H, W, 3], [H, W, 4] (the
+            transparent on white) or [H, W], or Pillow's pictures; read as it is consumed, a few batches ahead. A single
+            one, or several in one array [N, H, W, 3].
+          batch_size: images per call of the model.
+          progress: whether to show a progress bar; by default for 1,000 and more.
+          on_error: "raise" or "skip" images that cannot be read.
+
+        Returns:
+          float32 [N, D], L2-normalised, or [D] of a single image; with on_error="skip" a pair: [K, D] of the readable
+          images and their int64 [K] places in `images`.
+
+        Raises:
+          UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
+            texts alone.
+          TypeError: something that is not an image.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> images = embedder.encode_image([red, blue])
+        >>> images.dtype, images.shape == (2, embedder.embedding_size)
+        (dtype('float32'), True)
+        >>> np.allclose(embedder.encode_image(blue), images[1], atol=1e-6)
+        True
+        >>> images, kept = embedder.encode_image([red, b"not an image", blue], on_error="skip")
+        >>> kept
+        array([0, 2])
+        """
+        if not has_images(self.config.image_tower):
+            raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): only texts.")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}.")
+        _check_batch_size(batch_size)
+        images = _as_array(images)
+        if _is_image(images):
+            if on_error == "skip":
+                raise ValueError("on_error='skip' is for several images.")
+            single: Embeddings = self.encode_image([images], batch_size, progress)[0]
+            return single
+        if not isinstance(images, Iterable):
+            raise TypeError(f"encode_image takes images or one image ({_IMAGES}), got {images!r}.")
+        kept, blocks, batch = [], [], []
+        with _bar(images, "images", progress) as bar:
+            for index, image, problem in self._prepared(images, 2 * batch_size):
+                bar.update()
+                if problem and on_error == "raise":
+                    raise UserError(problem)
+                if not problem:
+                    kept.append(index)
+                    batch.append(image)
+                if len(batch) == batch_size:
+                    blocks.append(self._embed_images(batch))
+                    batch = []
+        if batch:
+            blocks.append(self._embed_images(batch))
+        embeddings = self._checked(blocks, "images")
+        return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The model's prompts, name -> text; `config.vocabulary.prompt` precedes texts where no prompt is named."""
+        return prompts_of(self.config)
+
+    def encode_text(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 64,
+        progress: bool | None = None,
+        language: str = "",
+        prompt: str | None = None,
+    ) -> Embeddings:
+        """Encodes texts, in any language or script, with the image-text head.
+
+        Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
+
+        Args:
+          texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
+          batch_size: texts per call of the model, at most; long texts are fewer, see `TOKENS`.
+          progress: whether to show a progress bar; by default for 1,000 and more.
+          language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
+            likeliest one.
+          prompt: the name of one of the model's `prompts`, which precedes each text in place of the default prompt;
+            "" for no prompt at all.
+
+        Returns:
+          float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
+
+        Raises:
+          UserError: embeddings that are not finite, or a prompt that the model does not have.
+          TypeError: something that is not a string.
+
+        >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
+        >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
+        (dtype('float32'), True)
+        >>> np.allclose(np.linalg.norm(texts, axis=1), 1, atol=1e-5)
+        True
+        >>> np.array_equal(embedder.encode_text("a red balloon"), texts[0])
+        True
+        """
+        texts = _as_array(texts)
+        if isinstance(texts, str):
+            single: Embeddings = self.encode_text([texts], batch_size, progress, language, prompt)[0]
+            return single
+        if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+            raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
+        _check_batch_size(batch_size)
+        texts = list(texts)  # a generator can be read once
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}."
+                )
+        tag = f"<{language}> " if language and self.takes_languages else ""
+        embed_texts = self._embed_texts
+        if prompt is not None:
+            embed_texts, tag = self._with_prompt(prompt)
+        encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
+        unique = sorted(set(encoded), key=lambda text: (len(text), text))
+        blocks = []
+        with _bar(unique, "texts", progress) as bar:
+            for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
+                blocks.append(embed_texts(batch))
+                bar.update(len(batch))
+        rows = {text: i for i, text in enumerate(unique)}
+        return self._checked(blocks, "texts")[[rows[text] for text in encoded]] if encoded else self._checked([], "")
+
+    def _with_prompt(self, name: str) -> tuple[Encoder, str]:
+        """The function that embeds texts with a prompt, and what must be put before them."""
+        prompts, default = self.prompts, self.config.vocabulary.prompt
+        if name and name not in prompts:
+            names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
+            raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
+        text = prompts.get(name, "")
+        if text.startswith(default):
+            return self._embed_texts, text.removeprefix(default)
+        if self._head not in self._prompted:
+            raise UserError(
+                f"The model {self.path} puts {default!r} before every text, and this form of it takes no other prompt: "
+                f"expected a workdir or an export's encoders for the prompt {name!r}."
+            )
+        return self._prompted[self._head], text
+
+    def similarity(
+        self,
+        images: Image | Iterable[Image] | Embeddings,
+        texts: str | Iterable[str] | Embeddings,
+        progress: bool | None = None,
+    ) -> Embeddings:
+        """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
+
+        Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
+        it compares texts with texts. A single image or text counts as one of N or M. `progress` is as in
+        `encode_image`.
+
+        Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> cosines = embedder.similarity([red, blue], ["something red", "something blue"])
+        >>> cosines.shape, cosines.argmax(axis=1)
+        ((2, 2), array([0, 1]))
+        >>> texts = embedder.encode_text(["something red"])
+        >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
+        True
+        """
+        ours = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
+        theirs = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        cosines: Embeddings = np.clip(np.atleast_2d(ours) @ np.atleast_2d(theirs).T, -1.0, 1.0)
+        return cosines
+
+    def search(
+        self,
+        images: Iterable[Image] | Embeddings,
+        texts: str | Iterable[str] | Embeddings,
+        k: int = 10,
+        progress: bool | None = None,
+    ) -> tuple[npt.NDArray[np.int64], Embeddings]:
+        """Finds the k images that are closest to each text; `mural_tf search` and its indexes are for many images.
+
+        Args:
+          images, texts: as in `similarity`; queries may be embeddings of images, too.
+          k: how many are wanted of each text, at least 1; all if there are fewer.
+          progress: as in `encode_image`.
+
+        Returns:
+          int64 [M, k], places in `images`, the closest first, equally close images in their order; and their cosines,
+          float32 [M, k].
+
+        Raises what `similarity` raises, and `ValueError` for a `k` below 1.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> places, cosines = embedder.search([red, blue], ["something blue", "something red"], k=1)
+        >>> places.tolist(), cosines.shape
+        ([[1], [0]], (2, 1))
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}: expected at least 1.")
+        cosines = self.similarity(images, texts, progress).T  # [M, N]
+        rows: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        closest: Embeddings = np.take_along_axis(cosines, rows, axis=1)
+        return rows, closest
+
+    def encode_labels(
+        self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
+    ) -> Embeddings:
+        """Returns one vector for each class: `class_embeddings` of its label in all templates.
+
+        Args:
+          labels: names of the classes, in any language.
+          templates: texts in which `{}` (or `{c}`) is the label's place.
+          progress: as in `encode_text`.
+
+        Returns:
+          float32 [C, D], L2-normalised.
+
+        Raises:
+          ValueError: no labels, no templates, or a template without a place for the label.
+
+        >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
+        ...     2, embedder.embedding_size)
+        True
+        """
+        prompts = self.encode_text(fill_templates(labels, templates), progress=progress)
+        return class_embeddings(prompts, len(templates))
+
+    def classify(
+        self,
+        images: Iterable[Image] | Embeddings,
+        labels: Sequence[str] | Embeddings,
+        templates: Sequence[str] = ("{}",),
+        progress: bool | None = None,
+    ) -> tuple[npt.NDArray[np.int64], Embeddings]:
+        """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
+
+        Args:
+          images: as in `encode_image`, or their embeddings, float [N, D].
+          labels: names of the classes, or what `encode_labels` made of them, float [C, D].
+          templates: as in `encode_labels`; unused if `labels` are embeddings.
+          progress: as in `encode_image`.
+
+        Returns:
+          int64 [N], the place of the best class in `labels`; and the cosines, float32 [N, C].
+
+        Raises what `similarity` and `encode_labels` raise.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> labels = ["blue", "red"]
+        >>> best, cosines = embedder.classify([red, blue, red], labels, ["a {} square", "something {}"])
+        >>> [labels[i] for i in best]
+        ['red', 'blue', 'red']
+        >>> cosines.shape
+        (3, 2)
+        """
+        classes = labels if _is_matrix(labels) else self.encode_labels(labels, templates, progress)
+        cosines = self.similarity(images, classes, progress)
+        if not cosines.shape[1]:
+            raise ValueError("labels is empty: expected at least one.")
+        best: npt.NDArray[np.int64] = cosines.argmax(axis=1)
+        return best, cosines
+
+    def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
+        """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
+            try:
+                for index, image in enumerate(images):
+                    waiting.append((index, pool.submit(self._prepare, image, index)))
+                    if len(waiting) > ahead:
+                        index, future = waiting.popleft()
+                        yield index, *future.result()
+                for index, future in waiting:
+                    yield index, *future.result()
+            finally:
+                for _, future in waiting:
+                    future.cancel()
+
+    def _prepare(self, image: Image, index: int) -> tuple[object, str]:
+        """Returns (prepared image, "") or (None, what is wrong with it)."""
+        import PIL.Image  # here, because texts do without
+
+        from mural_lite import pictures
+
+        name = f"Image {index}"
+        try:
+            image = _as_array(image)
+            if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
+                if image.ndim == 2 or image.shape[-1] == 4:
+                    image = PIL.Image.fromarray(image)
+            if isinstance(image, PIL.Image.Image):
+                image = np.asarray(pictures.upright(image))
+            if isinstance(image, np.ndarray):
+                if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
+                    return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
+                data = pictures.encode_png(image)
+            elif isinstance(image, bytes):
+                data = image
+            elif hasattr(image, "read"):
+                name = str(getattr(image, "name", name))
+                data = image.read()
+                if not isinstance(data, bytes):
+                    raise TypeError(f"{name} is a file that gives text: open it with mode 'rb'.")
+            elif not isinstance(image, (str, os.PathLike)):
+                raise TypeError(f"{name} is {image!r}, of type {type(image).__name__}; expected {_IMAGES}.")
+            else:
+                name = os.fspath(image)
+                data = pictures.read_file(image)
+            if not isinstance(image, np.ndarray) and not takes_features(self.config.image_tower):
+                data = pictures.for_the_encoder(data)
+            return self._prepare_image(data), ""
+        except OSError as error:
+            return None, f"{name} cannot be read: {error.strerror}."
+        except pictures.BadImage as error:
+            return None, f"{name} cannot be used: {error}."
+
+    def _checked(self, blocks: list[Embeddings], what: str) -> Embeddings:
+        embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
+        bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
+        if bad:
+            raise UserError(
+                f"The model {self.path} maps {bad} of {len(embeddings)} {what} to NaN or infinity: "
+                "its training diverged."
+            )
+        return embeddings
+
+    def _given(self, embeddings: Embeddings) -> Embeddings:
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"Embeddings are {embeddings.shape[1]} wide, this model's {self.embedding_size}: they are of "
+                "another model."
+            )
+        if not np.isfinite(embeddings).all():
+            raise ValueError("Embeddings hold NaN or infinity: they have no cosine; leave these rows out.")
+        return embeddings.astype(np.float32, copy=False)
+
+
+_IMAGES = "a path, an open file, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
+_ELSEWHERE = {  # what other libraries call it
+    "encode": "encode_text and encode_image give normalised float32 arrays (batch_size=, progress=).",
+    "encode_texts": "it is encode_text.",
+    "encode_images": "it is encode_image.",
+    "get_text_features": "it is encode_text.",
+    "get_image_features": "it is encode_image.",
+}
+
+
+def _again(reload: Callable[[], Embedder], head: str) -> Embedder:
+    embedder = reload()
+    return embedder.with_text_head(head) if head else embedder
+
+
+def _as_array(value: Any) -> Any:
+    """Returns a tensor's array, whose strings are text, and anything else as it is."""
+    if not (hasattr(value, "numpy") and hasattr(value, "dtype")):
+        return value
+    array = value.numpy()
+    if isinstance(array, bytes):
+        return array.decode("utf-8", "replace")
+    if array.dtype != object:
+        return array
+    return [text.decode("utf-8", "replace") for text in array.ravel()]
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: expected at least 1.")
+
+
+def _is_image(value: object) -> TypeIs[Image]:
+    """Whether something is a single image, and not several."""
+    import PIL.Image
+
+    pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
+    grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
+    return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
+
+
+def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
+    """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
+
+    A text has at most a token for each byte, begin, end, and the prompt; padding counts as tokens.
+    """
+    begin = 0
+    while begin < len(texts):
+        end = begin + 1
+        while end < min(begin + most, len(texts)):
+            longest = min(len(texts[end]) + 2, max_length)
+            if (end + 1 - begin) * longest > TOKENS:
+                break
+            end += 1
+        yield texts[begin:end]
+        begin = end
+
+
+def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextlib.AbstractContextManager[Any]:
+    total = len(items) if isinstance(items, Sized) else None
+    if not (progress if progress is not None else (total or 0) >= LONG_LIST):
+        return contextlib.nullcontext(types.SimpleNamespace(update=lambda count=1: None))
+    from mural_lite.progress import tqdm  # here, because a question shows no bar
+
+    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
+
+
+def _is_matrix(values: object) -> TypeIs[Embeddings]:
+    """Whether something is embeddings, float [N, D], and not a list of images or texts."""
+    return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)

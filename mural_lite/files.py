@@ -1,0 +1,353 @@
+"""Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
+
+A process that is killed while it writes leaves the old file or no file, and at most a hidden file next to it with a
+name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for them; a
+folder has one writer at a time, and the next one removes what the last one left. The same holds for a machine
+that loses its power: what gets its name is on the disk before (`sync`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import importlib.util
+import io
+import json
+import mmap
+import os
+import pathlib
+import re
+import reprlib
+import secrets
+import shutil
+import tempfile
+import typing
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+from absl import logging
+
+from mural_lite import paths as remote
+from mural_lite.errors import UserError
+from mural_lite.paths import RemotePath
+
+if typing.TYPE_CHECKING:
+    import numpy as np
+
+# Images of more are not decoded, neither by Pillow nor in the graph: a few kilobytes can hold gigabytes of one colour.
+MAX_PIXELS = 2**26
+PACKAGE = "package://"  # begins the name of an installed Python package
+PARTIAL = ".partial"  # ends the names of files that are still being written
+
+
+def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
+    """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
+
+    `package://NAME` is the folder of an installed Python package, which may carry weights; its code is not run.
+    `package://NAME/FILE` is a file in it.
+    Raises `UserError` for names that would become a local folder `gs:`, `s3:` or `hf:`, and for a missing package.
+    """
+    if isinstance(name, RemotePath):
+        return name
+    text = os.fspath(name)
+    if text.startswith(PACKAGE):
+        return _package_folder(text.removeprefix(PACKAGE))
+    if text.startswith("file:///"):
+        return pathlib.Path(text.removeprefix("file://"))
+    if "://" in text:
+        return RemotePath(text)
+    if re.match("(gs|s3|hf):/", text):
+        raise UserError(f"{text}: expected a local path, or a store's name with two slashes: gs://…, s3://…, hf://….")
+    return pathlib.Path(text).expanduser()
+
+
+def _package_folder(name: str) -> pathlib.Path:
+    name, _, below = name.partition("/")
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"{PACKAGE}{name}: no such Python package is installed here: pip install {name}.")
+    return pathlib.Path(next(iter(spec.submodule_search_locations))) / below
+
+
+def check_readable(name: str | os.PathLike) -> None:
+    """Raises `UserError`, without reading anything, for a name that no file system here could know."""
+    path = as_path(name)
+    if isinstance(path, RemotePath):
+        remote.check_scheme(str(path))
+
+
+def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
+    """Copies a file in pieces: between stores and this machine, files may be larger than the memory."""
+    elsewhere = source if isinstance(source, RemotePath) else target
+    with remote.failures_of(str(elsewhere)), source.open("rb") as content, target.open("wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
+
+
+def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
+    """Opens a file here or elsewhere as `open` does."""
+    return as_path(name).open(mode)
+
+
+def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
+    """Returns the sorted files and folders that match a name, which may hold wildcards: `**`, `*`, `?`, `[…]`."""
+    if isinstance(as_path(pattern), RemotePath):
+        return remote.find(str(pattern))
+    return sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+
+
+def sync(path: str | pathlib.Path) -> None:
+    """Returns when the disk holds what a file holds, or the names that a folder holds (not what is in its files).
+
+    A rename can reach the disk before the bytes of the file do: a power cut then leaves the new name and nothing in it.
+    So a file is synced before it gets its name, and the folder afterwards, so that the name stays.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems do not know it for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
+    """Gives what is complete, a file or a folder with all that it holds, its name; both lie on one file system."""
+    if isinstance(partial, RemotePath):  # a store has what it has taken; names are copies there
+        partial.replace(as_path(path))
+        return
+    _sync_all(partial)
+    os.replace(partial, path)
+    sync(pathlib.Path(path).parent)
+
+
+def _sync_all(path: str | pathlib.Path) -> None:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync(os.path.join(folder, name))
+        sync(folder)
+    if not os.path.isdir(path):
+        sync(path)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
+    path = as_path(path)
+    if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
+        with tempfile.TemporaryDirectory() as folder:
+            partial = pathlib.Path(folder, path.name)
+            yield partial
+            copy_file(partial, path)
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        yield partial
+        publish(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives an empty hidden folder next to `path`, for one process at a time, that is removed when the block ends."""
+    path = pathlib.Path(path)
+    folder = path.with_name(f".{path.name}{PARTIAL}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.Path]:
+    """Gives a scratch folder that becomes `path`, in place of the old folder, when the block ends without an error.
+
+    Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, is removed
+    first, and written last.
+    """
+    path = as_path(path)
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryDirectory() as folder:
+            partial = pathlib.Path(folder, path.name)
+            partial.mkdir()
+            yield partial
+            _upload(partial, path, mark)
+        return
+    with contextlib.ExitStack() as scratch:
+        partial = scratch.enter_context(scratch_folder(path))
+        yield partial
+        if path.exists():  # folders that hold something are not replaced by renaming
+            _sync_all(partial)  # now, because until it has the name there is nothing of this name
+            os.replace(path, scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced"))))
+        publish(partial, path)
+
+
+def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
+    for path in sorted(store.files(), key=lambda path: path.relative_to(store) != mark):
+        path.unlink(missing_ok=True)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for name in sorted(names, key=lambda name: name == mark):
+        copy_file(folder / name, store / name)
+
+
+def remove_partial(folder: pathlib.Path, below: bool = True) -> None:
+    """Removes the files that killed processes left in `folder` and `below` it, where no other process may write."""
+    for path in (folder.rglob if below else folder.glob)(f"*{PARTIAL}"):
+        if path.is_file():
+            path.unlink()
+
+
+def remove_tree(folder: str | pathlib.Path) -> None:
+    """Removes a folder with all that it holds, if it is there."""
+    folder = as_path(folder)
+    if isinstance(folder, pathlib.Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.files():
+        path.unlink(missing_ok=True)
+
+
+def write_whole(path: str | pathlib.Path, text: str) -> None:
+    """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed.
+
+    Names of files may hold bytes that are not UTF-8, for which Python has lone surrogates: these are written as
+    \\udcff, which can be printed, and which JSON reads back as the same name.
+    """
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def read_json(path: str | pathlib.Path) -> dict:
+    """Reads a JSON object; raises `UserError` if the file is missing or not one. `json_field` reads what is in it."""
+    try:
+        value = json.loads(as_path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
+    except ValueError as error:  # also what is not UTF-8
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
+    return value
+
+
+_REQUIRED = object()
+_KINDS = {
+    dict: ("an object", "objects"),
+    list: ("a list", "lists"),
+    str: ("a text", "texts"),
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+}
+
+
+def json_field(values: Mapping, name: str, expected_type: type, path: str | pathlib.Path, default=_REQUIRED):
+    """Returns what the JSON of a file has under a key.
+
+    Args:
+      values: the file's object.
+      name: the key; "a.b" is the key b of the object a.
+      expected_type: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float]
+        and so on.
+      path: the file, for the message.
+      default: the value of a missing key.
+
+    Raises:
+      UserError: the key is missing and has no default, or holds something else; one line that says what.
+    """
+    *parents, key = name.split(".")
+    for depth, parent in enumerate(parents, start=1):
+        values = check_json(values.get(parent, {}), dict, ".".join(parents[:depth]), path)
+    if key in values:
+        return check_json(values[key], expected_type, name, path)
+    if default is _REQUIRED:
+        raise UserError(f"{path} has no {name}: expected {_describe(expected_type)}: correct or restore it.")
+    return default
+
+
+def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
+    """Returns the value that a file has under `name`; raises `UserError` if it is of another kind (`json_field`)."""
+    if not _is_kind(value, expected_type):
+        raise UserError(
+            f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(expected_type)}: correct or restore it."
+        )
+    return value
+
+
+def _is_kind(value, expected: type) -> bool:
+    outer, inner = typing.get_origin(expected) or expected, typing.get_args(expected)
+    if isinstance(value, bool) or not isinstance(value, (int, float) if outer is float else outer):
+        return outer is bool and isinstance(value, bool)
+    items = value.values() if outer is dict else value
+    return not inner or all(_is_kind(item, inner[-1]) for item in items)
+
+
+def _describe(expected: type) -> str:
+    inner = typing.get_args(expected)
+    name = _KINDS[typing.get_origin(expected) or expected][0]
+    return f"{name} of {_KINDS[typing.get_origin(inner[-1]) or inner[-1]][1]}" if inner else name
+
+
+def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
+    """Writes a .npy file whole."""
+    import numpy as np  # only now, so that the --help of commands stays fast
+
+    with atomic_file(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
+
+
+def read_array(path: str | pathlib.Path) -> np.ndarray:
+    """Reads a .npy file: mapped into memory where it lies on this machine."""
+    import numpy as np
+
+    path = as_path(path)
+    return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
+    """Holds `path` against other processes; a process that dies lets go.
+
+    Waits for the process that has it, or raises `UserError` with the message `busy` if given. Object stores
+    have no locks: there no process waits, and two processes at once write the same names.
+    """
+    if isinstance(path, RemotePath):
+        yield
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if busy:
+                raise UserError(busy) from None
+            logging.warning("Waiting for another process that writes to %s.", path.parent)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def storage_errors(path: pathlib.Path) -> Iterator[None]:
+    """Turns a full disk, a missing permission and the like into one `UserError` that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"Cannot write to {path}: {reason}. Check the path, its permissions and the free space, then run again."
+        ) from error

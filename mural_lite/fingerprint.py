@@ -1,0 +1,122 @@
+"""Which model made vectors: a model is known by its vectors of a few fixed texts and pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from mural_lite.errors import UserError
+
+TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
+FEW = 2  # of the texts, by which encoders that carry their model's probes show that they are the model's
+# 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
+TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """Which model an index belongs to, known by the model's vectors of a few fixed texts and pictures.
+
+    A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
+    two models that agree on every probe can be searched with each other, and other models' vectors cannot.
+
+    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
+    """
+
+    probes: np.ndarray
+    path: str = ""
+    step: int | None = None
+
+    @property
+    def of_texts(self) -> np.ndarray:
+        """The vectors of the texts, [T, D]."""
+        return self.probes[: len(TEXTS)]
+
+    def __str__(self) -> str:
+        """Twelve hexadecimal digits to show to people; `distance` is what decides."""
+        return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
+
+    def distance(self, other: Fingerprint, first: int = 0) -> float:
+        """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
+        if self.probes.shape != other.probes.shape:
+            return 2.0
+        ours, theirs = self.probes[first:], other.probes[first:]
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        return float(np.max(1.0 - np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)))
+
+    def has_texts_of(self, other: Fingerprint) -> bool:
+        """Whether two models' vectors of the texts are the same; `other` need not have any pictures' vectors."""
+        return Fingerprint(self.of_texts).distance(Fingerprint(other.of_texts)) <= TOLERANCE
+
+    def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
+        """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""
+        distance = self.distance(other, first)
+        if not distance <= TOLERANCE:
+            raise UserError(
+                f"{what} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ by "
+                f"1 - cosine = {distance:.2g}. Use that model, or index again with this one."
+            )
+
+    def describe(self) -> str:
+        """Returns where the model was, for messages."""
+        step = f" at step {self.step}" if self.step is not None else ""
+        return f"{self.path or '(in memory)'}{step} [{self}]"
+
+
+def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
+    """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` the texts alone.
+
+    Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
+    how far all their vectors were from the model's when they were made: within that they are the model. Without
+    `pictures` they encode `FEW` of the texts, so that a single question is answered soon.
+
+    Raises `UserError` if they are not.
+    """
+    path, step, original = (getattr(embedder, name, None) for name in ("path", "step", "original"))
+    few = original is not None and not pictures
+    probes = encode_probes(embedder, pictures, TEXTS[:FEW] if few else TEXTS)
+    if original is None:
+        return Fingerprint(probes, str(path or ""), step)
+    bound, distance = original.bound, Fingerprint(original.probes[: len(probes)]).distance(Fingerprint(probes))
+    if not distance <= bound:
+        raise UserError(
+            f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
+            f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
+        )
+    return Fingerprint(original.probes, str(path or ""), step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """The probes of the model that smaller encoders were made of, and the largest 1 - cosine that was measured."""
+
+    probes: np.ndarray
+    bound: float
+
+
+def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` of `texts` alone."""
+    from mural_lite.config import has_images, takes_features  # they come with every model
+
+    probes = embedder.encode_text(list(texts))
+    tower = embedder.config.image_tower if hasattr(embedder, "config") else None
+    if pictures and (tower is None or has_images(tower)):
+        images = _pictures()
+        if tower is not None and takes_features(tower):  # in place of pictures
+            features = np.random.default_rng(0).standard_normal((2, tower.feature_size))
+            images = [row.astype("<f4").tobytes() for row in features]
+        probes = np.concatenate([probes, embedder.encode_image(images)])
+    return probes.astype(np.float32)
+
+
+def _pictures() -> list[np.ndarray]:
+    """A colour gradient and a disc on white, uint8 [64, 64, 3]."""
+    line = np.arange(64)
+    x, y = np.meshgrid(line, line)
+    gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)
+    inside = ((x - 31.5) ** 2 + (y - 31.5) ** 2 < 24**2)[..., None]
+    disc = np.where(inside, [220, 30, 40], [255, 255, 255])
+    return [gradient.astype(np.uint8), disc.astype(np.uint8)]

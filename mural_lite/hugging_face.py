@@ -1,0 +1,240 @@
+"""Models by their names on the Hugging Face Hub: `hf://ORG/NAME`, `hf://ORG/NAME@REVISION`, `hf://ORG/NAME/FILE`.
+
+huggingface_hub (the extra `hub`) fetches them into its cache, so its environment holds: HF_HOME and HF_HUB_CACHE,
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small files that describe a
+model, then the weights that these lead to; pickles never, nor the same weights once more for other runtimes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib.util
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from mural_lite import __version__
+from mural_lite.errors import UserError, install_extra
+
+SCHEME = "hf://"
+PACKAGE, EXTRA = "huggingface_hub", "hub"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
+WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
+# Files at the top of a repository that describe a model: its configuration, its vocabulary, its README.
+DESCRIPTIONS = (
+    "README.md", "config.json", "open_clip_config.json", "modules.json",
+    "config_sentence_transformers.json", "sentence_*_config.json", "preprocessor_config.json", "processor_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+    "vocabulary.txt", "model_card.json", "versions/*/model_card.json", SHARDS,
+)  # fmt: skip
+# What a description says of the weights: the first one that is there decides, as in `importers.kind_of`.
+LEADS_TO = {
+    "model_card.json": ("image_encoder/*", "text_encoder/*", "hub/*", "versions/*"),  # an export
+    "versions/*/model_card.json": ("image_encoder/*", "text_encoder/*", "versions/*"),
+    "vocabulary.txt": ("checkpoints/*",),  # a workdir
+    "open_clip_config.json": ("open_clip_model.safetensors",),
+}
+_fetched: dict[str, pathlib.Path] = {}  # in this process, in which a name stays what it was
+
+
+class Name(NamedTuple):
+    """The parts of a name; `file` is "" for a whole model, `revision` is "" for the newest one."""
+
+    repository: str
+    revision: str
+    file: str
+
+
+def is_name(text: str | os.PathLike) -> bool:
+    """Whether a text is a name on the Hub."""
+    return str(text).startswith(SCHEME)
+
+
+def parse(text: str) -> Name:
+    """Returns the parts of a name; raises `UserError` for any other form."""
+    part = r"[\w-](?:[\w.-]*[\w-])?"
+    form = rf"hf://({part}/{part})(?:@(refs/[a-z]+/[^/@]+|[^/@]+))?(?:/([^@]+))?"
+    match = re.fullmatch(form, text, re.ASCII)
+    if not match or ".." in text or "--" in match[1]:
+        raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
+    name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
+    if name.file.endswith(PICKLES):
+        raise UserError(
+            f"{text} is a pickle, which can run any code when it is opened, and is not fetched: docs/checkpoints.md "
+            "says how one is converted."
+        )
+    return name
+
+
+def check(text: str) -> None:
+    """Raises `UserError`, without fetching anything, for a name that cannot be fetched here."""
+    parse(text)
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise UserError(f"{text} needs the package {PACKAGE}: {install_extra(EXTRA)}.")
+
+
+def suggestion(path: str | os.PathLike) -> str:
+    """Returns "give hf://ORG/NAME …" for a path that is not there and looks like a name on the Hub, otherwise ""."""
+    text = str(path)
+    looks = re.fullmatch(r"(?!workdirs/)[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
+    if not looks or os.path.exists(os.path.dirname(text)) or re.search(r"\.[A-Za-z]\w*$", text):
+        return ""
+    return f"give {SCHEME}{text} to fetch it from the Hugging Face Hub"
+
+
+def fetch(text: str) -> pathlib.Path:
+    """Returns a model's folder, or the one file, in the Hub's cache; what is not there yet is fetched.
+
+    Raises `UserError` where it cannot be fetched: one line that says what to do.
+    """
+    if text not in _fetched:
+        check(text)
+        _fetched[text] = _fetch(text, parse(text))
+    return _fetched[text]
+
+
+def _fetch(text: str, name: Name) -> pathlib.Path:
+    import huggingface_hub
+
+    if name.file:
+        with _one_line(text, name):
+            return pathlib.Path(
+                huggingface_hub.hf_hub_download(
+                    name.repository, name.file, revision=name.revision or None, **_library()
+                )
+            )
+    folder = _snapshot(text, name, DESCRIPTIONS)
+    wanted = _weights(folder)
+    _snapshot(text, name._replace(revision=folder.name), [*DESCRIPTIONS, *wanted])
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    weights = [pattern for pattern in wanted if pattern.endswith((".safetensors", "*"))]
+    if not any(fnmatch.filter(files, pattern) for pattern in weights):
+        raise UserError(_nothing_to_read(text, name, folder.name))
+    return folder
+
+
+def _weights(folder: pathlib.Path) -> list[str]:
+    """Returns patterns of the other files that the descriptions in a folder lead to."""
+    for description, patterns in LEADS_TO.items():
+        if any(folder.glob(description)):
+            return list(patterns)
+    wanted = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
+    for module in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
+        wanted += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
+    return wanted
+
+
+def _values(path: pathlib.Path, key: str) -> list[str]:
+    """Returns the texts under a key of a JSON file; none of a damaged one, whose reader will say what is wrong."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        texts = values[key].values() if isinstance(values, dict) else [row[key] for row in values]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return sorted({text.strip("/") for text in texts if isinstance(text, str) and text.strip("/")})
+
+
+def _snapshot(text: str, name: Name, patterns: Sequence[str]) -> pathlib.Path:
+    """Has the library fetch the files of a repository that fit patterns; returns the folder of this revision."""
+    import huggingface_hub
+
+    with _one_line(text, name):
+        folder = huggingface_hub.snapshot_download(
+            name.repository,
+            revision=name.revision or None,
+            allow_patterns=list(patterns),
+            ignore_patterns=[f"*{ending}" for ending in PICKLES],
+            **_library(),
+        )
+    return pathlib.Path(folder)
+
+
+def _library() -> dict[str, str]:
+    """How this package names itself to the Hub."""
+    return {"library_name": "mural-tf", "library_version": __version__}
+
+
+@contextlib.contextmanager
+def _one_line(text: str, name: Name) -> Iterator[None]:
+    """Turns every failure while a name is fetched into one `UserError`."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise UserError(
+            f"{text} is gated: accept its terms at {_address(name)}, then log in (`hf auth login`, or set HF_TOKEN)."
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(_no_model(text, name)) from None
+    except errors.RevisionNotFoundError:
+        raise UserError(f"{text}: {name.repository} has no revision {name.revision}.") from None
+    except errors.LocalEntryNotFoundError as error:
+        raise UserError(f"{text} {_not_cached(error)}") from None
+    except errors.EntryNotFoundError:
+        of = f" at {name.revision}" if name.revision else ""
+        raise UserError(f"{text}: {name.repository} has no file {name.file}{of}.") from None
+    except errors.HFValidationError as error:
+        raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
+    except Exception as error:  # noqa: BLE001 - of the library, of its HTTP client, of the disk: no common base
+        if getattr(getattr(error, "response", None), "status_code", 0) == 401:
+            raise UserError(_no_model(text, name)) from None
+        raise UserError(
+            f"{text} was not fetched completely: {_reason(error)}. The same command again fetches the rest."
+        ) from None
+
+
+def _no_model(text: str, name: Name) -> str:
+    return (
+        f"{text}: there is no model {name.repository} at {_address()}, or it is private: check the name; for a private "
+        "one log in (`hf auth login`, or set HF_TOKEN)."
+    )
+
+
+def _not_cached(error: Exception) -> str:
+    from huggingface_hub import constants
+
+    cache = f"the cache {constants.HF_HUB_CACHE}"
+    if constants.HF_HUB_OFFLINE:
+        return f"is missing or incomplete in {cache}, and HF_HUB_OFFLINE is set: fetch it once without that variable."
+    return (
+        f"cannot be fetched, and is missing or incomplete in {cache}: {_reason(error.__cause__ or error)}. Check the "
+        f"connection to {_address()}, or try again later."
+    )
+
+
+def _address(name: Name | None = None) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{name.repository}" if name else constants.ENDPOINT
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of an exception's message, or of a file's error its kind and file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".") or type(error).__name__
+
+
+def _nothing_to_read(text: str, name: Name, revision: str) -> str:
+    """Says that a repository has no weights that are read here, and which it has instead."""
+    import huggingface_hub
+
+    try:
+        names = huggingface_hub.HfApi().list_repo_files(name.repository, revision=revision)
+    except Exception:  # noqa: BLE001 - it only completes a message
+        names = []
+    pickles = [file for file in names if file.endswith(PICKLES)]
+    expected = f"expected {WEIGHTS}, an open_clip_model.safetensors, or an export or a workdir of this project"
+    if pickles:
+        return (
+            f"{text} has no weights that are read here, {expected}: only pickles ({', '.join(pickles[:3])}), which can "
+            "run any code when they are opened and are not fetched. docs/checkpoints.md says how one is converted."
+        )
+    return f"{text} has no weights that are read here: {expected}."

@@ -1,0 +1,342 @@
+"""Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample or by address.
+
+    webdataset   00000.tar with 000000000.jpg, .txt, .json
+    files        00000/000000000.jpg, .txt, .json
+    tfrecord     00000.tfrecord with features key, jpg, txt, json
+    parquet      00000.parquet with columns key, jpg, caption (or txt), url, status, …
+
+The metadata (JSON or columns) hold url, caption, and the columns that `save_additional_columns` named.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from mural_lite import tfrecord
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, open_path
+from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows
+from mural_lite.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, read_file
+from mural_lite.record_format import Example
+from mural_lite.text_files import Problem, decode, is_text, parse_object, refuse_failure
+
+READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
+NOT_REGULAR = "not a regular file"
+# What reading a damaged tar raises, by its headers too: thousands of pax headers are read by recursion.
+DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError, RecursionError)
+NOT_TEXT = "name that is not text"
+
+
+class Sample(NamedTuple):
+    """One downloaded image.
+
+    Attributes:
+      key: img2dataset's number of it.
+      image: the file, or `None` if only the metadata were asked for.
+      caption: as downloaded; metadata may hold something else than text.
+      metadata: the JSON or the row.
+      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) elsewhere.
+    """
+
+    key: str
+    image: bytes | None
+    caption: Any
+    metadata: dict[str, Any]
+    where: tuple[int, int] = (0, 0)
+
+
+def is_download(folder: pathlib.Path) -> bool:
+    """Whether a folder looks like an output of img2dataset."""
+    return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
+
+
+def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
+
+    Raises:
+      UserError: the folder holds nothing of the kind.
+    """
+    directory = as_path(directory)
+    if not directory.is_dir():
+        raise UserError(f"{directory} is not a folder: expected img2dataset's output, such as {directory.parent}.")
+    for pattern in ("*.tar", "*.tfrecord"):
+        shards = sorted(directory.glob(pattern))
+        if shards:
+            return shards
+    shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
+    shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
+    if not shards:
+        raise UserError(
+            f"{directory} is not an output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
+            ".parquet with images."
+        )
+    return shards
+
+
+def _may_hold_images(path: pathlib.Path) -> bool:
+    """A file that cannot be read is reported when it is read."""
+    try:
+        return _image_column(open_parquet(path).schema_arrow.names) is not None
+    except UnreadableParquet:
+        return True
+
+
+def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
+    """Yields what a shard holds, in its order; with `images=False` without reading images where that is possible."""
+    if shard.is_dir():
+        return _from_files(shard, on_problem, images)
+    if not shard.is_file():
+        on_problem(NOT_REGULAR, str(shard))
+        return iter(())
+    readers = {".tar": _from_tar, ".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
+    return readers[shard.suffix](shard, on_problem, images)
+
+
+def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Members of one sample follow each other; other members, such as key.cls, are passed over."""
+    key, members, others = None, {}, []
+    for name, content, where in _members(shard, on_problem, images):
+        stem, ending = split_name(name)
+        if not ending:
+            others.append(name)
+            continue
+        if stem != key:
+            if members:
+                yield from _sample(key, members, shard, on_problem)
+            others = _report_others(others, (key, stem), shard, on_problem)
+            key, members = stem, {}
+        if ending in ENDINGS:
+            members.update(image=content, where=where)
+        else:
+            members[ending] = content
+    if members:
+        yield from _sample(key, members, shard, on_problem)
+    _report_others(others, (key,), shard, on_problem)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Returns the key of a tar's member, with its folder, and its ending; "" for an ending that is not read.
+
+    The ending begins at the first point, as webdataset has it, or at the last one if only that makes it a known one.
+    """
+    folder, slash, base = name.removeprefix("./").rpartition("/")
+    for stem, _, ending in (base.partition("."), base.rpartition(".")):
+        if ending.lower() in READ and not base.startswith("."):
+            return f"{folder}{slash}{stem}", ending.lower()
+    return name.removeprefix("./"), ""
+
+
+def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
+    """Reports members that belong to no sample near them; hidden files, such as macOS's, do not count."""
+    for name in names:
+        is_hidden = os.path.basename(name).startswith(".")
+        if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
+            on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
+    return []
+
+
+class _BoundedReads:
+    """A file for `tarfile`, which reads a header at once, however long this says it is."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Raises `tarfile.ReadError` for more bytes than a member may have."""
+        if size > MAX_BYTES:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
+
+
+def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
+    """Yields (name, content, (offset, size)) of a tar file's members; content of the images, texts and metadata alone.
+
+    A damaged header costs its member alone: the next one is looked for behind it.
+    """
+    end, member = 0, None
+    try:
+        with shard.open("rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
+            for member in tar:
+                _check_header(file, end, member.offset, shard, on_problem)
+                end = _end_of(member)
+                _, ending = split_name(member.name)
+                if not ending:
+                    if member.isreg():
+                        yield member.name, None, (0, 0)
+                    continue
+                problem = _problem_with(member)
+                if problem:
+                    on_problem(problem, f"{shard}, {member.name}")
+                    continue
+                wanted = images or ending not in ENDINGS
+                content = tar.extractfile(member).read() if wanted else None
+                yield member.name, content, (member.offset_data, member.size)
+            _check_header(file, end, -1, shard, on_problem)
+    except DAMAGE as error:
+        refuse_failure(error, shard)
+        at = member.name if member else "its beginning"
+        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, after {at}")
+
+
+def _end_of(member: tarfile.TarInfo) -> int:
+    """Where the next header begins."""
+    size = member.size if member.isreg() and not member.issparse() else 0
+    return member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.Path, on_problem: Problem) -> None:
+    """Reports a header that `tarfile` passed over: what begins behind a member is neither `next_one` nor zeros."""
+    if position == next_one:
+        return
+    position_before = file.tell()
+    file.seek(position)
+    if any(file.read(tarfile.BLOCKSIZE)):
+        on_problem("tar header that is damaged: its member is lost", f"{shard}, byte {position}")
+    file.seek(position_before)
+
+
+def _problem_with(member: tarfile.TarInfo) -> str:
+    """Returns why a member is not read, or ""."""
+    if not member.isreg() or member.issparse():  # a link may lead anywhere; a sparse file may claim any size
+        return NOT_REGULAR
+    return f"file of more than {MAX_BYTES:,} bytes" if member.size > MAX_BYTES else ""
+
+
+def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
+        try:
+            members: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
+            for ending in ("txt", "json"):
+                partner = path.with_suffix("." + ending)
+                if partner.exists():
+                    members[ending] = _read(shard, partner.name)
+        except BadImage as error:
+            on_problem(str(error), str(path))
+        except (FileNotFoundError, NotADirectoryError) as error:  # a link that leads nowhere
+            on_problem("file that cannot be read", f"{path} ({error.strerror})")
+        except OSError as error:
+            refuse_failure(error, path)
+            raise
+        else:
+            yield from _sample(path.stem, members, shard, on_problem)
+
+
+def _read(folder: pathlib.Path, name: str) -> bytes:
+    return read_file(path_below(folder, name))
+
+
+def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    for offset, record in tfrecord.read_all(shard, on_problem, open_path):
+        try:
+            members, key = parse_example(record)
+        except DecodeError:
+            on_problem("record that is not a tf.train.Example", f"{shard}, byte {offset}")
+            continue
+        if "image" in members and not images:
+            members["image"] = None
+        members["where"] = (offset, len(record))
+        yield from _sample(key, members, shard, on_problem)
+
+
+def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
+    """Returns the parts of an img2dataset Example, and its key."""
+    features = Example.FromString(record).features.feature
+    values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
+    members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    image = next((values[ending] for ending in ENDINGS if ending in values), None)
+    if image is not None:
+        members["image"] = image
+    return members, values.get("key", b"").decode("utf-8", "replace")
+
+
+def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    for number, row in read_rows(shard, None, on_problem):
+        location, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
+        caption = row.get("caption") or row.get("txt") or ""
+        key = str(row.get("key") or f"{shard.stem}-{number}")
+        if image is None:
+            on_problem("image that was not downloaded", f"{location} ({row.get('status')})")
+        elif not isinstance(image, bytes):
+            on_problem("image that is not bytes", location)
+        elif not is_text(key):
+            on_problem(NOT_TEXT, location)
+        else:
+            yield Sample(key, image if images else None, caption, row)
+
+
+def _image_column(names: Sequence[str]) -> str | None:
+    return next((ending for ending in ENDINGS if ending in names), None)
+
+
+def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    location = f"{shard}, {key}"
+    if "where" not in members or "image" not in members:
+        on_problem("sample without an image", location)
+        return
+    try:
+        metadata = parse_object(members["json"]) if "json" in members else {}
+        caption = decode(members["txt"]) if "txt" in members else metadata.get("caption") or ""
+    except UnicodeDecodeError:
+        on_problem("text that is not UTF-8", location)
+    except ValueError:
+        on_problem("metadata that are not a JSON object", location)
+    else:
+        if is_text(key):
+            yield Sample(key, members["image"], caption, metadata, members["where"])
+        else:
+            on_problem(NOT_TEXT, location)
+
+
+class DownloadedImages:
+    """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
+
+    Where an image lies is decided over all shards (decide.py): by the first one that has its address.
+    """
+
+    def __init__(self, directory: pathlib.Path):
+        self.shards = find_shards(directory)
+        if self.shards[0].suffix == ".parquet":
+            raise UserError(
+                f"{directory}: img2dataset's Parquet output cannot be searched by address. Use it by itself "
+                f"(img2dataset:{directory}), or download as webdataset."
+            )
+
+    def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
+        """Yields (address, offset, size) of a shard's images; in a folder the offset is the file's number."""
+        shard = self.shards[number]
+        files = {} if shard.suffix else {path.stem: index for index, path in enumerate(_images_of(shard))}
+        # Damage shows when the images are looked for: they will be missing.
+        for sample in read_samples(shard, lambda problem, index, count=1: None, images=False):
+            address = sample.metadata.get("url")
+            if address and is_text(address):
+                yield address, *(sample.where if shard.suffix else (files[sample.key], 0))
+
+    def get(self, name: str, decided: Any) -> bytes | None:
+        """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
+        location = decided.location(name)
+        if location is None:
+            return None
+        number, offset, size = location
+        shard = self.shards[number]
+        try:
+            if shard.is_dir():
+                return read_file(path_below(shard, _images_of(shard)[offset].name))
+            with shard.open("rb") as file:
+                file.seek(offset)
+                content = file.read(size)
+        except OSError as error:
+            refuse_failure(error, shard)
+            raise
+        return content if shard.suffix == ".tar" else parse_example(content)[0].get("image")
+
+
+@functools.lru_cache(maxsize=16)
+def _images_of(shard: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS)

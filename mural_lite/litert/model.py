@@ -1,0 +1,97 @@
+"""What a `lite/` folder holds, as functions of arrays: pictures and texts in, vectors out."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mural_lite.config import has_images
+from mural_lite.config_file import load_config
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_array, read_json
+from mural_lite.fingerprint import Original
+from mural_lite.litert.pieces import pieces_of
+from mural_lite.litert.runtime import Encoder
+
+FOLDER = "lite"  # in an export
+DESCRIPTION = "lite.json"
+FORMAT = 1  # raised when older readers would give other vectors
+IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
+PROBES, REPORT = "model_probes.npy", "report.json"
+LENGTH_STEP = 8  # tokens: texts are padded to a multiple of it, so that few lengths are prepared
+
+
+class LiteModel:
+    """The encoders of a folder.
+
+    Attributes:
+      config: the model's configuration. embedding_size: D. step: of its training, None if unknown.
+      heads: further heads of the text encoder. original: how far they may be from the model that they were made of.
+      languages: that the model was trained in, as far as the export said so.
+
+    Raises:
+      UserError: another format, or files that are missing, cut off or damaged.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        path = folder / DESCRIPTION
+        values = read_json(path)
+        if values.get("format") != FORMAT:
+            raise UserError(f"{path} is of format {values.get('format')}, expected {FORMAT}: export the model again.")
+        for name, size in json_field(values, "bytes", dict, path).items():
+            if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+                there = f"{(folder / name).stat().st_size:,}" if (folder / name).is_file() else "no"
+                raise UserError(f"{folder / name} has {there} bytes, expected {size:,}: copy the folder again.")
+        self.config = load_config(folder / "config.json")
+        self.embedding_size = json_field(values, "embedding_size", int, path)
+        self.step = values.get("step")
+        self.heads = json_field(values, "heads", list[str], path)
+        self.languages = json_field(values, "languages", list[str], path)
+        probes = np.array(read_array(folder / PROBES), np.float32)
+        self.original = Original(probes, float(json_field(values, "bound", float, path)))
+        self._pieces = pieces_of(folder, self.config, json_field(values, "text", dict, path))
+        self._texts = Encoder(folder / TEXT_ENCODER)
+        self._folder, self._images = folder, None
+
+    def prepare_image(self, data: bytes) -> np.ndarray:
+        """Returns what `embed_images` takes of an encoded picture; raises `BadImage`."""
+        from mural_lite.litert.pixels import prepare  # Pillow, which texts do without
+
+        return prepare(data, self.config.image_tower)
+
+    def embed_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns float32 [B, D] of prepared images."""
+        if self._images is None and has_images(self.config.image_tower):  # many ask with texts alone
+            self._images = Encoder(self._folder / IMAGE_ENCODER)
+        rows = []
+        for image in images:
+            values = image.astype(np.float32) / np.float32(255.0) if image.dtype == np.uint8 else image
+            rows.append(self._images({"image": values[np.newaxis]})["embedding"])
+        return np.concatenate(rows)
+
+    def text_function(self, head: str = "", prompt: str | None = None) -> Callable[[Sequence[bytes]], np.ndarray]:
+        """Returns the function of texts in UTF-8 to float32 [B, D] with a head, "" for the first.
+
+        `prompt`: what is put before each text; None: the configuration's.
+        """
+        output = f"{head}_embedding" if head else "embedding"
+        before = (self.config.vocabulary.prompt if prompt is None else prompt).encode("utf-8")
+
+        def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
+            rows = self._pieces.rows([before + text for text in texts])
+            return np.concatenate([self._texts(self._padded(*row))[output] for row in rows])
+
+        return embed_texts
+
+    def _padded(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
+        """The text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""
+        pieces = self._pieces
+        length = pieces.max_length if pieces.is_full else -(-len(ids) // LENGTH_STEP) * LENGTH_STEP
+        length = min(length, pieces.max_length)
+        word_ids = np.full([1, length], pieces.pad, np.int32)
+        word_ids[0, : len(ids)] = ids
+        mask = np.ones([1, length], np.int32)
+        mask[0, length if pieces.is_full else len(ids) :] = 0
+        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], type_, np.int32)}

@@ -1,0 +1,281 @@
+"""From texts to ids as the graph's tokenizers give them (`mural_tf/text/`), by Python and SentencePiece's library.
+
+Word pieces and words are divided here, by Python's own tables of characters; the pieces of SentencePiece and byte pairs
+by the package `sentencepiece`, on the model that the graph's operation reads. `benchmarks/lite_inputs.py` compares
+ids on 100,000 texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import pathlib
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError, install_extra
+from mural_lite.litert.few_pieces import PLACES, FewPieces
+
+MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of SentencePiece's kinds, and of the kinds in lines
+IN_LINES = ("word_pieces", "words")
+FEW, SHORT = 16, 1_000  # texts, and bytes of each, that are divided without the whole vocabulary of SentencePiece
+Row = tuple[list[int], int]  # the ids of a text, begin and end included, and its type: the language of words
+SPACE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf"}
+ASCII_PUNCTUATION = {chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))}
+JOINERS = {0x00AD, 0x200C, 0x200D}
+CHINESE = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+           (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))  # fmt: skip
+
+
+def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pieces:
+    """Returns what divides the texts of a `lite/` folder; `settings`: lite.json's "text".
+
+    Raises `UserError` for a file that is missing or damaged, or without the package sentencepiece where it is needed.
+    """
+    kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
+    if settings.get("kind") not in kinds:
+        expected = ", ".join(kinds)
+        raise UserError(
+            f"{folder / 'lite.json'}: the kind of its texts is {settings.get('kind')!r}, expected one of {expected}."
+        )
+    path = folder / (VOCABULARY if settings["kind"] in IN_LINES else MODEL)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != settings.get("sha256"):
+        raise UserError(
+            f"{path} is not the vocabulary that the model was exported with: its SHA-256 is {digest}, expected "
+            f"{settings.get('sha256')}. Copy the folder again."
+        )
+    made = kinds[settings["kind"]](content, config, settings)
+    if isinstance(made, SentencePieces) and (folder / PLACES).is_file():
+        made.few = FewPieces(content, folder / PLACES, _processor())
+    return made
+
+
+class Pieces:
+    """`rows(texts)` gives the `Row` of every text, bytes in UTF-8; at most `max_length` ids each.
+
+    Attributes:
+      pad: the id of padding. is_full: rows are `max_length` long, and padding is attended to.
+    """
+
+    is_full = False
+
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        self.max_length, self.pad = int(config.text_tower.max_length), int(settings["pad"])
+        self._begin, self._end = settings["begin"], settings["end"]  # ids before and after a text's own
+        self._lower, self._strips = config.vocabulary.lower_case, config.vocabulary.strip_accents
+        self._whole_chinese = bool(config.vocabulary.cleaning)
+        self._longest_bytes = int(settings["max_bytes"])
+
+    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+        """Returns the ids and type of each text."""
+        room = self.max_length - len(self._begin) - len(self._end)
+        return [([*self._begin, *self.divide(text)[:room], *self._end], 0) for text in texts]
+
+    def divide(self, text: bytes) -> list[int]:
+        """Returns a text's own ids, all of them."""
+        raise NotImplementedError
+
+    def words(self, text: str) -> list[str]:
+        """Returns the words of a text as `text/words.py` divides them."""
+        return clean_text(text, self._lower, self._strips).translate(_spaced(self._whole_chinese)).split(" ")
+
+
+class WordPieces(Pieces):
+    """BERT's word pieces: the longest entry that begins what is left of a word, again and again."""
+
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
+        entries = _entries(content)
+        self._ids = {entry: number for number, entry in enumerate(entries)}
+        self._unknown, self._longest = int(settings["unknown"]), max(map(len, entries))
+        self._max_characters = int(settings["max_characters"])
+        self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
+
+    def divide(self, text: bytes) -> list[int]:
+        """Returns a text's own ids, of its first bytes and characters."""
+        return [number for word in self._first_words(text) if word for number in self.divide_word(word)]
+
+    def _first_words(self, text: bytes) -> list[str]:
+        """The words of the beginning that can fill a row, as `WordPieceTokenizer._row_ids` cuts it."""
+        cleaned = clean_text(text[: self._longest_bytes].decode("utf-8", "replace"), self._lower, self._strips)
+        if len(text) > self._longest_bytes:
+            cleaned = cleaned.removesuffix("\ufffd")
+        return cleaned[: self._max_characters].translate(_spaced(self._whole_chinese)).split(" ")
+
+    def _divide_word(self, word: str) -> list[int]:
+        ids, begin = [], 0
+        while begin < len(word):
+            prefix = "##" if begin else ""
+            for end in range(min(len(word), begin + self._longest), begin, -1):
+                number = self._ids.get(prefix + word[begin:end])
+                if number is not None:
+                    break
+            else:
+                number, end = self._unknown, begin + 1
+            ids.append(number)
+            begin = end
+        return ids
+
+
+class SentencePieces(Pieces):
+    """SentencePiece's pieces, by its own library.
+
+    Attributes:
+      few: divides a few short texts without the whole vocabulary; `None` where an export does not say where pieces lie.
+    """
+
+    few: FewPieces | None = None
+
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
+        self.is_full = bool(settings["is_full"])
+        self._steps = [CLEANING[step] for step in config.vocabulary.cleaning]
+        processor = _processor()
+        self._whole = functools.cache(lambda: processor(model_proto=content))
+
+    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+        """Returns the ids and type of each text."""
+        are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
+        self._encode = self.few.encode if self.few is not None and are_few else self._whole().EncodeAsIds
+        return super().rows(texts)
+
+    def divide(self, text: bytes) -> list[int]:
+        """Returns a text's own ids, of its first bytes."""
+        text = text[: self._longest_bytes]
+        if self._steps:
+            cleaned = text.decode("utf-8", "replace")
+            for step in self._steps:
+                cleaned = step(cleaned)
+            text = cleaned.encode("utf-8")
+        return self._encode(text)
+
+
+class BytePairs(WordPieces):
+    """Byte-level pairs: every word with its space as bytes, which SentencePiece's library joins."""
+
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        Pieces.__init__(self, content, config, settings)
+        self._max_characters = int(settings["max_characters"])
+        self._characters, self._longest_word = settings["byte_characters"], int(settings["longest_word"])
+        self._encode = _processor()(model_proto=content).EncodeAsIds
+        self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
+
+    def _divide_word(self, word: str) -> list[int]:
+        text = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))
+        parts = [text[begin : begin + self._longest_word] for begin in range(0, len(text), self._longest_word)]
+        return [number for part in parts for number in self._encode(part.encode("utf-8"))]
+
+
+class Words(Pieces):
+    """Words of the language that a text's tag names, or of the likeliest one, see `text/language_words.py`."""
+
+    def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
+        super().__init__(content, config, settings)
+        entries = _entries(content)
+        self._ids, self._languages = {entry: number for number, entry in enumerate(entries)}, settings["languages"]
+        self._starts = settings["starts"]
+        ends = [*self._starts[1:], len(entries)]
+        self._rarest = math.log(10.0 * max(end - start for start, end in zip(self._starts, ends)))
+
+    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+        """Returns the ids and the language of each text; a text without words is one unknown word."""
+        return [self._row(text[: self._longest_bytes].decode("utf-8", "replace")) for text in texts]
+
+    def _row(self, text: str) -> Row:
+        tag = re.match(r"<([A-Za-z0-9-]+)> ", text)
+        words = [word for word in self.words(text[tag.end() :] if tag else text) if word]
+        names_language = tag is not None and tag[1] in self._languages
+        language = self._languages.index(tag[1]) if names_language else self._likeliest(words)
+        name, unknown = self._languages[language], 1 + language
+        ids = [self._ids.get(f"{name}\t{word}", unknown) for word in words] or [unknown]
+        return ids[: self.max_length], language
+
+    def _likeliest(self, words: Sequence[str]) -> int:
+        scores = []
+        for language, start in zip(self._languages, self._starts):
+            lines = (self._ids.get(f"{language}\t{word}", -1) for word in words)
+            scores.append(sum(-math.log(line - start + 2.0) if line >= start else -self._rarest for line in lines))
+        return scores.index(max(scores))
+
+
+def _entries(content: bytes) -> list[str]:
+    return content.decode("utf-8").removesuffix("\n").split("\n")
+
+
+def _processor() -> Callable:
+    """Returns the library's class, made of a model's file."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError(f"{MODEL} needs the package sentencepiece: {install_extra('lite')}.") from None
+    return sentencepiece.SentencePieceProcessor
+
+
+# Cleaning, as `text/words.py` and `text/sentence_pieces.py` do it in the graph.
+
+
+def lower(text: str) -> str:
+    """Returns a text in Unicode's lower case, up to a null character: there TensorFlow's operation ends."""
+    return text.partition("\0")[0].lower()
+
+
+def clean_text(text: str, lower_case: bool = False, strip_accents: bool = False) -> str:
+    """Returns a text with single spaces, in the case asked for; control and format characters count as spaces."""
+    if lower_case:
+        text = lower(text)
+    if strip_accents:
+        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return re.sub(" +", " ", text.translate(_SPACES)).strip(" ")
+
+
+class _Spaces(dict):
+    """For `str.translate`: joiners vanish, spaces and controls of every kind are one space each."""
+
+    def __missing__(self, code: int) -> str | int | None:
+        is_space = unicodedata.category(chr(code)) in SPACE_CATEGORIES
+        self[code] = None if code in JOINERS else " " if is_space else code
+        return self[code]
+
+
+class _Spaced(dict):
+    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, become words."""
+
+    def __init__(self, whole: bool):
+        super().__init__()
+        self._whole = whole
+
+    def __missing__(self, code: int) -> str | int:
+        character = chr(code)
+        alone = character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
+        alone = alone or (not self._whole and any(first <= code <= last for first, last in CHINESE))
+        self[code] = f" {character} " if alone else code
+        return self[code]
+
+
+_SPACES = _Spaces()
+
+
+@functools.cache
+def _spaced(whole_chinese: bool) -> _Spaced:
+    return _Spaced(whole_chinese)
+
+
+_WHITE = re.compile("[\t\n\f\r \x0b\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_A_TO_Z = {code: code + 32 for code in range(65, 91)}
+CLEANING: dict[str, Callable[[str], str]] = {
+    "lower_ascii": lambda text: text.translate(_A_TO_Z),
+    "lower_unicode": lower,
+    "lower_characters": lambda text: lower(text.replace("Σ", "σ")),
+    "spaces_for_underscores": lambda text: text.replace("_", " "),
+    "no_punctuation": lambda text: "".join(c for c in text if c not in ASCII_PUNCTUATION),
+    "single_spaces": lambda text: re.sub(r"\A | \Z", "", _WHITE.sub(" ", text)),
+}

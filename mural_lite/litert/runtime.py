@@ -1,0 +1,82 @@
+"""Encoders that LiteRT runs: named arrays in, named arrays out, one example at a time.
+
+LiteRT is TensorFlow Lite under its newer name, the package `ai-edge-litert`: a wheel of 22 MB that needs NumPy alone.
+Its kernels for CPUs (XNNPACK) take int8 products with activations that are quantised on the fly.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from mural_lite.errors import UserError, install_extra
+
+_threads = 0
+
+
+def set_threads(number: int) -> None:
+    """Says how many threads each encoder that is loaded from now on computes with; 0: one per core, at most 4."""
+    global _threads
+    _threads = number
+
+
+class Encoder:
+    """One encoder; safe to call from several threads, which then wait for each other.
+
+    Args:
+      path: the .tflite file, which stays mapped into memory.
+
+    Raises:
+      UserError: no such file, a file that is cut off or damaged, or one that this version of LiteRT cannot run.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._lock, self._path = threading.Lock(), path
+        try:
+            from ai_edge_litert.interpreter import Interpreter
+        except ImportError as error:
+            raise UserError(f"{path} needs the package ai-edge-litert ({error}): {install_extra('lite')}.") from None
+        threads = _threads or min(4, os.cpu_count() or 1)
+        try:
+            self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
+            signature = self._interpreter.get_signature_runner()
+            details = signature.get_input_details(), signature.get_output_details()
+        except (ValueError, RuntimeError) as error:
+            raise self._unusable(error) from None
+        self._inputs, self._outputs = ({name: row["index"] for name, row in rows.items()} for rows in details)
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of one example, {name: float32 [1, D]}, as copies; inputs are [1, …] each."""
+        with self._lock:
+            try:
+                shapes = {name: inputs[name].shape for name in self._inputs}
+                if shapes != self._shapes:
+                    for name, index in self._inputs.items():
+                        self._interpreter.resize_tensor_input(index, shapes[name])
+                    self._interpreter.allocate_tensors()
+                    self._shapes = shapes
+                for name, index in self._inputs.items():
+                    self._interpreter.set_tensor(index, inputs[name])
+                self._interpreter.invoke()
+            except (ValueError, RuntimeError) as error:
+                self._shapes = {}
+                raise self._unusable(error) from None
+            return {name: self._interpreter.get_tensor(index) for name, index in self._outputs.items()}
+
+    def _unusable(self, error: Exception) -> UserError:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        return UserError(
+            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first.rstrip('. ')}. "
+            "It is damaged, cut off or of a newer version: copy it again, or pip install -U ai-edge-litert."
+        )
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("ai-edge-litert")

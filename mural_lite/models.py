@@ -1,0 +1,122 @@
+"""`open_model(path) -> Embedder`: LiteRT's files here, every other model by the package that is registered for it.
+
+TensorFlow is imported by that package, where it is needed; a `lite/` does not need it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import pathlib
+from collections.abc import Callable
+
+from mural_lite.embedder import Embedder, Encoders
+from mural_lite.errors import UserError
+from mural_lite.progress import announce
+from mural_lite.registry import registered
+from mural_lite.remote_folders import display_name, local_model, model_place
+from mural_lite.versions import newest_description
+
+LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
+
+
+def open_model(
+    path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False, made_states: bool = False
+) -> Embedder:
+    """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
+
+    For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
+    Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
+    elsewhere; images are resized as the export's config.json next to it says, without that file straight to the
+    module's size. ALIGN is a folder that Hugging Face's `AlignModel` and its processor save (`kakaobrain/align-base`);
+    a folder of Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of
+    single towers must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or
+    `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
+
+    `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
+    docs/reliability.md. `made_states`: whether texts skip a workdir's frozen text tower where training has left their
+    states, in float16: vectors differ by some thousandths, which is for an index, not for numbers that are compared.
+
+    Raises `UserError` if `path` is not a model, its parts are missing, damaged or do not fit together, or it names
+    code without `trust`.
+
+    >>> embedder = open_model(folder)
+    >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
+    True
+    """
+    try:
+        embedder = _open_folder(local_model(path), checkpoint, trust, made_states)
+    except UserError as error:
+        if display_name(error) == str(error):
+            raise
+        raise UserError(display_name(error)) from None  # by the name that was given, not by the copy's
+    embedder.reload = functools.partial(open_model, os.fspath(path), checkpoint, trust, made_states)
+    return embedder
+
+
+def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
+    if not path.is_dir():
+        raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
+    announce(f"Loading {display_name(path)} …")
+    if (path / LITE).is_file():
+        return lite_embedder(path)
+    if not registered("mural.models"):
+        raise UserError(
+            f"{path} needs TensorFlow, which is not installed here: give an export's lite/ (run_export.py --lite), or "
+            "install mural-tf in place of mural-tf-lite."
+        )
+    for opener in registered("mural.models").values():
+        embedder = opener.load()(path, checkpoint, trust, made_states)
+        if embedder is not None:
+            return embedder
+    raise UserError(
+        f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
+        "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
+    )
+
+
+def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the export that training left in a workdir; any other path as it is."""
+    folder = model_place(path)
+    is_workdir = not (folder / "text_encoder").is_dir() and (folder / "export" / "text_encoder").is_dir()
+    return os.path.join(os.fspath(path), "export") if is_workdir else path
+
+
+def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the `lite/` of an export that has one, where LiteRT is installed; else `export_of` the path."""
+    path = export_of(path)
+    small = newest_description(local_model(path)) / LITE_FOLDER
+    is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
+    return small if is_usable else path
+
+
+def open_to_ask(path: str | os.PathLike[str], check: Callable[[Embedder], None]) -> Embedder:
+    """Opens the quickest encoders of a model; or a workdir whose export `check` refuses, and says so.
+
+    Raises `UserError` as `open_model`, or as `check` of the model itself.
+    """
+    try:
+        embedder = open_model(quickest(path))
+        check(embedder)
+    except UserError as error:
+        if export_of(path) == path:
+            raise
+        announce(f"{display_name(error)} So the workdir's own model is used.")
+        embedder = open_model(path)
+        check(embedder)
+    return embedder
+
+
+def lite_embedder(folder: pathlib.Path) -> Embedder:
+    """Returns the encoders of a `lite/` as an `Embedder`, without TensorFlow; raises `UserError` if it is unusable."""
+    from mural_lite.litert.model import LiteModel
+
+    model = LiteModel(folder)
+    heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
+    further = {head: model.text_function(head) for head in model.heads}
+    prompted = {head: model.text_function(head, prompt="") for head in heads}
+    encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), further, prompted)
+    embedder = Embedder(encoders, model.embedding_size, model.config, display_name(folder), model.step)
+    embedder.original = model.original
+    return embedder

@@ -1,0 +1,92 @@
+"""Parquet files of any kind, read by row group, in bounded memory; pyarrow is imported with the first one."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.text_files import Problem, Unit, cut, refuse_failure
+
+ROWS = 1024  # that are read at a time
+
+
+class UnreadableParquet(UserError):
+    """A file that is not Parquet, or is damaged from its beginning; the message names it."""
+
+
+def open_parquet(path: pathlib.Path):
+    """Returns the file as pyarrow sees it; raises `UnreadableParquet`, or `UserError` if pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(f"Reading {path} needs a package that is not installed: pip install pyarrow.") from None
+    path = as_path(path)
+    if not path.is_file():  # a pipe would wait for its other end
+        raise UnreadableParquet(f"{path} is not a regular file.")
+    try:
+        return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        refuse_failure(error, path)
+        raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
+
+
+def read_rows(
+    path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem, groups: Sequence[int] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 0, row) in memory bounded by the rows read at a time.
+
+    With `groups`, only of these row groups. Rows may hold any values: the file says the types of the columns.
+    Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be read.
+    """
+    try:
+        file, end = open_parquet(path), 0
+    except UnreadableParquet as error:
+        on_problem("Parquet file that cannot be read", str(error))
+        return
+    import pyarrow
+
+    for group in range(file.num_row_groups):
+        number, end = end, end + file.metadata.row_group(group).num_rows
+        if groups is not None and group not in groups:
+            continue
+        try:
+            for batch in file.iter_batches(batch_size=ROWS, columns=columns, row_groups=[group]):
+                for row in _rows_of(batch):
+                    if row is None:
+                        on_problem("row with values that cannot be read", f"{path}, row {number}")
+                    else:
+                        yield number, row
+                    number += 1
+        except (pyarrow.ArrowException, OSError) as error:
+            refuse_failure(error, path)
+            for lost in range(number, end):
+                on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
+
+
+def _rows_of(batch) -> list[dict[str, Any] | None]:
+    """Returns a batch's rows, `None` for a row with values that Python cannot hold: invalid UTF-8, odd dates."""
+    try:
+        return batch.to_pylist()
+    except (ValueError, ArithmeticError):
+        one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
+        return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
+
+
+def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:
+    """Returns a file's units, each of whole row groups; a file that cannot be read is one, and reported by its reader.
+
+    Args:
+      path: the file.
+      growth: bytes of records per byte of unpacked columns.
+      unit_bytes: of records that a unit should have.
+    """
+    with contextlib.suppress(UnreadableParquet):
+        metadata = open_parquet(path).metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        return cut(path, int(size * growth), unit_bytes, metadata.num_row_groups)
+    return cut(path, 0, unit_bytes)

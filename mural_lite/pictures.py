@@ -1,0 +1,280 @@
+"""Pictures outside TensorFlow's graph, by Pillow: checked, upright, transparency on white, thumbnails for pages.
+
+What a model sees is decoded by `data/images.py`. It decodes JPEG and PNG: `for_the_encoder` makes these of all
+formats that Pillow reads, wherever Python has an image in its hands.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import io
+import os
+import pathlib
+import re
+import stat
+import threading
+import warnings
+
+import numpy as np
+from PIL import Image
+
+from mural_lite.errors import UserError
+from mural_lite.files import MAX_PIXELS, as_path
+from mural_lite.paths import RemotePath, failures_of
+
+with contextlib.suppress(ImportError):  # phones' HEIC, where this is installed
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound below is a stricter one
+MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
+MAX_SCAN = 2**28  # pixels of a picture in a file, which Pillow shrinks before anybody else gets it: a gigabyte
+# Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
+ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic", "svg")
+JPEG_QUALITY = 95  # of pictures that are encoded again
+_RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
+
+
+_DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
+
+_OTHERS = {  # what lies among pictures -> what to say of it
+    rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
+    _DRAWING.pattern: "SVG drawing, which is taken from files alone: save it as PNG",
+    rb"%PDF": "PDF file: save its pictures as PNG or JPEG",
+    rb"\s*(<!doctype html|<html)": "HTML page in place of a picture",
+}
+
+
+class BadImage(UserError):
+    """An image that cannot be used; the message is the kind of problem, in a few words."""
+
+
+def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Opens an image, reading its header only: format, size, EXIF data; raises `BadImage`."""
+    if not data:
+        raise BadImage("empty image file")
+    if len(data) > MAX_BYTES:
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
+    try:
+        image = Image.open(io.BytesIO(data))
+    except MemoryError:  # says nothing of the image
+        raise
+    except Image.DecompressionBombError:  # Pillow's own bound is a larger one
+        raise BadImage(f"image of more than {most_pixels:,} pixels") from None
+    except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
+        descriptions = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
+        raise BadImage(next(descriptions, "file that is not an image that Pillow reads")) from None
+    if image.format in _RUNS_A_PROGRAM:
+        raise BadImage(f"{image.format} file, which Pillow does not read by itself")
+    if image.width * image.height > most_pixels:
+        raise BadImage(f"image of more than {most_pixels:,} pixels")
+    return image
+
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def orientation(image: Image.Image) -> int:
+    """Returns how an opened image is to be turned by its EXIF data: 1 (it is upright) to 8.
+
+    1 also for EXIF data that are damaged: viewers show these as they are. TIFF's own tag is left to Pillow, which turns
+    such images when it decodes them.
+    """
+    exif = Image.Exif()
+    try:
+        exif.load(image.info.get("exif") or b"")
+        value = exif.get(0x0112, 1)
+    except Exception:  # noqa: BLE001 - as above
+        return 1
+    return value if value in _TURNS else 1
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """Decodes an opened image and turns it upright; raises `BadImage`."""
+    try:
+        image.load()
+        turn = _TURNS.get(orientation(image))
+        return image if turn is None else image.transpose(turn)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - as above
+        raise BadImage("image that does not decode") from None
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # Pillow would cut levels above 255 off
+        image = _eight_bits(image)
+    if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Returns grey of 16 or 32 bits, or of fractions, in 256 levels; white is the end of the range that is in use."""
+    levels = np.nan_to_num(np.asarray(image).astype(np.float32))
+    ranges = (2**16 - 1,) if image.mode.startswith("I;16") else (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
+    white = next((white for white in ranges if levels.max() <= white), levels.max())
+    return Image.fromarray(np.clip(levels * (256 / (white + 1) if white > 1 else 255), 0, 255).astype(np.uint8))
+
+
+def is_plain(image: Image.Image) -> bool:
+    """Whether the graph decodes an opened image as Pillow does, but for how it is turned: JPEG, most of PNG."""
+    if image.width * image.height > MAX_PIXELS:
+        return False
+    # The graph shows the colour that a PNG without an alpha channel names as its transparent one.
+    is_png = image.format == "PNG" and (image.mode in ("RGBA", "LA", "P") or "transparency" not in image.info)
+    return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it, as phones write them
+
+
+_one_scan = threading.Lock()  # memory is held for one picture of more than MAX_PIXELS at a time
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Decodes an opened image to RGB, upright and on white, of at most `MAX_PIXELS`; raises `BadImage`."""
+    try:
+        if not _is_scan(image):
+            return on_white(turned(image))
+        with _one_scan:
+            image.draft("RGB", (image.width // 2, image.height // 2))  # JPEG: decoded at half its size
+            image.load()
+            can_reduce = _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK")
+            decoded = on_white(turned(image.reduce(2) if can_reduce else image))
+            return decoded.reduce(2) if _is_scan(decoded) else decoded
+    except (ValueError, OSError) as error:
+        raise error if isinstance(error, BadImage) else BadImage("image that does not decode") from None
+
+
+def _is_scan(image: Image.Image) -> bool:
+    return image.width * image.height > MAX_PIXELS
+
+
+def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
+    """Returns an RGB image as JPEG, without EXIF data."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Returns uint8 [H, W, 3] as PNG, packed little and fast."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def for_the_encoder(data: bytes) -> bytes:
+    """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
+
+    JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Other formats that
+    Pillow reads (WebP, AVIF, TIFF, GIF, …), a PNG that is to be turned or names a transparent colour, and a scan of
+    more than `MAX_PIXELS`, become an upright JPEG on white.
+
+    Raises:
+      BadImage: it is not an image that Pillow reads, or claims more than `MAX_SCAN` pixels or `MAX_BYTES`, which is
+        found before it is decoded; or it has to be decoded and does not. JPEG and PNG are not decoded here.
+    """
+    image = open_image(data, MAX_SCAN)
+    if is_plain(image) and (image.format != "PNG" or orientation(image) == 1):
+        return data
+    return encode_jpeg(upright(image))
+
+
+def read_picture(data: bytes, side: int = 0) -> Image.Image:
+    """Decodes an image, turned upright as its EXIF data say, to RGB on white.
+
+    Args:
+      data: the encoded image.
+      side: pixels; a JPEG may be decoded at a fraction of its size as long as it stays twice as large. 0: at its own.
+
+    Raises:
+      BadImage: Pillow cannot read it, or it claims too many pixels.
+    """
+    image = open_image(data, MAX_SCAN)
+    if side:
+        image.draft("RGB", (2 * side, 2 * side))
+    return upright(image)
+
+
+def thumbnail(data: bytes, side: int) -> bytes:
+    """Returns an encoded image as a JPEG of at most `side` x `side` pixels; raises as `read_picture`."""
+    image = read_picture(data, side)
+    image.thumbnail((side, side), Image.LANCZOS)
+    return encode_jpeg(image, quality=82)
+
+
+def thumbnail_url(data: bytes, side: int) -> str:
+    """Returns the thumbnail as an address that holds it, so that a page needs nothing else; "" if it cannot be read."""
+    try:
+        return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
+    except BadImage:
+        return ""
+
+
+# Image files.
+
+
+def read_file(path: str | os.PathLike) -> bytes:
+    """Returns the content of an image file, of an SVG the PNG that it draws.
+
+    Raises:
+      BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`; a drawing that
+        cannot be drawn, or names files.
+      OSError: it is not there or cannot be read.
+    """
+    path = as_path(path)
+    if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait
+        raise BadImage("not a regular file")
+    with failures_of(str(path)), path.open("rb") as file:
+        size = MAX_BYTES if isinstance(path, RemotePath) else min(os.fstat(file.fileno()).st_size, MAX_BYTES)
+        content = file.read(size + 1)  # Python allocates all that is asked for
+    if len(content) > MAX_BYTES:
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
+    if not _DRAWING.match(content):
+        return content
+    from mural_lite.drawings import draw
+
+    try:
+        return draw(content)
+    except ValueError as error:
+        raise BadImage(str(error)) from None
+
+
+def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns the path of a file that others named, links followed; raises `BadImage` if it is not below `folder`.
+
+    The author of a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
+    """
+    if isinstance(folder, RemotePath):
+        path = folder / name
+        if not str(path).startswith(f"{folder}/"):
+            raise BadImage("file name that leads out of its folder")
+        return path
+    try:
+        path = (folder / name).resolve()
+        _refuse_impossible(path)
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a null character, thousands of characters
+        raise BadImage("file name that leads nowhere") from None
+    if not path.is_relative_to(folder.resolve()):
+        raise BadImage("file name that leads out of its folder")
+    return path
+
+
+def _refuse_impossible(path: pathlib.Path) -> None:
+    """Raises the `OSError` of links in a circle, which Python up to 3.12 finds by itself, and of too long a name."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            raise

@@ -1,0 +1,239 @@
+"""Shards of work: what says that one is finished, and the hidden folder in which they wait until all are.
+
+A worker writes a shard's parts and, last, its manifest. The same command again leaves out the shards that have a
+manifest. Counts come from manifests: engines repeat work, and their own counters count that twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+
+from mural_lite.dataset_folder import is_built
+from mural_lite.errors import UserError
+from mural_lite.files import (
+    exclusive_lock,
+    publish,
+    read_json,
+    remove_partial,
+    remove_tree,
+    storage_errors,
+    write_whole,
+)
+from mural_lite.progress import tqdm
+from mural_lite.skipped import Tally
+
+PLAN = "plan.json"
+
+
+@dataclasses.dataclass
+class Part:
+    """A file of a shard: TFRecords, vectors or items.
+
+    Attributes:
+      kind, split: of its records.
+      name: of the file in the folder `parts`.
+      bytes, crc32c: of the file.
+      records, texts: how many.
+      languages: texts by language; text pairs by "a b", the languages of `text_a` and `text_b`.
+    """
+
+    kind: str
+    split: str
+    name: str
+    bytes: int
+    crc32c: str
+    records: int
+    texts: int
+    languages: dict[str, int]
+
+
+@dataclasses.dataclass
+class Manifest:
+    """What a finished shard holds; the tally's `places` are in a file of their own.
+
+    Attributes:
+      tally: what became of the items that were read.
+      parts: the files.
+      sources: [path, number of the part, parts of the file, bytes] of the input.
+    """
+
+    tally: Tally
+    parts: list[Part]
+    sources: list[list] = dataclasses.field(default_factory=list)
+
+
+def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """The file whose presence says that a shard is finished."""
+    return folder / "parts" / f"{number:06d}.json"
+
+
+def missing_shards(folder: pathlib.Path, count: int) -> list[int]:
+    """Returns the numbers of the shards that are not finished."""
+    names = {path.name for path in (folder / "parts").glob("*.json")}  # one look at a store
+    return [number for number in range(count) if manifest_path(folder, number).name not in names]
+
+
+def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """Kind and place of every item that the shard skipped."""
+    return folder / "parts" / f"{number:06d}.skipped.tsv"
+
+
+def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
+    """Returns the manifest of a shard that is finished."""
+    content = json.loads(manifest_path(folder, number).read_text(encoding="utf-8"))
+    return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]], content["sources"])
+
+
+def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
+    """Writes the places of the skipped items, and the manifest last: the shard is finished then."""
+    if manifest.tally.places:
+        lines = "".join(f"{problem}\t{location}\n" for problem, location in manifest.tally.places)
+        write_whole(places_path(folder, number), lines)
+        manifest.tally.places.clear()
+    write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def work_in(
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, what: str
+) -> Iterator[bool]:
+    """While entered, this process alone makes `output` in `folder`; gives `False` where it is made already.
+
+    Stores have no locks. Two processes that do the same work there write the same bytes: the slower one ends with a
+    line that says so.
+
+    Args:
+      folder: hidden, next to `output`; what a killed run finished in it stays, unless `restart`.
+      identity, description, what: as `is_built` takes them.
+
+    Raises:
+      UserError: `output` is something else, the folder holds finished shards of something else, or a full disk.
+    """
+    if is_built(output, identity, description, what):
+        remove_tree(folder)  # of a run that was killed after its last step but one
+        yield False
+        return
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity, description, what):  # another process finished it while we waited
+            yield False
+            return
+        _open_folder(folder, identity, restart)
+        try:
+            yield True
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished shards are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+        except (OSError, UserError):
+            if isinstance(output, pathlib.Path) or not _comes_meanwhile(output / description):
+                raise
+            remove_tree(folder)
+            print(f"Another process made {output} meanwhile.", flush=True)
+
+
+def _comes_meanwhile(path: pathlib.Path) -> bool:
+    """Whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
+    with contextlib.suppress(OSError, UserError):
+        for _ in range(5):
+            if path.is_file():
+                return True
+            time.sleep(2)
+    return False
+
+
+def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
+    """Makes the folder of the work that `identity` describes, or goes on with it."""
+    plan = folder / PLAN
+    if restart:
+        remove_tree(folder)
+    try:
+        is_the_same = plan.is_file() and read_json(plan) == identity
+    except UserError as error:
+        raise UserError(f"Unfinished work cannot go on: {error} Start again with --restart.") from None
+    if is_the_same:
+        remove_partial(folder)
+        return
+    if any(True for _ in (folder / "parts").glob("*.json")):
+        raise UserError(
+            f"{folder} holds unfinished work on other sources or with other settings: run that to its end, or start "
+            "again with --restart."
+        )
+    remove_tree(folder)
+    (folder / "parts").mkdir(parents=True)
+    write_whole(plan, json.dumps(identity, ensure_ascii=False))
+
+
+class Watch:
+    """Adds up manifests as they appear: the bar, and checks the bound on all skipped items."""
+
+    def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
+        """Takes the work's folder, the bytes that are read for each shard, and the tally to which theirs are added."""
+        self.folder, self.sizes, self.max_fraction, self.bar = folder, sizes, max_fraction, bar
+        self.tally, self.waiting, self.done = tally, set(range(len(sizes))), 0
+
+    def __call__(self) -> None:
+        """Looks for new manifests."""
+        for number in self.waiting.difference(missing_shards(self.folder, len(self.sizes))):
+            self.waiting.discard(number)
+            self.tally.add(read_manifest(self.folder, number).tally)
+            self.bar.update(self.sizes[number])
+            self.done += self.sizes[number]
+        self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
+        if self.done:
+            self.tally.check(self.max_fraction, self.done / sum(self.sizes))
+
+
+def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
+    """Returns the manifests of all shards and adds them to `tally`; raises `UserError` for too much skipped."""
+    manifests = [read_manifest(folder, number) for number in range(count)]
+    for manifest in manifests:  # in order, so that "first" means first in the plan
+        tally.add(manifest.tally)
+    tally.check(max_fraction)
+    return manifests
+
+
+def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """Where the files get their names: below `folder`, or in a store, which renames no folders, at `output`."""
+    return folder / "complete" if isinstance(folder, pathlib.Path) else output
+
+
+def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
+    """Makes the complete folder `output`, and removes the work's."""
+    complete = complete_folder(folder, output)
+    if complete != output:
+        if output.exists():
+            output.rmdir()  # empty, or `is_built` would have raised
+        publish(complete, output)
+    remove_tree(folder)
+
+
+def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
+    """Gives a part its name in the data set; one that a killed run has renamed has it already."""
+    path = folder / "parts" / part.name
+    current = path if path.is_file() else name
+    size = current.stat().st_size if current.is_file() else None
+    if size != part.bytes:
+        manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
+        raise UserError(
+            f"{current} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
+            "same command again: it will be made anew."
+        )
+    if current is path:
+        path.replace(name)
+
+
+def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
+    """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
+    names = {entry.name for entry in (folder / "parts").glob("*")}  # one look at a store
+    lists = (places_path(folder, number) for number in range(count))
+    files = [path_of_list for path_of_list in lists if path_of_list.name in names]
+    if files:
+        with path.open("wb") as joined:
+            for file in files:
+                joined.write(file.read_bytes())

@@ -1,0 +1,133 @@
+"""TFRecord files read in Python, for what `tf.data` does not do: go on behind damage, and read a record by its place.
+
+A record is an 8-byte little-endian length and the masked CRC-32C of these bytes, 4 bytes; then the data and theirs. A
+record whose data do not agree with their checksum costs itself alone. A damaged length costs everything up to the next
+8 bytes that agree with the checksum behind them, which are taken for the next record's length.
+
+It does not need TensorFlow, so that commands which only look at files start fast. Training reads files by the same
+rules inside its graph (`streams/record_files.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import google_crc32c
+
+from mural_lite.files import open_path
+from mural_lite.skipped import DAMAGED_FILE, DAMAGED_RECORD
+
+HEADER, FOOTER = 12, 4  # bytes before and after a record's data
+FRAME = HEADER + FOOTER
+WINDOW = 1 << 16  # bytes looked through at a time for the next record
+CRC_MASK = 0xA282EAD8
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns the checksum of `data` as TFRecord files store it: rotated, plus a constant."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + CRC_MASK) & 0xFFFFFFFF
+
+
+def lost_records(stated: int, lost: int, before: int, count: int) -> int:
+    """Returns how many records a damaged stretch of a file held: one if its length was hardly changed, else about.
+
+    Args:
+      stated: the length stored at its beginning, or -1 where the file ends before.
+      lost: bytes of the stretch.
+      before, count: bytes and records of the file that were read before it; their mean size is taken for the lost.
+    """
+    if stated >= 0 and bin(stated ^ max(lost - FRAME, 0)).count("1") <= 2:
+        return 1
+    return max(round(lost * count / before) if before else 1, 1)
+
+
+def read_all(
+    path: str | os.PathLike,
+    on_problem: Callable[[str, str, int], None],
+    open_file: Callable = open,
+    begin: int = 0,
+    end: int | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset of the data, data) of every record that is whole.
+
+    Args:
+      path: of the file.
+      on_problem: called with (kind, place, number of records) for each loss.
+      open_file: opens a path as `open` does, such as `tf.io.gfile.GFile` for files elsewhere.
+      begin, end: only what begins in these bytes of the file; of records before them only the lengths are read.
+    """
+    with open_file(str(path), "rb") as file:
+        file_end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0
+        while position < (file_end if end is None else min(end, file_end)):
+            size = _length(file, position, file_end)
+            if size is None:
+                header = _next_header(file, position + 1, file_end)
+                stated = _stated(file, position)
+                lost = lost_records(stated, header - position, position, count)
+                if position >= begin:
+                    on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
+                position, count = header, count + lost
+                continue
+            if position < begin:
+                position, count = position + FRAME + size, count + 1
+                continue
+            data, checksum = _read(file, position + HEADER, size), _read(file, position + HEADER + size, FOOTER)
+            if masked_crc(data) == int.from_bytes(checksum, "little"):
+                yield position + HEADER, data
+            else:
+                on_problem(DAMAGED_RECORD, f"{path}, record {count} (byte {position})", 1)
+            position, count = position + FRAME + size, count + 1
+
+
+def read_at(path: str | os.PathLike, position: int) -> bytes:
+    """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole one does."""
+    with open_path(path) as file:
+        size = _length(file, position, file.seek(0, os.SEEK_END) or file.tell())
+        if size is not None:
+            data, checksum = _read(file, position + HEADER, size), file.read(FOOTER)
+            if masked_crc(data) == int.from_bytes(checksum, "little"):
+                return data
+    raise ValueError(f"{path} has no record at byte {position}: it changed after it was indexed, or is damaged.")
+
+
+def _read(file: IO[bytes], position: int, size: int) -> bytes:
+    file.seek(position)
+    return file.read(size)
+
+
+def _stated(file: IO[bytes], position: int) -> int:
+    """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
+    header = _read(file, position, 8)
+    return int.from_bytes(header, "little") if len(header) == 8 else -1
+
+
+def _length(file: IO[bytes], position: int, end: int) -> int | None:
+    """Returns the size of the record at `position` of a file of `end` bytes, `None` if none begins there."""
+    header = _read(file, position, HEADER)
+    if len(header) < HEADER or masked_crc(header[:8]) != int.from_bytes(header[8:], "little"):
+        return None
+    size = int.from_bytes(header[:8], "little")
+    return size if position + FRAME + size <= end else None
+
+
+def _next_header(file: IO[bytes], position: int, end: int) -> int:
+    """Returns where the next record begins, from `position` on; the file's end if none does."""
+    while position < end:
+        window = _read(file, position, WINDOW + HEADER - 1)
+        for offset in range(len(window) - HEADER + 1):
+            # No file has records of 2^40 bytes: most places need no checksum.
+            if window[offset + 5 : offset + 8] == b"\0\0\0":
+                if _length(file, position + offset, end) is not None:
+                    return position + offset
+        position += WINDOW
+    return end
+
+
+def framed(data: bytes) -> bytes:
+    """Returns a record with its frame, as files hold it."""
+    length = len(data).to_bytes(8, "little")
+    checksums = (masked_crc(part).to_bytes(4, "little") for part in (length, data))
+    return b"".join((length, next(checksums), data, next(checksums)))

@@ -1,0 +1,114 @@
+"""Whose code may run: a stored configuration does not get to choose it.
+
+A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a class to
+import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
+names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
+with this package, lies in a local folder under its whole path (a relative one may have come with the file) or at a
+known host, or if the user trusts the maker of the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
+trusting():`). docs/reliability.md says what else loading does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import pathlib
+import sys
+import urllib.parse
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError
+
+KNOWN_HOSTS = ("tfhub.dev", "kaggle.com", "www.kaggle.com")  # by https, on its usual port
+TOWERS = ("image_tower", "text_tower")
+_TRUSTING = contextvars.ContextVar("trusting", default=False)  # of a thread, so that others stay careful
+
+
+@contextlib.contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Lets stored configurations choose code in this block, if `trust` or a block around it says so."""
+    token = _TRUSTING.set(trust or _TRUSTING.get())
+    try:
+        yield
+    finally:
+        _TRUSTING.reset(token)
+
+
+def is_trusting() -> bool:
+    """Whether a block around the caller is one of `trusting`: for callers that pass it on to other processes."""
+    return _TRUSTING.get()
+
+
+def names_code(config: ConfigDict) -> bool:
+    """Whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
+    from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
+    return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
+
+
+def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
+    """Raises `UserError` if a stored configuration names code that the user has not vouched for.
+
+    Args:
+      stored: what the file `path` holds.
+      path: for the message.
+      given: the user's own configuration, if there is one; what that names too is the user's choice.
+    """
+    for name in (stored.model, stored.method.get("heads_of", "")):
+        check_class(name, path, given)
+    check_handles(stored, path, given)
+
+
+def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
+    """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
+    given_handles = _handles(given).values() if given is not None else ()
+    for field, handle in _handles(stored).items():
+        if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
+            raise UserError(
+                f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
+                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are loaded. If you trust "
+                "its author: --trust, in Python trust=True."
+            )
+
+
+def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) -> None:
+    """Raises `UserError` if a stored `model` would be imported from outside, as `check_stored`.
+
+    A module that this process has imported already runs nothing more.
+    """
+    imported = name.partition(":")[0] in sys.modules or (given is not None and given.model == name)
+    if is_from_outside(name) and not imported and not _TRUSTING.get():
+        raise UserError(
+            f"{path} names model={name!r}, a class that would be imported, and so run, from outside of this package. "
+            "If you trust its maker: --trust, in Python trust=True or import its module first."
+        )
+
+
+def is_from_outside(name: str) -> bool:
+    """Whether `config.model` names a class to import."""
+    return ":" in name
+
+
+def needs_trust(handle: str) -> bool:
+    """Whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
+    if "://" not in handle:
+        return handle != "" and not os.path.isabs(handle)
+    try:
+        parts = urllib.parse.urlsplit(handle)
+    except ValueError:  # no URL at all
+        return True
+    return parts.scheme != "https" or parts.netloc not in KNOWN_HOSTS  # netloc: with user names and ports
+
+
+def settle_handles(config: ConfigDict) -> None:
+    """Gives the local folders that a user's own configuration names their whole paths, before it is stored."""
+    for name in TOWERS:
+        if config[name].handle and "://" not in config[name].handle:
+            config[name].handle = os.path.abspath(config[name].handle)
+
+
+def _handles(config: ConfigDict) -> dict[str, str]:
+    """The TF-Hub handles that a configuration uses, by field."""
+    return {f"{name}.handle": config[name].handle for name in TOWERS if config[name].name == "hub"}

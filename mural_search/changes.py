@@ -1,0 +1,533 @@
+"""How an index follows its sources, and how items are removed by hand.
+
+`bring` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
+is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So a
+process that is killed has made all blocks but the last, and the same call again encodes what is not there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+import numpy as np
+
+from mural_lite import pictures
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, atomic_file, exclusive_lock, remove_partial, storage_errors
+from mural_lite.fingerprint import Fingerprint, take_fingerprint
+from mural_lite.progress import announce, tqdm
+from mural_lite.remote_folders import display_name
+from mural_search import collect
+from mural_search import database as files
+from mural_search.collect import Found, Unreadable
+from mural_search.item_table import AMONG, FORMAT, Damaged, ItemTable, connect, meta_of, problem, read_items
+from mural_search.items import IMAGES, Filter, Item
+from mural_search.noise_level import NoiseLevel
+from mural_search.ranking import CAPTIONS, HEAD, prompt_of
+from mural_search.sqlite import sqlite3
+from mural_search.stored_images import content_of, read_image
+
+SKIPPED, LOCK = "skipped.tsv", ".lock"
+BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
+MANY = 1_000  # captions that take seconds
+BLOCK_BYTES = 2**26  # of encoded images in a block, about
+TOGETHER = 64  # images that are read at a time, by
+READERS = 8  # threads
+
+
+@dataclasses.dataclass
+class Counts:
+    """Counts of items: new, changed, unchanged; with repeated keys; removed by hand.
+
+    `gone`: kept items that are no longer in the sources. `pruned`: removed items.
+    """
+
+    added: int = 0
+    changed: int = 0
+    kept: int = 0
+    repeated: int = 0
+    deleted: int = 0
+    skipped: int = 0
+    gone: int = 0
+    pruned: int = 0
+
+
+@dataclasses.dataclass
+class Entry:
+    """An item of a block. `content`: what is to be encoded; None where `vector`, as bytes, is known or none is."""
+
+    key: bytes
+    item: Item
+    content: object = None
+    vector: bytes | None = None
+    before: tuple[int, Item] | None = None
+
+
+def digest_of(item: Item) -> str:
+    """Returns the digest of an item's row: its own, or a digest of all its fields."""
+    described = [item.language, item.content, item.captions, sorted(item.fields.items())]
+    return item.digest or hashlib.blake2b(json.dumps(described).encode(), digest_size=8).hexdigest()
+
+
+def bring(
+    database: sqlite3.Connection,
+    embedder,
+    entries: Iterable[Found],
+    *,
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    prune: bool = False,
+    batch_size: int = 64,
+    skipped: TextIO | None = None,
+    progress: bool = False,
+) -> Counts:
+    """Brings a database to what `entries` hold.
+
+    Args:
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None where every entry has its vector:
+        captions get none then.
+      entries: an `Item` each with the encoder's input, bytes or a path of an image, the text itself; or its vector,
+        float [D]; or None for an item without a picture. The first item of a key (`collect.key_of`) counts.
+        An `Unreadable` stays what it was.
+      kind, dtype: of the items, of their vectors.
+      prune: take out what was not among the entries.
+      skipped: gets a line, name[TAB]reason, for each entry that cannot be read.
+    """
+    changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
+    database.executescript("CREATE TEMP TABLE IF NOT EXISTS met (key BLOB PRIMARY KEY) WITHOUT ROWID; DELETE FROM met")
+    with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
+        for block in changes.blocks(entries):
+            changes.make(block, bar)
+    changes.publish(prune)
+    return changes.counts
+
+
+class _Changes:
+    def __init__(self, database, embedder, kind: str, dtype: np.dtype, batch_size: int, skipped: TextIO | None):
+        self.database, self.embedder, self.kind, self.dtype = database, embedder, kind, dtype
+        self.batch_size, self.skipped, self.counts = batch_size, skipped, Counts()
+        self.has_changed = False
+        self.head = None  # of captions; None: they are not encoded
+        if embedder is not None and kind == IMAGES:
+            own = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
+            self.head = meta_of(database).get("head", own)
+
+    def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
+        """Yields what is to be looked at, each key once, with images read."""
+        entries, block, size = iter(entries), [], 0
+        read = functools.partial(read_entry, self.kind, dtype=self.dtype)
+        with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+            while some := list(itertools.islice(entries, TOGETHER)):
+                work = pool.map if self.kind == IMAGES and self.embedder is not None else map
+                for entry in work(read, filter(self._is_new, some)):
+                    if isinstance(entry, Unreadable):
+                        self._skip(entry)
+                        continue
+                    block.append(entry)
+                    size += len(entry.content) if isinstance(entry.content, bytes) else 0
+                if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
+                    yield block
+                    block, size = [], 0
+        if block:
+            yield block
+
+    def _is_new(self, entry: Found) -> bool:
+        values = (key_of(self.kind, entry),)
+        is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", values).rowcount > 0
+        self.counts.repeated += not is_new
+        return is_new
+
+    def _skip(self, entry: Unreadable) -> None:
+        self.counts.skipped += entry.count
+        if self.skipped is not None:
+            name = " ".join(entry.name.split("\t")).replace("\n", " ")
+            self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
+
+    def make(self, block: list[Entry], bar: tqdm) -> None:
+        """Encodes what is to be encoded of a block, and writes it in one transaction."""
+        keys = [entry.key for entry in block]
+        marks = ", ".join("?" * len(keys))
+        ask = self.database.execute
+        deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
+        numbers = [number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)]
+        before = {key: (number, item) for number, key, item in read_items(ask, json.dumps(numbers))}
+        question = f"SELECT item, vector FROM vectors WHERE item {AMONG}"
+        vectors = dict(ask(question, (json.dumps(numbers),)))
+        wanted = []
+        for entry in block:
+            if deleted.get(entry.key) == entry.item.digest:
+                self.counts.deleted += 1
+                continue
+            entry.before = before.get(entry.key)
+            if entry.before is not None:
+                was = vectors.get(entry.before[0])
+                is_same = entry.before[1].content == entry.item.content and (entry.content is None) == (was is None)
+                is_same = was == entry.vector if entry.vector is not None else is_same
+                if is_same and entry.before[1] == entry.item:
+                    self.counts.kept += 1
+                    continue
+                if is_same:
+                    entry.vector, entry.content = was, None
+            wanted.append(entry)
+        bar.update(len(block) - sum(entry.content is not None for entry in wanted))
+        wanted = self._encoded(wanted, bar)
+        captions = self._captions_of(wanted)
+        if not wanted:
+            return
+        with files.transaction(self.database):
+            files.take_out(self.database, [entry.before[0] for entry in wanted if entry.before])
+            for entry in wanted:
+                own = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
+                files.put(self.database, entry.key, entry.item, entry.vector, own)
+            self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
+            if captions and self.head is not None:
+                files.keep(self.database, head=self.head)
+        replaced = sum(entry.before is not None for entry in wanted)
+        self.counts.changed += replaced
+        self.counts.added += len(wanted) - replaced
+        self.has_changed = True
+
+    def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
+        """Gives entries with a content their vectors; returns the usable entries."""
+        fresh = [entry for entry in wanted if entry.content is not None]
+        if not fresh:
+            return wanted
+        vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
+        for vector, row in zip(vectors.astype(self.dtype), kept.tolist()):
+            fresh[row].vector = vector.tobytes()
+        for entry in fresh:
+            if entry.vector is None:
+                self._skip(unreadable(self.kind, entry.item))
+            entry.content = None
+        lost = {entry.key for entry in fresh if entry.vector is None}
+        return [entry for entry in wanted if entry.key not in lost]
+
+    def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
+        """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
+        if self.head is None:
+            return None
+        stored: dict[str, bytes] = {}
+        numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
+        question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
+        stored.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
+        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in stored)
+        return stored | self._encode_captions(list(fresh))
+
+    def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
+        if not texts:
+            return {}
+        if len(texts) >= MANY:
+            announce(f"Encoding {len(texts):,} captions …")
+        embedder = self.embedder.with_text_head(self.head) if self.head else self.embedder
+        vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, CAPTIONS))
+        return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
+
+    def publish(self, prune: bool) -> None:
+        """Removes items that were not met, counts for searches, and publishes the new state."""
+        self._encode_missing_captions()
+        gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
+        numbers = [number for (number,) in self.database.execute(gone)]
+        count, meta = self.counts, meta_of(self.database)
+        count.gone, count.pruned = (0, len(numbers)) if prune else (len(numbers), 0)
+        moved = count.added + count.changed + count.pruned
+        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # by the writer of the last block
+        if not (self.has_changed or count.pruned or was_killed or meta.get("skipped") != count.skipped):
+            return
+        with files.transaction(self.database, published=True):
+            if prune:
+                files.take_out(self.database, numbers)
+            (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
+            if was_killed or moved > files.RECOUNTED * total:
+                files.count_trigrams(self.database)
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            files.keep(self.database, created=now, skipped=count.skipped, changed=meta.get("changed", 0) + moved)
+        self.database.execute("PRAGMA busy_timeout = 0")  # one who reads may hold the log: then it stays for now
+        with contextlib.suppress(sqlite3.Error):
+            self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _encode_missing_captions(self) -> None:
+        """Encodes captions whose items came without a model, see `embed`."""
+        if self.head is None:
+            return
+        last, missing = 0, "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
+        question = f"SELECT id, text FROM texts WHERE {missing} ORDER BY id LIMIT {BLOCK['texts']}"
+        while rows := self.database.execute(question, (last,)).fetchall():
+            vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
+            with files.transaction(self.database):
+                values = [(number, vectors[text]) for number, text in rows]
+                self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
+                files.keep(self.database, head=self.head)
+            last, self.has_changed = rows[-1][0], True
+
+
+def key_of(kind: str, entry: Found) -> bytes:
+    """Returns what makes two entries the same, see `collect.key_of`."""
+    parts = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
+    """Returns an entry with its image's bytes and their digest, or why they cannot be read."""
+    if isinstance(collected, Unreadable):
+        return collected
+    item, content = collected
+    key, vector = key_of(kind, collected), None
+    if isinstance(content, np.ndarray):
+        content, vector = None, _checked(item, content).astype(dtype).tobytes()
+        vector = vector if item.path or kind != IMAGES or any(vector) else None
+    elif content is None:
+        item = dataclasses.replace(item, path="", content="")
+    elif kind == IMAGES:
+        try:
+            content = content if isinstance(content, bytes) else pictures.read_file(content)
+        except (OSError, ValueError) as error:
+            return unreadable(kind, item, error)
+        item = dataclasses.replace(item, content=content_of(content))
+    return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+
+
+def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
+    for entry in entries:
+        bar.update()  # True where it draws the bar
+        yield entry.content
+
+
+def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
+    """Returns a vector that came with its item; raises `UserError` unless its length is 1, or 0 for no picture."""
+    length = float(np.linalg.norm(vector.astype(np.float32)))
+    if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
+        raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
+    return vector
+
+
+def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the vectors, float32 [K, D], of images or texts, and the places of the usable items, int64 [K]."""
+    if kind == IMAGES:
+        return embedder.encode_image(contents, batch_size=batch_size, on_error="skip", progress=False)
+    texts = list(contents)
+    prompt = prompt_of(embedder, CAPTIONS)
+    return embedder.encode_text(texts, batch_size=batch_size, progress=False, **prompt), np.arange(len(texts))
+
+
+def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreadable:
+    """Returns why an image cannot be used: `error`, or what its bytes say."""
+    reason = "damaged: it does not decode"
+    try:
+        if error is not None:
+            raise error
+        pictures.for_the_encoder(read_image(item))
+    except OSError as failed:
+        reason = failed.strerror or str(failed)
+    except ValueError as failed:
+        reason = str(failed)
+    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+
+
+# The model.
+
+
+def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> None:
+    """Says which model makes the vectors; raises `UserError` if another model made the stored vectors."""
+    stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
+    if stored:
+        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, what)
+        return
+    content = io.BytesIO()
+    np.save(content, model.probes)
+    with files.transaction(database):
+        path = collect.absolute(model.path) if model.path else ""
+        files.keep(database, probes=content.getvalue(), model={"path": path, "step": model.step})
+
+
+# A folder.
+
+
+@contextlib.contextmanager
+def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """Gives the database of an index, which no other process changes meanwhile; `new`: makes a missing index.
+
+    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
+    """
+    folder = as_path(folder)
+    if not isinstance(folder, pathlib.Path):
+        raise UserError(
+            f"{folder} is in a store, and an index is made on this machine: remote_folders.local_folder gives a folder."
+        )
+    path = folder / files.NAME
+    if not new or (folder / files.OLD).is_file():
+        files.check_place(folder)
+    elif folder.exists() and not path.exists() and not _is_free(folder):
+        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = exclusive_lock(folder / LOCK, f"Another process is changing the index {folder}; wait for it.")
+        stack = contextlib.ExitStack()
+        stack.enter_context(lock)
+    with stack:
+        remove_partial(folder)
+        try:
+            with contextlib.closing(files.make(path) if new else connect(path)) as opened:
+                if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+                    raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
+                if display_name(folder) != str(folder):  # a store gets the file at the end
+                    opened.execute("PRAGMA wal_autocheckpoint = 0")
+                yield opened
+        except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
+            raise problem(path, error) from None
+
+
+def _is_free(folder: pathlib.Path) -> bool:
+    own = (LOCK, files.NAME)
+    return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
+
+
+def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
+    """Raises `UserError` unless the index in `folder` has the requested settings."""
+    changed = {name: value for name, value in settings.items() if stored.get(name, value) != value}
+    differing = [f"{name} {stored[name]!r}, not {value!r}" for name, value in changed.items()]
+    if differing:
+        raise UserError(
+            f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What an index is of.
+
+    Args:
+      kind, dtype, sources, split: see `Index.build`.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
+    """
+
+    kind: str = IMAGES
+    dtype: str = "float32"
+    sources: Sequence[str] = ()
+    split: str = ""
+    product: str = ""
+    fields: Sequence[str] | None = None
+
+
+def sync(
+    folder: str | os.PathLike,
+    embedder,
+    items: Iterable[Found],
+    prune: bool = False,
+    *,
+    contents: Contents = Contents(),  # noqa: B008 (frozen)
+    model: Fingerprint | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> Counts:
+    """Makes the index `folder`, or updates it by `items`; encodes only new and changed items.
+
+    Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
+    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes.
+
+    Args:
+      embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
+      items: (item, encoded image), see `bring`; an item without a picture comes with None.
+      prune: take out what is not among the items.
+
+    Raises:
+      UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
+        changes the index, a folder that is something else, or a full disk.
+    """
+    model = model or take_fingerprint(embedder)
+    with changing(folder, new=True) as opened:
+        about = {"kind": contents.kind, "dtype": contents.dtype, "split": contents.split}
+        stored = meta_of(opened)
+        check_settings(folder, stored, about)
+        keep_model(opened, model, f"The index {folder}")
+        about |= {"sources": list(contents.sources), "product": contents.product}
+        about |= {} if contents.fields is None else {"fields": list(contents.fields)}
+        if any(stored.get(name) != value for name, value in about.items()):
+            files.publish(opened, **about)
+        with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
+                options = dict(kind=contents.kind, dtype=contents.dtype, prune=prune, batch_size=batch_size)
+                counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
+        if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+            several = f"None of the {counts.skipped:,} {contents.kind} can be read."
+            raise UserError(several if counts.skipped else f"No {contents.kind}.")
+    return counts
+
+
+def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
+    """Keeps the noise level of the index in a folder."""
+    with changing(folder) as opened:
+        files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
+
+
+# Taken out by hand.
+
+
+def remove(
+    folder: str | os.PathLike,
+    names: Sequence[str] = (),
+    filters: Sequence[Filter] = (),
+    dry_run: bool = False,
+) -> tuple[int, int]:
+    """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
+
+    Args:
+      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none.
+      filters: items that pass, see `Index.search`.
+      dry_run: count only.
+
+    Raises:
+      UserError: no such item, or nothing would be left; an index that is damaged or being changed.
+    """
+    with changing(folder) as opened:
+        table = ItemTable(pathlib.Path(folder) / files.NAME)
+        rows = _named(table, names) if names else table.rows_with(filters)
+        if len(rows) == len(table):
+            raise UserError(
+                f"All {len(table):,} {table.meta['kind']} would be removed: delete the folder {folder} instead."
+            )
+        if len(rows) and not dry_run:
+            delete(opened, table.ids[rows])
+    return len(rows), len(table)
+
+
+def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
+    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names."""
+    unknown, rows = set(names), set()
+    for row, name in enumerate(table.names()):
+        main, mark, number = name.rpartition("#")
+        for candidate in {name, main if mark and number.isdigit() else name} & set(names):
+            rows.add(row)
+            unknown.discard(candidate)
+    if product := table.meta.get("product"):
+        for name in names:
+            rows_of_product = table.rows_with([Filter(product, name)]).tolist()
+            rows.update(rows_of_product)
+            unknown -= {name} if rows_of_product else set()
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise UserError(
+            f"The index has no {sorted(unknown)[0]!r}{more}: names are as `search query` shows them. None removed."
+        )
+    return np.array(sorted(rows), np.int64)
+
+
+def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Takes items out by their ids; they stay out until their row in the sources is another one."""
+    block = json.dumps([int(number) for number in numbers])
+    with files.transaction(database, published=True):
+        database.execute(f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}", (block,))
+        files.take_out(database, numbers)
+        files.keep(database, changed=meta_of(database).get("changed", 0) + len(numbers))

@@ -1,0 +1,190 @@
+"""The database of an index, one SQLite file: the only state that an index has.
+
+Its tables are to be asked by others, too:
+
+    items            a row each, in the order of `id`, which is never used again
+    vectors          of an item: float16 or float32 [D], as bytes; an item without a picture has no vector
+    texts            captions, in the order of their items; caption_vectors: float16 [D], as bytes
+    fields           a name and a value each
+    deleted          keys that were taken out by hand, and the digests of their rows: see `index.sync`
+    words, trigrams  full-text search over captions, names and fields: see words.py
+    meta             what is known of the whole: kind, sources, model, noise level, …
+
+Every change is a transaction, so that a process that is killed has made it or not. Who opened the file goes on to see
+it as it was then (SQLite's write-ahead log).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import os
+import pathlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_lite.files import storage_errors
+from mural_lite.fingerprint import Fingerprint
+from mural_search import words
+from mural_search.item_table import AMONG, FORMAT, TEXT, TOGETHER, ItemTable, connect, meta_of, read_items, utf8
+from mural_search.items import Item
+from mural_search.sqlite import sqlite3
+
+NAME = "index.sqlite"
+DTYPES = ("float32", "float16")  # of vectors
+OLD = "index.json"  # of indexes before format 4
+SCHEMA = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value);
+CREATE TABLE items (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, name TEXT, path TEXT, offset INTEGER,
+                    language TEXT, content TEXT, digest TEXT);
+CREATE TABLE vectors (item INTEGER PRIMARY KEY, vector BLOB);
+CREATE TABLE texts (id INTEGER PRIMARY KEY AUTOINCREMENT, item INTEGER, language TEXT, text TEXT);
+CREATE TABLE caption_vectors (text INTEGER PRIMARY KEY, vector BLOB);
+CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
+CREATE TABLE deleted (key BLOB PRIMARY KEY, digest TEXT) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram case_sensitive 1');
+CREATE TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID;
+CREATE INDEX texts_of_items ON texts (item);
+CREATE INDEX fields_of_items ON fields (item);
+CREATE INDEX items_by_field ON fields (name, value, item);
+CREATE INDEX items_without_pictures ON items (id) WHERE path = '';
+PRAGMA user_version = {FORMAT};
+"""
+RECOUNTED = 0.01  # share of the items that may change before trigrams are counted again
+
+
+def check_place(folder: pathlib.Path) -> None:
+    """Raises `UserError` for a folder that is not an index."""
+    path = folder / NAME
+    if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
+        return
+    if (folder / OLD).is_file():
+        raise UserError(f"The index {folder} was made by an earlier version: delete it and make it again.")
+    with storage_errors(folder):
+        is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
+    if is_hidden:
+        raise UserError(f"{folder} may not be read: check its permissions.")
+    raise UserError(f"{folder} is not an index: it has no {NAME} (make it with: search index IMAGES…).")
+
+
+def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
+    """Opens the database of an index, and makes a missing database. Raises `sqlite3.Error`."""
+    database = connect(path, new=True)
+    if not database.execute("PRAGMA user_version").fetchone()[0]:
+        if sqlite3.sqlite_version_info < (3, 34):
+            raise UserError(f"SQLite {sqlite3.sqlite_version} has no trigrams: use a Python with SQLite 3.34 or newer.")
+        database.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {SCHEMA} COMMIT;")
+    return database
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
+    """Everything that is changed in the block appears at once, or not at all.
+
+    `published`: processes that have the index open must open it again. Matrices made before do not count afterwards.
+    """
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        state = secrets.token_hex(16)
+        keep(database, state=state, **({"published": state} if published else {}))
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def publish(database: sqlite3.Connection, **values) -> None:
+    """Writes values of the whole index into `meta`; processes that have the index open must open it again."""
+    state = meta_of(database).get("state", "")
+    keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
+
+
+def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
+    """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
+    try:
+        vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
+        if vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise ValueError(f"vectors {list(vectors.shape)}")
+        return Fingerprint(vectors, str(model["path"]), model["step"])
+    except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
+        raise UserError(
+            f"The index is damaged (the record of its model: {error}): delete it and make it again."
+        ) from None
+
+
+def keep(database: sqlite3.Connection, **values) -> None:
+    """Writes into `meta`: bytes as they are, everything else as JSON."""
+    rows = [(key, value if isinstance(value, bytes) else json.dumps(value)) for key, value in values.items()]
+    database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+
+def put(
+    database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
+) -> None:
+    """Adds an item with its vector and its captions' vectors, if these are known."""
+    values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
+    columns = f"(NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
+    number = database.execute(f"INSERT INTO items VALUES {columns}", values).lastrowid
+    if vector is not None:
+        database.execute("INSERT INTO vectors VALUES (?, ?)", (number, vector))
+    texts = []
+    for language, text in item.captions:
+        values = number, utf8(language), utf8(text)
+        texts.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
+    database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(texts, captions))
+    fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
+    database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
+    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", _documents(number, item, texts))
+
+
+def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Removes items by their ids, with everything that is known of them."""
+    for begin in range(0, len(numbers), TOGETHER):
+        block = json.dumps([int(number) for number in numbers[begin : begin + TOGETHER]])
+        texts: dict[int, list[int]] = collections.defaultdict(list)
+        for text, item in database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,)):
+            texts[item].append(text)
+        for number, _, item in read_items(database.execute, block):
+            said = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
+            database.executemany(said, _documents(number, item, texts[number]))
+        texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
+        database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
+        for table, column in (("texts", "item"), ("fields", "item"), ("vectors", "item"), ("items", "id")):
+            database.execute(f"DELETE FROM {table} WHERE {column} {AMONG}", (block,))
+
+
+def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
+    """What is found by words of an item, with its number in `words`: captions by their own numbers, doubled.
+
+    What else an item has, its name, its file's and its fields, has a number between these.
+    """
+    values = [value for value in item.fields.values() if "://" not in value]
+    files = [item.name, *([item.path] if item.offset < 0 else [])]
+    names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
+    documents = [(2 * number + 1, words.document([*filter(None, names), *values]))]
+    documents += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
+    return [(rowid, utf8(document)) for rowid, document in documents]
+
+
+def count_trigrams(database: sqlite3.Connection) -> None:
+    """Counts the texts that hold each trigram; FTS5 would count them one by one whenever it is asked."""
+    database.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)")
+    database.execute("DELETE FROM trigrams")
+    database.execute("INSERT INTO trigrams SELECT term, doc FROM temp.vocabulary")
+    database.execute("DROP TABLE temp.vocabulary")
+
+
+def table_of(items: Iterable[Item]) -> ItemTable:
+    """Returns the table of items, which come into a database in memory."""
+    database = make()
+    for number, item in enumerate(items):
+        put(database, b"%d" % number, item)
+    count_trigrams(database)
+    return ItemTable(database)

@@ -1,0 +1,373 @@
+"""Embeds images or texts by blocks, in one process or many, and writes vectors as Parquet (`mural_lite/vectors.py`).
+
+    python -m mural_tf embed photos data/mine --model=EXPORT --output=FOLDER
+
+A folder of embeddings, complete when it has `embeddings.json`:
+
+    embeddings.json              kind, counts, the model, what was skipped
+    part-00000-of-00012.parquet  items and their vectors
+    skipped.tsv                  reason[TAB]place of what could not be read; only if something could not
+
+The sources' files are cut into shards beforehand, so that the number of workers does not change a shard. While it runs,
+everything lies in a hidden folder next to the output; the same command again makes the missing shards. An item that
+comes again in its shard is left out; `search index` leaves out repetitions in other shards.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from mural_lite import shards
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, atomic_file, read_json, storage_errors, write_whole
+from mural_lite.fingerprint import Fingerprint, take_fingerprint
+from mural_lite.models import LITE, open_model
+from mural_lite.progress import announce, tqdm
+from mural_lite.quiet import quiet_imports
+from mural_lite.remote_folders import local_model
+from mural_lite.shards import Manifest, Part
+from mural_lite.skipped import Tally, check_fraction
+from mural_lite.trust import is_trusting
+from mural_lite.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
+from mural_lite.work import Engine, Step
+from mural_search import changes, collect
+from mural_search.collect import Found, Piece, Unreadable
+from mural_search.index import Index
+from mural_search.items import IMAGES, Item
+
+DESCRIPTION, SKIPPED = "embeddings.json", "skipped.tsv"
+FORMAT = 2  # raised when the same input would give other vectors than before
+BLOCK = 4096  # items given to the encoder in one call, which sorts texts by length
+BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
+
+
+@dataclasses.dataclass
+class Embedded(Tally):
+    """What became of the items of a shard, or of all."""
+
+    THINGS: ClassVar[str] = "images and texts"
+    FLAG: ClassVar[str] = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to embed.
+
+    Attributes:
+      kind: "images" or "texts".
+      split: of folders of the project's TFRecords; "": every split.
+      dtype: of the stored vectors, "float32" or "float16".
+      batch_size: of one run of the encoder; 0: 64 images, 256 texts.
+      shard_items: in a shard, about; it is what a killed run loses of each worker.
+      workers: processes of this machine; 0 works in the calling process.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
+      max_skipped_fraction: of the items that were read; above it the work stops.
+    """
+
+    kind: str = IMAGES
+    split: str = ""
+    dtype: str = "float32"
+    batch_size: int = 0
+    shard_items: int = 16_384
+    workers: int = 1
+    beam: str = ""
+    max_skipped_fraction: float = 0.01
+
+    def __post_init__(self):
+        check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
+
+    @property
+    def batch(self) -> int:
+        """Items in one run of the encoder."""
+        return self.batch_size or BATCH[self.kind]
+
+    def worker_threads(self) -> int:
+        """Returns TensorFlow's threads in a worker, the cores divided by the workers; 0 leaves them to it."""
+        if self.beam or not self.workers:
+            return 0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.workers)
+
+
+def embed(
+    model: str,
+    sources: Sequence[str],
+    output: str | os.PathLike,
+    settings: Settings,
+    restart: bool = False,
+    progress: bool = True,
+) -> pathlib.Path:
+    """Embeds what the sources hold into the folder `output`, which appears when it is complete.
+
+    Args:
+      model: a folder that `mural_lite.open_model` takes; every worker reads it.
+      sources: see `collect.find`; their order does not matter.
+      output: a folder that does not exist yet, is empty, or holds these very embeddings.
+      settings: see `Settings`. With workers, a script calls this below `if __name__ == "__main__":`.
+      restart: start again instead of going on with a run that stopped.
+      progress: whether to show a bar.
+
+    Raises:
+      UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
+        something else next to it, or a full disk.
+    """
+    engine = Engine(settings.workers, settings.beam)  # raises for unknown flags
+    here = local_model(model)
+    if not here.is_dir():
+        raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
+    files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
+    groups = collect.cut_files(settings.kind, files, settings.shard_items)
+    output, identity = as_path(output), _identity(here, sources, groups, settings)
+    folder = output.parent / f".{output.name}.embedding"
+    with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
+        if unfinished:
+            if engine.workers:
+                announce(f"Loading {model} in every worker …")
+            _run(engine, collect.absolute(model), groups, folder, settings, progress)
+            _assemble_vectors(folder, output, identity, len(groups), settings)
+    return output
+
+
+def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
+    """Returns what decides the vectors, as JSON values."""
+    read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
+    for path in collect.side_files(unit.path for pieces in groups for _, unit in pieces):
+        read.update(path.read_bytes())
+    return {
+        "name": "embeddings",
+        "format": FORMAT,
+        "sources": sorted(map(collect.absolute, sources)),
+        "files": read.hexdigest(),
+        "model": model_digest(model),
+        "kind": settings.kind,
+        "split": settings.split,
+        "dtype": settings.dtype,
+        "batch_size": settings.batch,
+        "shard_items": settings.shard_items,
+    }
+
+
+def _run(
+    engine: Engine, model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool
+) -> None:
+    """Makes all shards that are missing, with a bar."""
+    jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
+    if not jobs:
+        return
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in groups]
+    step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
+    with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
+        watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
+        engine.map(step, jobs, folder, watch)
+
+
+# What a worker does.
+
+
+def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> Callable:
+    """Returns what embeds a shard; called once in every worker.
+
+    Raises:
+      UserError: the model cannot be loaded, or differs from the finished shards' model.
+    """
+    with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
+        embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
+    for path in vector_files(folder / "parts")[:1]:
+        fingerprint_of(path).check(fingerprint, f"The unfinished work in {folder}")
+
+    def work(element: tuple[int, Sequence[Piece]]) -> None:
+        make_shard(embedder, fingerprint, folder, *element, settings)
+
+    return work
+
+
+_LOADING = threading.Lock()
+
+
+@functools.lru_cache(maxsize=1)
+def load_model(model: str, threads: int, trust: bool) -> tuple:
+    """Loads a model; returns it with its fingerprint. `threads`: of TensorFlow, unless it has started already."""
+    quiet_imports()
+    from mural_lite.litert.runtime import set_threads
+
+    set_threads(threads)
+    if threads and not (local_model(model) / LITE).is_file():
+        import tensorflow as tf
+
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        except RuntimeError:  # in a process that computed before
+            pass
+    embedder = open_model(model, trust=trust)
+    return embedder, take_fingerprint(embedder)
+
+
+def make_shard(
+    embedder, model: Fingerprint, folder: pathlib.Path, number: int, pieces: Sequence[Piece], settings: Settings
+) -> None:
+    """Encodes what pieces hold and writes it into an unfinished folder: a file of vectors, and its manifest last."""
+    tally, entries, seen = Embedded(), collect.read(settings.kind, pieces), set()
+    path = folder / "parts" / f"{number:06d}{ENDING}"
+    about = about_vectors(model, settings.kind, settings.split, settings.dtype)
+    with atomic_file(path) as partial:
+        with VectorFile(partial, model.probes.shape[1], settings.dtype, about) as file:
+            while block := list(itertools.islice(entries, BLOCK)):
+                items, vectors = _encode(embedder, block, settings, seen, tally)
+                if items:
+                    file.add([to_row(item) for item in items], vectors)
+        size = partial.stat().st_size
+    part = Part("vectors", "", path.name, size, "", tally.written, tally.written, {})
+    shards.write_manifest(folder, number, Manifest(tally, [part], [[*unit[:4]] for _, unit in pieces]))
+
+
+def _encode(
+    embedder, block: Iterable[Found], settings: Settings, seen: set[bytes], tally: Embedded
+) -> tuple[list[Item], np.ndarray]:
+    """Returns the items of a block that can be used and were not seen before, and their vectors [N, D]."""
+    read: list[changes.Entry] = []
+    for collected in block:
+        key = changes.key_of(settings.kind, collected)
+        entry = changes.read_entry(settings.kind, collected)
+        if key in seen:
+            tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry.item.name)
+        elif isinstance(entry, Unreadable):
+            tally.skip(entry.kind, entry.name, entry.count)
+        else:
+            read.append(entry)
+        seen.add(key)
+    if not read:
+        return [], np.zeros((0, 0))
+    vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
+    unread = np.setdiff1d(np.arange(len(read)), kept)
+    for entry in (changes.unreadable(settings.kind, read[number].item) for number in unread):
+        tally.skip(entry.kind, entry.name)
+    tally.written += len(kept)
+    return [read[number].item for number in kept], vectors
+
+
+# The end.
+
+
+def _assemble_vectors(
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings
+) -> None:
+    """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
+    tally = Embedded()
+    manifests = shards.read_manifests(folder, count, tally, settings.max_skipped_fraction)
+    if not tally.written:
+        raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
+    complete = shards.complete_folder(folder, output)
+    complete.mkdir(exist_ok=True)
+    for number, manifest in enumerate(manifests):
+        for part in manifest.parts:
+            shards.rename_part(folder, part, complete / f"part-{number:05d}-of-{count:05d}{ENDING}")
+    shards.join_skipped(folder, count, complete / SKIPPED)
+    model = fingerprint_of(vector_files(complete)[0])
+    by = {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)}
+    width = int(model.probes.shape[1])
+    described = {**identity, "made_by": by, "count": tally.written, "embedding_size": width, **tally.described()}
+    write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    shards.publish_work(folder, output)
+
+
+def describe(output: pathlib.Path) -> str:
+    """Returns lines on the contents of a folder of embeddings and on skipped items."""
+    about = read_json(output / DESCRIPTION)
+    lines = [
+        f"{about['count']:,} {about['kind']} in {output}: {about['dtype']} [N, {about['embedding_size']}], made by "
+        f"{about['made_by']['path']} [{about['made_by']['identity']}]"
+    ]
+    for word in ("skipped", "left_out"):
+        for problem, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
+            lines.append(f"{word.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
+    return "\n".join(lines)
+
+
+# Rows of Parquet, and items of an index.
+
+
+def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
+    """Returns what a file of vectors says of itself: JSON values."""
+    probes = model.probes.astype("<f4")
+    said = {"path": model.path, "step": model.step, "shape": probes.shape}
+    said["probes"] = base64.b64encode(probes.tobytes()).decode()
+    return {"kind": kind, "split": split, "dtype": dtype, "model": said}
+
+
+def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
+    """Returns the model that made a file of vectors; raises `UserError` if the file does not say so."""
+    model = about_of(path).get("model")
+    if not model:
+        raise UserError(f"{path} does not say which model made its vectors: it was not written by `embed` or `export`.")
+    probes = np.frombuffer(base64.b64decode(model["probes"]), "<f4").reshape(model["shape"])
+    return Fingerprint(probes, model["path"], model["step"])
+
+
+def to_row(item: Item) -> dict[str, object]:
+    """Returns the columns of an item."""
+    texts = {name: getattr(item, name).encode("utf-8", "backslashreplace").decode() for name in ("name", "language")}
+    values = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
+    return {**texts, **values, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
+
+
+def to_item(row: dict[str, object]) -> Item:
+    """Returns the item of a row's columns; columns that another program left out are empty."""
+    captions = tuple((language, text) for language, text in json.loads(row.get("captions") or "[]"))
+    path = (row.get("path") or b"").decode("utf-8", "surrogatepass")
+    offset, language = row.get("offset"), row.get("language") or ""
+    fields, content = json.loads(row.get("fields") or "{}"), row.get("content") or ""
+    return Item(row["name"], path, -1 if offset is None else offset, captions, language, fields, content)
+
+
+def export(index: Index, path: str | os.PathLike) -> None:
+    """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
+    about = about_vectors(index.model, index.kind, index.split, index.dtype)
+    with storage_errors(as_path(path)), atomic_file(path) as partial:
+        with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:
+            for items, vectors in index.blocks():
+                file.add([to_row(item) for item in items], vectors)
+
+
+def is_embeddings(folder: str | os.PathLike) -> bool:
+    """Whether a folder holds vectors as Parquet; img2dataset's Parquet files hold none. Raises `UserError`: damaged."""
+    files = vector_files(folder)
+    return bool(files) and bool(about_of(files[0]))
+
+
+def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
+    """Returns the model of a folder of vectors, what `index.sync` is to know, and the items with their vectors.
+
+    Raises `UserError` if there are no files, or, later, for a file that is damaged.
+    """
+    files = vector_files(folder)
+    if not files:
+        raise UserError(f"{folder} holds no embeddings: it has no *{ENDING}. Make them with: embed.")
+    about = about_of(files[0])
+    model = fingerprint_of(files[0])
+    for path in files[1:]:
+        fingerprint_of(path).check(model, str(path))
+    settings = {name: about[name] for name in ("kind", "split", "dtype")}
+    return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
+
+
+def _items(files: Sequence) -> Iterator[Found]:
+    for path in files:
+        for rows, vectors in read_rows(path):
+            try:
+                items = [to_item(row) for row in rows]
+            except (ValueError, TypeError, AttributeError) as error:
+                raise UserError(f"{path} holds columns that `embed` does not write ({error}).") from None
+            yield from zip(items, vectors)

@@ -1,0 +1,174 @@
+"""Which fields of items are shown: at most five on a card, some as filters, all of them in an item's own view.
+
+A table has twenty columns and more, and most of them tell a customer nothing: flags, numbers of rows, the title again,
+whole descriptions. A card shows what tells products apart; a filter has few values, or a range of numbers or dates.
+The maker of the index may name the fields instead.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
+from mural_search.items import Item, amount
+
+ON_CARD, MOST_FILTERS = 5, 8
+LOOKED_AT = 1000  # items, evenly spread
+LONG, ENDS = 40, (".", "!", "?", "。", "！", "？", "।")  # characters of a value, on average, and how sentences end
+FEWEST = 0.05  # of the items must have another value than the most frequent one, or a value at all
+ENOUGH = 10  # values that are needed to see that all of them differ, as numbers of articles do
+FLAGS = frozenset("0 1 yes no true false y n ja nein oui non si sí no да нет はい いいえ".split())
+OF_IDS = re.compile(r"(^|[\W_])(id|ids|sku|gtin|ean|upc|isbn|mpn|asin|handle|slug|code|barcode|uuid)([\W_]|$)", re.I)
+OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena|цена|価格|价格|가격|سعر|कीमत", re.I)
+CURRENCY = re.compile(r"[$€£¥₹₽₩₺]|\b[A-Z]{3}\b")
+DECIMALS = re.compile(r"\d[.,]\d\d?$")
+ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
+
+
+class Fields(NamedTuple):
+    """Names of fields in the order of the table: fields on a card, and fields that are offered as filters."""
+
+    card: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+
+    def of(self, item: Item) -> dict[str, str]:
+        """Returns what the card of an item shows."""
+        return {name: item.fields[name] for name in self.card if name in item.fields}
+
+
+@functools.lru_cache(maxsize=1)
+def of_index(index) -> Fields:
+    """Returns the fields that an index shows: named when it was made, or chosen."""
+    return choose(index.table, index.fields_wanted) if index.table.has_fields() else Fields()
+
+
+def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = None) -> Fields:
+    """Chooses the fields of a table's items that are shown.
+
+    A field is not shown if it is nearly constant, long, an id or an address, repeats the caption, or is a flag (which
+    may be a filter). Among the others a card has prices and words that items share (brand, colour) before numbers
+    (stock, weight) and texts, and among these the fields in which two items most probably differ.
+
+    Args:
+      table: the items; at most `LOOKED_AT` are read.
+      wanted: names to show instead, all of them; none if empty. A name that no item has is passed over.
+    """
+    columns, count = _columns(table)
+    if wanted is not None:
+        named = [columns[name] for name in dict.fromkeys(wanted) if name in columns]
+        return Fields(tuple(column.name for column in named), tuple(c.name for c in named if c.is_filter))
+    telling = [column for column in columns.values() if not (column.is_dull(count) or column.is_text or column.is_id)]
+    best = sorted(telling, key=lambda column: (not column.is_property, -column.difference(count)))
+    card = [column.name for column in best if not column.is_flag][:ON_CARD]
+    filters = [column.name for column in best if column.is_filter][:MOST_FILTERS]
+    return Fields(*(tuple(name for name in columns if name in names) for names in (card, filters)))
+
+
+def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
+    """Raises `UserError` for a name in `wanted` that no item of the table has as a field."""
+    columns = _columns(table)[0]
+    unknown = [name for name in wanted or () if name not in columns]
+    if unknown:
+        there_are = f"the fields are {', '.join(columns)}" if columns else "no item has fields"
+        raise UserError(f"--fields={unknown[0]}: no item has this field; {there_are}.")
+
+
+def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:
+    """Returns the fields of a sample of items, and how many different items it has."""
+    rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
+    different = {}  # the pictures of a product have its fields all
+    for item in table.at(rows) if hasattr(table, "at") else (table[row] for row in rows):
+        different.setdefault((tuple(item.fields.items()), item.captions or item.name), item)
+    values, captions = collections.defaultdict(list), collections.defaultdict(int)
+    for item in different.values():
+        own = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
+        for name, value in item.fields.items():
+            values[name].append(value)
+            captions[name] += any(_repeats(_letters(value), caption) for caption in own)
+    return {name: _Column(name, texts, captions[name]) for name, texts in values.items()}, len(different)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _repeats(value: str, caption: str) -> bool:
+    """Whether a value holds a caption, or most of one; a brand that begins a title does not."""
+    return bool(caption) and (caption in value or (value in caption and 2 * len(value) > len(caption)))
+
+
+class _Column:
+    """The values of one field, of the items that have it."""
+
+    def __init__(self, name: str, values: list[str], captions: int):
+        self.name, self.values, self._captions = name, values, captions
+        self.counts: Mapping[str, int] = collections.Counter(values)
+
+    def difference(self, count: int) -> float:
+        """Returns the probability that two of `count` items differ in this field; no value is a value."""
+        shares = np.array([*self.counts.values(), count - len(self.values)]) / count
+        return float(1.0 - np.sum(shares**2))
+
+    def is_dull(self, count: int) -> bool:
+        """Whether nearly all of `count` items have the same value, or none."""
+        most = max(*self.counts.values(), count - len(self.values), 0)
+        return count - most < max(1, FEWEST * count)
+
+    @functools.cached_property
+    def is_text(self) -> bool:
+        """Whether it is long, or most values are sentences, addresses, or captions again."""
+        addresses = sum(bool(ADDRESS.match(value)) for value in self.values)
+        sentences = sum(value.rstrip().endswith(ENDS) and " " in value for value in self.values)
+        length = sum(map(len, self.values)) / len(self.values)
+        return length > LONG or 2 * max(addresses, sentences, self._captions) > len(self.values)
+
+    @functools.cached_property
+    def is_price(self) -> bool:
+        """Whether its values are sums of money, by its name or their currency."""
+        money = OF_PRICES.search(self.name) or all(map(CURRENCY.search, self.values))
+        return bool(money) and self._are_amounts
+
+    @functools.cached_property
+    def _are_amounts(self) -> bool:
+        return all(amount(value) is not None for value in self.counts)
+
+    @functools.cached_property
+    def is_id(self) -> bool:
+        """Whether it tells each item apart: by its name, or because all values differ and look like codes."""
+        if self.is_price or (len(self.values) >= ENOUGH and all(map(DECIMALS.search, self.values))):
+            return False
+        differing = len(self.counts) / len(self.values)
+        if OF_IDS.search(self.name) and (differing > 0.5 or len(self.values) < ENOUGH):
+            return True
+        is_code = re.compile(r"\d+|(?=\S*[\d_-])[\w./-]+").fullmatch
+        is_date = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}").fullmatch
+        codes = sum(bool(is_code(value)) and not is_date(value) for value in self.values)
+        return len(self.values) >= ENOUGH and differing > 0.9 and codes > 0.9 * len(self.values)
+
+    @functools.cached_property
+    def is_flag(self) -> bool:
+        """Whether its values are yes and no."""
+        return {value.strip().casefold() for value in self.counts} <= FLAGS
+
+    @functools.cached_property
+    def repeats(self) -> bool:
+        """Whether several items share most values."""
+        return len(self.values) - len(self.counts) >= max(1, 0.2 * len(self.values))
+
+    @property
+    def is_property(self) -> bool:
+        """Whether it is what people ask for: a price, or words that several items share."""
+        return self.is_price or (self.repeats and not self._are_amounts)
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether it has few values, each of several items, or a range of numbers or dates."""
+        is_range = self._are_amounts and len(self.counts) > FEW_NUMBERS and not self.is_id
+        return is_range or (self.repeats and len(self.counts) <= FEW and not self.is_text)

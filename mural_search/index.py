@@ -1,0 +1,503 @@
+"""An index: vectors of images or texts, what they are vectors of, and the model that made them.
+
+    from mural_search.index import Index, load_index
+
+    index = Index.build("my_index", "workdirs/emoji_mural", ["photos"])  # or load_index("my_index")
+    for hit in index.search("moyo mwekundu", where="price<20", k=10):
+        print(hit.rank, hit.name, index.describe(hit.row).fields)
+
+The folder of an index:
+
+    index.sqlite   everything: see database.py
+    vectors.npy    float32 or float16 [N, D], L2-normalised: the vectors of the items as a matrix
+    captions.npy   float16 [T, D]: the captions' vectors
+    skipped.tsv    name[TAB]reason of items that could not be read
+
+The matrices are caches of the database: they are made again when the database is newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from mural_lite import top_k
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, atomic_file, release_pages, storage_errors
+from mural_lite.fingerprint import TEXTS, Fingerprint, take_fingerprint
+from mural_lite.models import open_model, open_to_ask
+from mural_lite.remote_folders import local_copy, model_place
+from mural_search import database, noise_level, ranking
+from mural_search.database import DTYPES
+from mural_search.item_table import TOGETHER, ItemTable, Names
+from mural_search.items import IMAGES, Filter, Item, parse_filters
+
+if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+    from mural_lite.embedder import Embedder
+    from mural_search.queries import Hit
+
+Where: typing.TypeAlias = "str | Sequence[str | Filter]"
+
+VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
+
+
+class Index:
+    """Vectors [N, D] and their items, as they were when they were opened.
+
+    Attributes:
+      table: the `ItemTable` of the rows. items: their names (path, id or text).
+      embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped; zeros where there is no picture.
+      bare: int64, rising: rows without a picture, which are found by captions and words alone.
+      model: the `Fingerprint` of the model that made them; `str` gives its identity.
+      kind: "images" or "texts". sources, split, dtype: what it was made of, and how.
+      skipped: how many images could not be read.
+      created: when it was made or updated, "" in memory.
+      counts: what the change that has just been made did, or None.
+      noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
+      product: the field whose value the pictures of one product share, or "".
+      fields_wanted: names of the fields to show, None: they are chosen.
+      facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
+      captions: the `ranking.Captions`, or None: nothing is found by them.
+    """
+
+    def __init__(
+        self, items: Sequence[Item] | ItemTable, embeddings: np.ndarray, model: Fingerprint, kind: str = IMAGES
+    ):
+        if len(items) != len(embeddings) or not len(items):
+            raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
+        self.table = items if isinstance(items, ItemTable) else database.table_of(items)
+        self.items = Names(self.table)
+        self.embeddings, self.model, self.kind = embeddings, model, kind
+        meta = self.table.meta
+        self.sources, self.split = tuple(meta.get("sources", ())), meta.get("split", "")
+        self.dtype, self.skipped, self.created = str(embeddings.dtype), meta.get("skipped", 0), meta.get("created", "")
+        self.product, fields = meta.get("product", ""), meta.get("fields")
+        self.fields_wanted = None if fields is None else tuple(fields)
+        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
+        self.bare = bare[:0]
+        for rows in np.array_split(bare, len(bare) // _BLOCK + 1):  # others were given without a place
+            self.bare = np.append(self.bare, rows[~np.any(embeddings[rows], axis=1)])
+            release_pages(embeddings)
+        self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
+        self.facets = functools.lru_cache(maxsize=64)(self._facets)
+        self.noise: noise_level.NoiseLevel | None = None
+        self.captions: ranking.Captions | None = None
+        self.codes = None  # a `Codes` of the embeddings, where many questions are asked
+        self.counts = None
+        self._file: tuple[pathlib.Path, object] | None = None
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | os.PathLike,
+        model,
+        sources: Sequence[str | os.PathLike] = (),
+        *,
+        kind: str = "",
+        split: str = "",
+        dtype: str = "",
+        prune: bool = False,
+        batch_size: int = 64,
+        fields: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> Index:
+        """Makes the index `folder`, or brings it to what its sources hold by now; see `sync`.
+
+        Args:
+          model: what `mural_lite.open_model` takes, or an `Embedder`.
+          sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
+          kind: "images" or "texts". split: of data sets, "" for all.
+          dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
+          prune: remove items that are no longer in the sources.
+          batch_size: images per call of the model.
+          fields: names of the fields to show; None: as before, or chosen.
+
+        Raises:
+          UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
+            can be read, or what `sync` raises it for.
+        """
+        from mural_search import changes, collect  # only now: a search does not need them
+
+        recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
+        if not sources and not recorded:
+            raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
+        before = {name: recorded.get(name, default) for name, default in DEFAULTS.items()}
+        given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
+        settings = {name: value or before[name] for name, value in given.items()}
+        changes.check_settings(folder, recorded, settings)
+        if settings["dtype"] not in DTYPES:
+            raise UserError(f"Unknown dtype {settings['dtype']!r}; known: {', '.join(DTYPES)}.")
+        names = settings["sources"] if not sources else list(map(str, sources))
+        entries = collect.find(settings["kind"], names, settings["split"])  # mistakes show before anything is written
+        product = collect.product_field(names)
+        if isinstance(model, (str, os.PathLike)):
+            model = open_model(model)
+        about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
+        return sync(folder, model, entries, prune, **settings, **about)
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    @property
+    def count(self) -> int:
+        """How many items there are."""
+        return len(self)
+
+    def is_current(self) -> bool:
+        """Whether the index in its folder is still the opened state."""
+        if self._file is None:
+            return True
+        path, state = self._file
+        return _state(path) in (state, None) and self.table.is_current()
+
+    def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
+        """Returns the rows of the items that pass filters, int64 [K] rising; None for all N.
+
+        `without`: words that none of the items may hold.
+        """
+        if not filters and not without:
+            return None
+        lacking = [np.zeros(0, np.int64), *(self.table.with_words(word) for word in without)]
+        return np.setdiff1d(self._find(tuple(filters)), np.concatenate(lacking))
+
+    def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
+        """Returns `ItemTable.facets` of what passes filters; of each field by the filters of the others."""
+        facets = self.table.facets(self.rows(filters))
+        for name in {filter_.name for filter_ in filters}:
+            others = self.table.facets(self.rows([filter_ for filter_ in filters if filter_.name != name]))
+            facets.update({name: others[name]} if name in others else {})
+        return facets
+
+    @typing.overload
+    def search(self, question: str, k: int = 10, where: Where = (), among: None = None) -> tuple[Hit, ...]: ...
+
+    @typing.overload
+    def search(
+        self, question: np.ndarray, k: int = 10, where: Where = (), among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def search(self, question, k=10, where=(), among=None):
+        """Returns what is closest to a question, best first.
+
+        Args:
+          question: a sentence in any language, ranked as `queries.search` does by the model that made the index; or
+            float32 [Q, D], vectors of that model, which are compared with the pictures alone (L2-normalised for
+            cosines).
+          k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
+          where: find only items with one of the values given for each field named: "price<20", several of these, or
+            `Filter`s.
+          among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
+
+        Returns:
+          For a sentence `queries.Hit`s, with rank, score, name and row. For vectors float32 scores (dot products)
+          [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
+
+        Raises:
+          ValueError: vectors of another size or not finite, k below 1.
+          UserError: what cannot be asked, a model that is not there; a row of another length than 1.
+        """
+        texts = (where,) if isinstance(where, str) else where
+        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in texts)
+        if isinstance(question, str):
+            from mural_search.queries import Query, check_filters, search  # they ask an index
+
+            check_filters(self, filters)
+            return search(self, self.embedder, [Query(question)], k, filters)[0].hits
+        vectors = question
+        among = self.rows(filters) if among is None else among
+        if self.bare.size:
+            among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
+        if self.codes is not None and len(vectors) == 1:
+            among = self.codes.candidates(vectors[0], k, among)
+        scores, rows = exact(vectors, self.embeddings, k, among)
+        if not np.isfinite(scores).all():
+            raise UserError(f"{self._named}: some of its numbers are not finite.")
+        check_lengths(self.embeddings, np.unique(rows), self._named)
+        return scores, rows
+
+    @functools.cached_property
+    def embedder(self) -> Embedder:
+        """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
+        path = self.model.path
+        if not path or not model_place(path).is_dir():
+            raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
+        return open_to_ask(path, functools.partial(self.check_model, by_pictures=False))
+
+    @property
+    def _named(self) -> str:
+        matrix = self._file[0].parent / VECTORS if self._file else "The index"
+        return f"{matrix} is damaged: delete this file, it is made again"
+
+    def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
+        """Yields the items and vectors of all rows, a few thousand at a time."""
+        for begin in range(0, len(self), TOGETHER):
+            yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
+            release_pages(self.embeddings)
+
+    def vectors_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
+        return ranking.vectors_at(self.embeddings, rows)
+
+    def describe(self, row: int) -> Item:
+        """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
+        return self.table[int(row)]
+
+    def read_image(self, row: int) -> bytes:
+        """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
+        from mural_search.stored_images import read_image  # only now: Pillow and Protocol Buffers come with it
+
+        return read_image(self.describe(row))
+
+    def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
+        """Raises `UserError` if the vectors of `embedder` cannot be compared with the vectors of the index.
+
+        Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
+        """
+        if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
+            pictures_alone = self.kind == IMAGES and self.captions is None and self.noise is None
+            texts = len(TEXTS) if pictures_alone else 0  # any text tower may ask these
+            self.model.check(take_fingerprint(embedder), "The index", texts)
+        head = self.captions.head if self.captions is not None else ""
+        if head and head not in getattr(embedder, "text_heads", ()):
+            raise UserError(f"The index compares captions by the head {head}, which this export lacks: export again.")
+
+
+DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
+
+
+def exact(
+    vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time.
+
+    `among`: int64 [M] rising, the rows to find; None for all.
+    """
+    best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
+    size, count = (_MAPPED, len(embeddings)) if among is None else (_BLOCK, len(among))
+    for begin in range(0, count, size):
+        part = slice(begin, min(begin + size, count))
+        rows = np.arange(part.start, part.stop) if among is None else among[part]
+        scores, columns = top_k.top_k(vectors, embeddings[part if among is None else rows], k)
+        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))  # no column where products are not finite
+        release_pages(embeddings)
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
+    order = np.lexsort((rows, -scores))[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+# Opening.
+
+
+def load_index(folder: str | os.PathLike) -> Index:
+    """Opens the index in a folder; vectors and items are read as they are needed.
+
+    Raises `UserError` if it is missing, damaged, busy, made by another version or may not be read.
+    """
+    folder = local_copy(folder)
+    database.check_place(folder)
+    path = folder / database.NAME
+    state = _state(path)
+    index = _opened(ItemTable(path), folder)
+    index._file = path, state
+    return index
+
+
+def _state(path: pathlib.Path) -> object:
+    """Returns what changes when a file is replaced, or written where there is no log; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, None if os.access(path.parent, os.W_OK) else status.st_mtime_ns
+    return None
+
+
+def described(folder: str | os.PathLike) -> dict[str, object]:
+    """Returns what is known of the whole of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
+    folder = local_copy(folder)
+    database.check_place(folder)
+    return ItemTable(folder / database.NAME).meta
+
+
+NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
+FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
+           "noise": dict}  # fmt: skip
+
+
+def model_of(folder: str | os.PathLike) -> Fingerprint | None:
+    """Returns the model that made the index in a folder, finished or not; None where there is no index."""
+    path = local_copy(folder) / database.NAME if as_path(folder).exists() else None
+    if path is None or not path.is_file():
+        return None
+    meta = ItemTable(path).meta
+    return database.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
+
+
+def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
+    """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
+    meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
+    wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
+    wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
+    if not len(table):
+        raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
+    if wrong or meta["dtype"] not in DTYPES:
+        parts = ", ".join(wrong) or "dtype"
+        raise UserError(f"{what} is damaged (its {parts}): delete it and make it again.")
+    model = database.fingerprint_of(meta["probes"], meta["model"])
+    width = model.probes.shape[1]
+    embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
+    index = Index(table, embeddings, model, meta["kind"])
+    if "head" in meta and len(table.caption_ids):
+        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
+        index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
+    if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
+        index.noise = noise_level.from_meta(meta["noise"], index.count)
+    return index
+
+
+CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
+_BLOCK = 2**10  # vectors that are in memory at a time
+_MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
+_LENGTH_TOLERANCE = 0.01  # float16 costs less
+_STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
+
+
+def _matrix(
+    table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
+) -> np.ndarray | None:
+    """Returns the vectors of items or captions as a matrix, from the file `path` where it is of this state.
+
+    Otherwise it is made of the database, and the file with it, where the folder may be written. `width`: 0 for any.
+    None where captions have no vectors.
+    """
+    state = str(table.meta["state"]).encode()
+    if path is not None:
+        with contextlib.suppress(Exception):  # NumPy's reader raises many classes on damaged headers
+            with path.open("rb") as file:
+                file.seek(-_STATE, os.SEEK_END)
+                is_current = file.read() == state
+            matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+            if is_current and matrix.dtype == dtype and matrix.ndim == 2 and len(matrix) == len(ids):
+                chosen = np.linspace(0, len(ids) - 1, min(len(ids), CHECKED), dtype=np.int64)
+                check_lengths(matrix, chosen, "", may_be_zero=not of_captions)
+                return matrix
+    blocks = _vectors(table, ids, dtype, width, of_captions)
+    if path is not None and os.access(path.parent, os.W_OK):
+        with storage_errors(path), atomic_file(path) as partial:
+            if not _write_matrix(partial, blocks, len(ids), state):
+                return None
+        return np.load(path, mmap_mode="r")
+    parts = list(blocks)
+    return np.concatenate(parts) if sum(map(len, parts)) == len(ids) else None
+
+
+def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
+    written = 0
+    with path.open("wb") as file:
+        for block in blocks:
+            if not written:
+                shape = count, block.shape[1]
+                header = {"descr": np.lib.format.dtype_to_descr(block.dtype), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(block.tobytes())
+            written += len(block)
+        file.write(state)
+    return written == count
+
+
+def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
+    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items without a vector.
+
+    Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
+    """
+    what = f"The index is damaged ({database.NAME}): delete it and make it again"
+    pairs = table.vectors(of_captions)
+    pair = next(pairs, None)
+    for begin in range(0, len(ids), TOGETHER):
+        rows, vectors = [], []
+        block = ids[begin : begin + TOGETHER].tolist()
+        for index, number in enumerate(block):
+            if pair is not None and pair[0] == number:
+                rows.append(index)
+                vectors.append(pair[1])
+                pair = next(pairs, None)
+        if of_captions and len(rows) < len(block):
+            return
+        joined = b"".join(vectors)
+        width = width or len(joined) // dtype.itemsize // len(rows)
+        if len(joined) != len(rows) * width * dtype.itemsize:
+            raise UserError(f"{what}: it holds vectors of another length than {width} numbers.")
+        matrix = np.zeros((len(block), width), dtype)
+        matrix[rows] = np.frombuffer(joined, dtype).reshape(len(rows), width)
+        check_lengths(matrix, np.array(rows, np.int64), what)
+        yield matrix
+
+
+def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_zero: bool = False) -> None:
+    """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines.
+
+    `what`: the line to show. `may_be_zero`: rows of zeros are allowed.
+    """
+    for begin in range(0, len(rows), _BLOCK):
+        chosen = rows[begin : begin + _BLOCK]
+        lengths = np.linalg.norm(ranking.vectors_at(embeddings, chosen), axis=1)
+        is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
+        wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
+        if wrong.size:
+            row, length = chosen[wrong[0]], lengths[wrong[0]]
+            raise UserError(f"{what}: the vector of row {row} has the length {length:.3g}, not 1.")
+
+
+# Changing.
+
+
+def sync(
+    folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
+) -> Index:
+    """Makes the index `folder`, or brings it to what `items` hold, and opens it.
+
+    `about`: the fields of `changes.Contents` and what `changes.sync` takes besides.
+
+    A killed process has made all blocks of items but the last; the same call again continues with the missing items.
+    """
+    from mural_search import changes  # only now: a search does not need it
+
+    names = [field.name for field in dataclasses.fields(changes.Contents)]
+    contents = changes.Contents(**{name: about.pop(name) for name in names if name in about})
+    counts = changes.sync(folder, embedder, items, prune, contents=contents, **about)
+    index = load_index(folder)
+    index.counts = counts
+    if embedder is not None:
+        index.embedder = embedder
+    return index
+
+
+def index_in_memory(
+    embedder,
+    entries: Iterable[tuple[Item, object]],
+    kind: str = IMAGES,
+    batch_size: int = 64,
+    progress: bool | None = None,
+) -> Index:
+    """Encodes what `collect.find` yields into an index that lives in memory.
+
+    Raises `UserError` if nothing can be read.
+    """
+    from mural_search import changes
+
+    opened = database.make()
+    changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
+    database.keep(opened, kind=kind, dtype="float32", sources=[])
+    counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
+    if not counts.added:
+        raise UserError(f"None of the {counts.skipped} {kind} can be read.")
+    made = _opened(ItemTable(opened))
+    made.created, made.counts, made.embedder = "", counts, embedder
+    return made

@@ -1,0 +1,404 @@
+"""The items of an index, as questions ask for them: by rows, fields and words, from the database of the index.
+
+What the database holds, and how it is changed, says database.py. An index of millions of items opens at once and reads
+only the requested rows.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import os
+import pathlib
+import threading
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_search import words
+from mural_search.items import Filter, Item, amount
+from mural_search.sqlite import sqlite3
+
+PATIENCE = 5.0  # seconds that a question waits for one who changes the file
+FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
+TOGETHER = 4096  # items that are in memory at a time
+FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
+FEW_NUMBERS = 8  # different numbers that are offered one by one
+MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
+COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+# A row of `words`: its item, and its caption's language, NULL for names and fields.
+OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
+LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
+AMONG = "IN (SELECT value FROM json_each(?))"
+TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may hold what is no UTF-8
+
+
+def utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _shown(hidden: Collection[str]) -> str:
+    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
+    return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
+
+
+def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
+    """Opens a database, ":memory:" one in memory; `new`: makes a missing file. Raises `sqlite3.Error`.
+
+    A folder that may not be written, as a container mounts it, is read without the log.
+    """
+    if path == ":memory:":
+        address = path
+    else:
+        path = pathlib.Path(path).absolute()
+        mode = "mode=rwc" if new else "mode=rw"
+        if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+            mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+        address = f"{path.as_uri()}?{mode}"
+    options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
+    database = sqlite3.connect(address, **options)
+    database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
+    database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
+    return database
+
+
+def problem(path: object, error: Exception) -> UserError:
+    """Returns the line to show for what SQLite says of a file."""
+    reason = str(error)
+    if "locked" in reason or "busy" in reason:
+        return UserError(f"{path} is busy: another process is changing it; try again when it has ended.")
+    file = pathlib.Path(str(path))
+    if file.exists() and not os.access(file, os.R_OK):
+        return UserError(f"{path} may not be read: check its permissions.")
+    if "readonly" in reason or "full" in reason or "I/O" in reason:
+        return UserError(f"{path} cannot be written or read ({reason}): check its permissions and the free space.")
+    return UserError(f"{path} is damaged ({reason}): delete its folder and make the index again.")
+
+
+def meta_of(database: sqlite3.Connection) -> dict[str, object]:
+    """Returns `meta`; raises `sqlite3.Error`, or `Damaged`."""
+    try:
+        rows = database.execute("SELECT key, value FROM meta").fetchall()
+        return {key: value if isinstance(value, bytes) else json.loads(value) for key, value in rows}
+    except (ValueError, TypeError) as error:
+        raise Damaged(str(error)) from None
+
+
+class Damaged(ValueError):
+    """The database holds something else than the schema says."""
+
+
+def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
+    """Returns id, key and `Item` of ids, a JSON list, in their order; `ask` runs a question.
+
+    Raises `Damaged` for values of other types than the schema's.
+    """
+    captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
+    condition, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
+    for number, language, text in ask(f"SELECT item, language, text FROM texts {condition} id", given):
+        captions[number].append((_text(language), _text(text)))
+    for number, name, value in ask(f"SELECT item, name, value FROM fields {condition} rowid", given):
+        fields[number][_text(name)] = _text(value)
+    items = []
+    columns = "id, key, name, path, language, content, digest, offset"
+    for number, key, *texts, offset in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", given):
+        name, path, language, content, digest = map(_text, texts)
+        if not isinstance(offset, int):
+            raise Damaged(f"an offset {offset!r}")
+        own = tuple(captions[number]), language, fields[number], content, digest
+        items.append((number, key, Item(name, path, offset, *own)))
+    return items
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Damaged(f"{value!r} in place of a text")
+    return value
+
+
+class ItemTable:
+    """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
+
+    Rows are the items in the order of their ids, from 0. What is read is the state when the table was opened. Every
+    method raises `UserError`, one line, if the file is damaged.
+
+    Args:
+      source: a file, or a connection to a database in memory.
+    """
+
+    def __init__(self, source: str | os.PathLike | sqlite3.Connection):
+        self._lock = threading.Lock()
+        self._path = source if isinstance(source, (str, os.PathLike)) else "The index in memory"
+        try:
+            if isinstance(source, (str, os.PathLike)):
+                self._database = connect(source)
+                self._watch = connect(source)  # sees what the snapshot does not
+                weakref.finalize(self, self._watch.close)
+                self._database.execute("BEGIN")  # and the first question takes the snapshot
+            else:
+                self._database = self._watch = source
+        except sqlite3.Error as error:
+            raise problem(self._path, error) from None
+        weakref.finalize(self, self._database.close)
+        self.postings = None  # a `Postings`, where many questions are asked
+        self.meta: dict[str, object] = {}
+        self.ids = self.caption_ids = np.zeros(0, np.int64)
+        if (version := self._ask("PRAGMA user_version")[0][0]) not in (FORMAT, 0):
+            raise UserError(f"{self._path} was made by another version: delete its folder and make the index again.")
+        if version == 0:  # made by a process that was killed before its first transaction
+            self._database.execute("ROLLBACK")  # nothing is read, and the next process may make it
+            return
+        try:
+            self.meta = meta_of(self._database)
+        except (sqlite3.Error, ValueError) as error:
+            raise problem(self._path, error) from None
+        self.ids, self.caption_ids = self._numbers("items"), self._numbers("texts")
+
+    def _numbers(self, table: str) -> np.ndarray:
+        """Returns the ids of a table, int64 [N] rising."""
+        # Two questions: in one SQLite would read all rows, where it counts by pages and looks up the last.
+        count, last = self._ask(f"SELECT (SELECT count(*) FROM {table}), (SELECT ifnull(max(id), 0) FROM {table})")[0]
+        if not (isinstance(count, int) and isinstance(last, int)):
+            raise problem(self._path, Damaged("ids are not numbers"))
+        if count == last:
+            return np.arange(1, count + 1)
+        return self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
+
+    def is_current(self) -> bool:
+        """Whether the opened state is still the last published state."""
+        try:
+            published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
+        except sqlite3.Error:
+            return True  # it is being changed, or cannot be read: what was opened can
+        return not published or json.loads(published[0]) == self.meta.get("published")
+
+    def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
+        try:
+            with self._lock:
+                return self._database.execute(question, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise problem(self._path, error) from None
+
+    def each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
+        """Yields rows as far as they are asked for; nobody else asks meanwhile."""
+        try:
+            with self._lock:
+                yield from self._database.execute(question, values)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise problem(self._path, error) from None
+
+    def _column(self, rows: Iterable[tuple]) -> np.ndarray:
+        """Returns numbers, int64 [K]."""
+        try:
+            return np.fromiter((value for (value,) in rows), np.int64)
+        except (TypeError, OverflowError, ValueError) as error:
+            raise error if isinstance(error, UserError) else problem(self._path, error) from None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: int) -> Item:
+        return self._items([self.ids[row]])[0]
+
+    def __iter__(self) -> Iterator[Item]:
+        for begin in range(0, len(self), TOGETHER):
+            yield from self.at(slice(begin, begin + TOGETHER))
+
+    def at(self, rows: slice | Sequence[int]) -> list[Item]:
+        """Returns the items of rows, which rise, in order."""
+        return self._items(self.ids[rows])
+
+    def _items(self, ids: Sequence[int]) -> list[Item]:
+        try:
+            items = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
+        except Damaged as error:
+            raise problem(self._path, error) from None
+        if len(items) != len(ids):
+            raise problem(self._path, Damaged(f"{len(items)} of {len(ids)} items are there"))
+        return items
+
+    def names(self) -> Iterator[str]:
+        """Yields what is shown of each row."""
+        question = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
+        for begin in range(0, len(self), TOGETHER):
+            block = [json.dumps(self.ids[begin : begin + TOGETHER].tolist())]
+            yield from (self._named(name) for (name,) in self._ask(question, block))
+
+    def name(self, row: int) -> str:
+        """Returns what is shown of a row."""
+        rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
+        return self._named(*rows[0] if rows else (None,))
+
+    def _named(self, name: object) -> str:
+        if not isinstance(name, str):
+            raise problem(self._path, Damaged("an item without a name"))
+        return name
+
+    def rows_of(self, ids: np.ndarray) -> np.ndarray:
+        """Returns the rows of ids, int64 [K]; ids without an item are left out."""
+        ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
+        return np.searchsorted(self.ids, ids)
+
+    def has_fields(self) -> bool:
+        """Whether any item has a field."""
+        return bool(self._ask("SELECT 1 FROM fields LIMIT 1"))
+
+    def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named.
+
+        Where a field is compared, its value is a number or a date on the right side of each bound.
+        """
+        wanted = collections.defaultdict(list)
+        for name, value, operator in filters:
+            wanted[name, operator].append(value)
+        row_sets = []
+        for (name, operator), values in wanted.items():
+            condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
+            if operator != "=":
+                texts = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
+                numbers = {text: amount(str(text)) for (text,) in texts}
+                for limit in map(amount, values):
+                    numbers = {t: n for t, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
+                condition, given = AMONG, [json.dumps(list(numbers))]
+            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
+            row_sets.append(np.sort(self.rows_of(self._column(self._ask(question, [utf8(name), *given])))))
+        return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
+
+    def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
+        pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
+        numbers = {value: amount(str(value)) for value in {value for _, value in pairs}}  # few are different
+        measured = [(item, numbers[value]) for item, value in pairs if numbers[value] is not None]
+        items = self._column((item,) for item, _ in measured)
+        amounts = np.array([number for _, number in measured], np.float64)[np.isin(items, self.ids)]
+        return self.rows_of(items), amounts
+
+    def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
+        """Returns the fields' contents in rows, None for all: {"values": {value: count}} of few, by frequency.
+
+        Of few numbers or dates in their order; of many {"least": text, "most": text}, of many words {}.
+        """
+        among = "" if rows is None else f"WHERE item {AMONG}"
+        question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
+        counts, ends = collections.defaultdict(dict), {}
+        for name, value, count in self.each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
+            value = str(value)
+            if len(counts[name]) <= FEW:
+                counts[name][value] = count
+            number = amount(value)
+            if number is None or ends.get(name, 0) is None:
+                ends[name] = None
+            else:
+                low, high = ends.get(name, ((number, value), (number, value)))
+                ends[name] = min(low, (number, value)), max(high, (number, value))
+        shown: dict[str, dict] = {}
+        for name, values in counts.items():
+            if ends[name] is not None and len(values) > FEW_NUMBERS:
+                shown[name] = {"least": ends[name][0][1], "most": ends[name][1][1]}
+            elif len(values) <= FEW:
+                order = (lambda pair: -pair[1]) if ends[name] is None else (lambda pair: amount(pair[0]))
+                shown[name] = {"values": dict(sorted(values.items(), key=order))}
+            else:
+                shown[name] = {}
+        return shown
+
+    def with_words(self, text: str) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, that hold these words somewhere, one after another."""
+        phrase = words.quoted(f" {words.spread(text)} ")
+        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
+
+    def whole(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is the text and nothing more.
+
+        `hidden`: languages whose captions do not count; names and values then do not, either.
+        """
+        phrase = words.quoted(words.document([text]))
+        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
+
+    def _owners(self, question: str, values: Sequence) -> np.ndarray:
+        owners = [row for row in self._ask(question, values) if row[0] is not None]
+        return np.unique(self.rows_of(self._column(owners)))
+
+    def by_words(
+        self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
+
+        Args:
+          count: of rows, at most.
+          allowed: bool [N], the rows that may be found; None for all.
+          hidden: languages whose captions are not searched; names and fields then are not, either.
+
+        Returns:
+          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: their BM25, relative to a text of usual
+          length with all trigrams of the question. Shares below a quarter of the best are left out.
+        """
+        grams = words.grams(text)
+        if not grams:
+            return np.zeros(0, np.int64), np.zeros(0)
+        total = len(self.caption_ids) + len(self)
+        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
+        count_of = {gram: count for gram, count in self._ask(held, grams) if isinstance(count, int)}
+        counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
+        ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
+        rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
+        grams = [grams[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
+        share_of: dict[int, float] = {}
+        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
+        values = " OR ".join(map(words.quoted, grams)), *hidden
+        quick = self.postings is not None and not hidden
+        pairs = self.postings.best(grams, count, allowed) if quick else self.each(f"{question} ORDER BY rank", values)
+        for item, score in pairs:
+            row = int(np.searchsorted(self.ids, item or 0))
+            is_there = row < len(self) and self.ids[row] == item
+            if is_there and row not in share_of and (allowed is None or allowed[row]):
+                share_of[row] = min(1.0, score / ideal)
+                if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
+                    break
+        share_of = {row: share for row, share in share_of.items() if share >= max(share_of.values()) / 4}
+        return np.array(list(share_of), np.int64), np.array(list(share_of.values()))
+
+    def caption_rows(self) -> np.ndarray:
+        """Returns the row that each caption is of, int64 [T] rising."""
+        return np.searchsorted(self.ids, self._column(self.each("SELECT item FROM texts ORDER BY id")))
+
+    def captions_by_language(self) -> dict[str, np.ndarray]:
+        """Returns the numbers of the captions in each language, int64 [K] rising."""
+        by_language = collections.defaultdict(list)
+        for number, (language,) in enumerate(self.each("SELECT language FROM texts ORDER BY id")):
+            by_language[language].append(number)
+        return {language: np.array(numbers, np.int64) for language, numbers in by_language.items()}
+
+    def captions(self, count: int) -> dict[str, list[str]]:
+        """Returns up to `count` different captions of each language, always the same captions."""
+        by_language = collections.defaultdict(list)
+        shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
+        texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
+        for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
+            by_language[language].append(text)
+        return dict(by_language)
+
+    def without_pictures(self) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, of items that name no file of a picture."""
+        return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
+
+    def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Yields id and vector of the items, or of the captions, in the order of these ids."""
+        column, table = ("text", "caption_vectors") if of_captions else ("item", "vectors")
+        return self.each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
+
+
+class Names(Sequence[str]):
+    """The names of the items of a table: `names[row]`."""
+
+    def __init__(self, items: ItemTable):
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, row: int) -> str:
+        return self._items.name(range(len(self))[row])  # IndexError outside; negative rows count from the end

@@ -1,0 +1,107 @@
+"""What an index finds: images in files or TFRecords, and texts. Items know where their image lies, not its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mural_lite.errors import UserError
+
+KINDS = IMAGES, TEXTS = "images", "texts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One image or one text.
+
+    `name`: what is shown, a path, an image id or the text itself. `path`: the file of the image, absolute, "" for a
+    text without one. `offset`: where its record begins in the TFRecord file `path`; -1 if the file is the image.
+    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "". `fields`: further values, such as a
+    product's brand or price. `content`: of an image, 16 hexadecimal digits of a hash of its bytes, "" if not known.
+    `digest`: a hash of the item's row in a table; such an item is known by its name. In an index of images an item
+    without `path` has no picture: captions and words find it.
+    """
+
+    name: str
+    path: str = ""
+    offset: int = -1
+    captions: tuple[tuple[str, str], ...] = ()
+    language: str = ""
+    fields: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    content: str = ""
+    digest: str = ""
+
+    @property
+    def has_image(self) -> bool:
+        """Whether there is an image to show: itself, or the image that a text describes."""
+        return bool(self.path)
+
+    def caption(self, language: str = "en") -> tuple[str, str]:
+        """Returns (language, text) of the caption in `language`, else of the first one, else ("", "")."""
+        return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
+
+
+# Fields.
+
+
+class Filter(NamedTuple):
+    """Finds only items whose field `name` is `value`, or is below or above it: `operator` is one of =, <, <=, >, >=."""
+
+    name: str
+    value: str
+    operator: str = "="
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.operator}{self.value}"
+
+
+FILTER = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)  # of one pass, however long the text is
+LONGEST_FILTER = 500  # characters
+
+
+def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
+    """Parses filters such as "name=value" and "name<20"; raises `UserError` for anything else."""
+    filters = []
+    for text in texts:
+        if len(text) > LONGEST_FILTER:
+            raise UserError(f"A filter has {len(text):,} characters; at most {LONGEST_FILTER} are read.")
+        match = FILTER.fullmatch(text)
+        name, operator, value = (part.strip() for part in match.groups()) if match else ("", "", "")
+        if not name:
+            raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme, or price<20.")
+        if operator != "=" and amount(value) is None:
+            raise UserError(f"The filter {text!r} compares with {value!r}: expected a number or a date, 2026-05-31.")
+        filters.append(Filter(name, value, operator))
+    return tuple(dict.fromkeys(filters))
+
+
+# A currency before it, by its sign or code, and a short unit after it.
+NUMBER = re.compile(r"(?:[^\w\s.,+-]\s*|[A-Z]{3}\s+)?([-+]?\d[\d\s.,']*)[^\d]{0,6}")
+DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\d{4})")
+
+
+def amount(text: str) -> float | None:
+    """Returns what a field's value is ordered by, None for words: a number ("19,90 EUR"), or a date as years.
+
+    Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
+    last is the decimal mark; a comma before three digits is not a decimal mark.
+    """
+    if match := DATE.fullmatch(text.strip()):
+        year, month, day = (match[1], match[2], match[3]) if match[1] else (match[6], match[5], match[4])
+        return int(year) + (int(month) - 1) / 12 + (int(day or 1) - 1) / 372
+    match = NUMBER.fullmatch(text.strip())
+    if not match:
+        return None
+    digits = re.sub(r"[\s']", "", match[1]).rstrip(".,")
+    if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", digits) or digits.rfind(".") > digits.rfind(",") >= 0:
+        digits = digits.replace(",", "")
+    elif "," in digits:
+        digits = digits.replace(".", "").replace(",", ".")
+    try:
+        value = float(digits)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

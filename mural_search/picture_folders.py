@@ -1,0 +1,35 @@
+"""Which files of a folder are pictures, and which are not taken."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from mural_lite.pictures import ENDINGS
+
+# What programs put among pictures: thumbnails, forks and indexes of their own.
+_OF_PROGRAMS = ("@eaDir", "__MACOSX", "System Volume Information", "$RECYCLE.BIN")
+
+
+def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[pathlib.Path], dict[str, list]]:
+    """Returns the picture files in and below a folder, sorted, and what else lies there, {why it is not taken: paths}.
+
+    Hidden files and folders, and files that programs put among pictures, are not taken: thumbnails of "@eaDir",
+        "__MACOSX".
+
+    Args:
+      folder: here or in a store.
+      more: endings of further files to return, without the point.
+    """
+    files, others = [], {}
+    for path in sorted(folder.rglob("*")):
+        parts = str(path.relative_to(folder)).split("/")
+        is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)
+        is_hidden = any(part.startswith(".") or part in _OF_PROGRAMS for part in parts)
+        if is_wanted and not is_hidden:
+            files.append(path)
+        elif is_wanted and path.is_file():
+            others.setdefault("picture that is hidden, or in a folder of a program", []).append(path)
+        elif not is_wanted and not is_hidden and path.is_file():
+            others.setdefault(f"file that is not a picture ({path.suffix or 'no ending'})", []).append(path)
+    return files, others

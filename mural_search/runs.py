@@ -1,0 +1,238 @@
+"""The commands of run_search.py: index, query, and a search without an index.
+
+A question needs nothing of what makes an index, so that the functions that make or change one import it themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, write_whole
+from mural_lite.fingerprint import take_fingerprint
+from mural_lite.models import open_model, open_to_ask, quickest
+from mural_lite.progress import announce
+from mural_lite.remote_folders import display_name, local_folder, model_place
+from mural_search import index as index_files
+from mural_search import noise_level
+from mural_search.fields import check_wanted
+from mural_search.index import Index, described, load_index
+from mural_search.items import IMAGES, Filter
+from mural_search.queries import Query, Result, check_filters, check_queries, search, to_json, to_lines, write_gallery
+
+
+def index(
+    names: Sequence[str],
+    output: str,
+    *,
+    model: str = "",
+    prune: bool = False,
+    fields: Sequence[str] | None = None,
+    kind: str = "",
+    split: str = "",
+) -> Index:
+    """Makes the index `output`, or brings it to what its sources hold; prints what was done.
+
+    Args:
+      names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
+      model: a workdir or an export; by default the model that made the index, or the vectors.
+    """
+    from mural_search import collect, embed
+
+    with local_folder(output) as folder:
+        recorded = {} if names else described(folder)
+        names = names or recorded["sources"]
+        vectors = list(filter(embed.is_embeddings, names))
+        if vectors and len(names) > 1:
+            raise UserError(f"{vectors[0]} holds vectors that `embed` made: give this folder alone.")
+        if vectors:
+            made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
+        else:
+            model = model or (recorded["model"]["path"] if recorded else "")
+            kind, split = kind or recorded.get("kind", ""), split or recorded.get("split", "")
+            if not model:
+                raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
+            collect.list_files(kind or IMAGES, names, split)
+            embedder = open_model(model, made_states=True)
+            about = dict(kind=kind, split=split, fields=fields)
+            made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
+        report(made, display_name(folder))
+        check_wanted(made.table, fields)
+        if made.kind == IMAGES and made.captions is not None and made.noise is None:
+            measure_noise(made, folder, embedder)
+    return made
+
+
+def report(made: Index, folder: str) -> None:
+    """Prints the contents of an index and the effect of its last change."""
+    from mural_search.changes import SKIPPED
+
+    print(f"{made.count:,} {made.kind} in {folder}, made by {made.model.describe()}.")
+    counts = made.counts
+    words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
+    if counts.changed or counts.pruned or counts.kept:
+        print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
+    if made.skipped:
+        print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
+    if counts.deleted:
+        print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
+    if counts.gone:
+        print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
+
+
+def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
+    """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
+    from mural_search import embed
+
+    made_by, about, items = embed.read(embeddings)
+    embedder = open_model(quickest(model)) if model else None
+    if embedder is not None:
+        made_by.check(take_fingerprint(embedder), f"The folder {embeddings}")
+    made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
+    if not model and made.captions is None and len(made.table.caption_ids):
+        print("Captions are searched by words alone: --model=MODEL encodes them, too.")
+    return made, embedder or LazyModel(made)
+
+
+def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
+    """Measures by which values nothing fits a question, in the index of `folder`, and keeps them there."""
+    from mural_search import changes
+
+    announce("Asking the index with strings that mean nothing …")
+    made.noise = noise_level.measure_noise(made, embedder)
+    changes.keep_noise(folder, made.noise)
+
+
+class LazyModel:
+    """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
+
+    def __init__(self, made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
+        self._load = functools.cache(lambda: model_of(made, model, by_pictures, few))
+
+    def __getattr__(self, name: str):
+        return getattr(self._load(), name)
+
+
+def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
+    """Loads `model`, by default the model that made the index; see `Index.check_model`.
+
+    `few`: it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it saves.
+
+    Raises `UserError` if it is not there or another model.
+    """
+    model = model or made.model.path
+    if not model or not model_place(model).is_dir():
+        raise UserError(
+            f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
+            "give its place: --model=WORKDIR_OR_EXPORT."
+        )
+
+    def check(embedder) -> None:
+        if few and (tensorflow := sys.modules.get("tensorflow")):
+            tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        made.check_model(embedder, by_pictures)
+
+    return open_to_ask(model, check)
+
+
+def check_outputs(html: str = "", json: str = "") -> None:
+    """Raises `UserError` for a file in a folder that is not there."""
+    for flag, file in {"html": html, "json": json}.items():
+        parent = as_path(file).parent
+        if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
+            raise UserError(f"The folder of --{flag}={file} does not exist.")
+
+
+MANY = 5  # queries with right answers; of more a table is shown
+FEW = 8  # queries for which a model is not made quick first
+
+
+def recall_lines(answered: Sequence[Result]) -> list[str]:
+    """Returns a line for each language of queries with right answers, and one for all: how many were found."""
+    languages = sorted({result.query.language for result in answered})
+    groups = {language: [result for result in answered if result.query.language == language] for language in languages}
+    groups = groups if len(groups) == 1 else {**groups, "all": answered}
+    lines = []
+    for language, results in groups.items():
+        first = sum(result.first_right == 1 for result in results)
+        among = sum(result.first_right is not None for result in results)
+        most = max(len(result.hits) for result in results)
+        of = f"of {len(results):,} queries"
+        lines.append(f"{language or 'no language':12} right first {first:,}, among the {most} shown {among:,} {of}")
+    return lines
+
+
+def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
+    """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
+    notes = sys.stderr if json == "-" else sys.stdout
+    answered = [result for result in results if result.query.right]
+    shown = [result for result in results if len(answered) <= MANY or not result.query.right]
+    lines = [line for result in shown for line in to_lines(opened, result)]
+    if len(answered) > MANY:
+        lines += recall_lines(answered)
+    print(to_json(opened, results) if json == "-" else "\n".join(lines))
+    if json not in ("", "-"):
+        write_whole(json, to_json(opened, results) + "\n")
+        print(f"Written: {json}", file=notes)
+    if html:
+        write_gallery(html, opened, results)
+        print(f"Written: {html}", file=notes)
+
+
+def query(
+    index_folder: str,
+    queries: Sequence[Query],
+    *,
+    model: str = "",
+    html: str = "",
+    json: str = "",
+    **options,
+) -> list[Result]:
+    """Asks an index and shows the answers.
+
+    Args:
+      model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
+      html, json: see `show`.
+      options: top, filters, rank, offset and sort, see `queries.search`.
+    """
+    check_queries(queries, options.get("top", 1))
+    check_outputs(html, json)
+    opened = load_index(index_folder)
+    by_pictures = any(query.image for query in queries)
+    embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
+    return _answer(opened, embedder, queries, html, json, options)
+
+
+def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, options: dict) -> list[Result]:
+    check_filters(opened, options.get("filters", ()))
+    results = search(opened, embedder, queries, **options)
+    show(opened, results, html, json)
+    return results
+
+
+def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
+    """Takes items out of an index, by name or by filters."""
+    from mural_search import changes
+
+    if not names and not filters:
+        raise UserError("Nothing to remove: give names as `search query` shows them, or --filter=name=value.")
+    if names and filters:
+        raise UserError("Give names, or --filter, which says which items; not both.")
+    with local_folder(index_folder) as folder:
+        opened = load_index(folder)
+        check_filters(opened, filters)
+        count, of = changes.remove(folder, names, filters, dry_run)
+    done = "would be" if dry_run else "are"
+    print(f"{count:,} of {of:,} {opened.kind} {done} removed from {display_name(index_folder)}.")
+
+
+def export(index_folder: str, output: str) -> None:
+    """Writes an index as a Parquet file, for databases and other programs."""
+    from mural_search import embed
+
+    opened = load_index(index_folder)
+    embed.export(opened, output)
+    print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")

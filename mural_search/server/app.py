@@ -1,0 +1,210 @@
+"""The server of the search page: its routes, and GET /healthz, {"status": "ok"} as soon as the model is loaded.
+
+Every error is `{"error": "…"}`, for a browser a page: 4xx if the request is at fault, 503 if there is no room or time
+for it, 500 if the program is at fault. TLS, users and rates are a proxy's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import pathlib
+import socket
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from urllib.parse import urlsplit
+
+try:
+    from asyncio import timeout  # not `wait_for`: until 3.11 it may forget that a client went away
+except ImportError:  # Python 3.10, to which aiohttp brings it
+    from async_timeout import timeout
+
+from absl import logging as log
+
+from mural_lite import pages
+from mural_lite.errors import UserError, install_extra
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as error:
+    raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
+
+from mural_lite.models import open_model, quickest
+from mural_lite.remote_folders import model_place
+from mural_search.index import load_index
+from mural_search.server import limits as bounds
+from mural_search.server.limits import BadRequest, Limits, Overloaded
+from mural_search.server.search_page import search_routes
+
+SHUTDOWN = 20.0  # seconds that running requests get at the end
+LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
+HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
+# `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.
+HEADERS = {
+    "Server": "mural_tf", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'self'"
+}  # fmt: skip
+
+
+def serve(
+    index: str | pathlib.Path,
+    export: str | pathlib.Path = "",
+    host: str = "localhost",
+    port: int = 8501,
+    title: str = "",
+    limits: Limits | None = None,
+) -> None:
+    """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
+
+    Args:
+      index: searched at /search.
+      export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
+        export that has a `lite/` answers by it, without TensorFlow.
+      host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
+      title: of the search page.
+      limits: of requests; defaults if None.
+
+    Raises:
+      UserError: there is no index, the model is another or missing, or the address cannot be listened on.
+    """
+    listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
+    app = create_app(load_page(index, export, title), limits, hosts=HERE if host in HERE else ())
+    sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
+    gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
+    print(f"Serving {index} at http://{host}:{listener.getsockname()[1]}/search", flush=True)
+    web.run_app(app, sock=listener, print=None, **run_options())
+
+
+def run_options() -> dict[str, object]:
+    """Returns the options of aiohttp's `run_app` or `AppRunner` that go with `create_app`."""
+    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
+    quiet.setLevel(logging.CRITICAL)
+    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
+
+
+def load_page(index: str | pathlib.Path, export: str | pathlib.Path = "", title: str = "") -> list[web.RouteDef]:
+    """Returns the routes of the search page, see `serve`; the index is opened before the model is loaded."""
+    if not index:
+        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
+    opened = load_index(index)
+    embedder = open_model(quickest(export or _recorded(opened.model.path)))
+    return search_routes(opened, embedder, title, index)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+
+
+def _recorded(model: str) -> str:
+    """Returns the path of the model that made an index; raises `UserError` if the model is not there."""
+    if not model or not model_place(model).is_dir():
+        raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
+    return model
+
+
+def create_app(
+    routes: Iterable[web.RouteDef], limits: Limits | None = None, hosts: Collection[str] = ()
+) -> web.Application:
+    """Returns the application.
+
+    Args:
+      routes: the search page's and others, such as `aiohttp.web.get("/about", handler)`; their `web.HTTPException`s
+        and `BadRequest`s become errors.
+      limits: of requests; defaults if None.
+      hosts: names of this server that requests may have; any if empty.
+    """
+    limits = limits or Limits()
+    server = Server(limits, hosts)
+    app = web.Application(middlewares=[server.middleware], client_max_size=limits.max_request_bytes)
+    app.router.add_get("/healthz", healthz)
+    app.add_routes(routes)
+    app.on_response_prepare.append(_add_headers)
+    return app
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """GET /healthz"""
+    return web.json_response({"status": "ok"})
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+class Server:
+    """Bounds requests, and makes every exception an error of HTTP."""
+
+    def __init__(self, limits: Limits, hosts: Collection[str] = ()):
+        self._limits = limits
+        self._hosts = hosts
+        self._running = 0  # requests
+        self._large = 0  # requests with large bodies among them
+
+    @contextlib.contextmanager
+    def _room_for(self, request: web.Request) -> Iterator[None]:
+        """Counts a request while it runs; raises `Overloaded` for one too many, or too many with large bodies."""
+        length = request.content_length
+        is_large = request.can_read_body and (length is None or length > bounds.LARGE)
+        if self._running >= bounds.REQUESTS or (is_large and self._large >= bounds.LARGE_BODIES):
+            count = f"{self._large} large requests" if is_large else f"{self._running} requests"
+            raise Overloaded(f"{count} are being answered; try again later.")
+        self._running, self._large = self._running + 1, self._large + is_large
+        try:
+            yield
+        finally:
+            self._running, self._large = self._running - 1, self._large - is_large
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
+        """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
+        try:
+            host = _host_of(request.headers.get("Host", ""))
+            if self._hosts and host and host not in self._hosts:  # a page elsewhere whose name leads here
+                raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
+            if request.path == "/healthz":
+                return await handler(request)
+            with self._room_for(request):
+                async with timeout(self._limits.timeout):
+                    return await handler(request)
+        except Exception as error:  # noqa: BLE001 - the server goes on
+            if isinstance(error, web.HTTPException) and error.status < 400:
+                raise
+            response = _error_response(request, *self._explained(error, request))
+            # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
+            error.__traceback__ = error.__context__ = None
+            return response
+
+    def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
+        """Returns the status and the words that answer a request that ended in an error."""
+        if isinstance(error, web.HTTPException):
+            return error.status, error.text or error.reason
+        if isinstance(error, (BadRequest, Overloaded)):
+            return error.status, str(error)
+        if isinstance(error, asyncio.TimeoutError):
+            return 503, f"No answer within {self._limits.timeout:g} seconds, so the request was dropped."
+        if isinstance(error, (web.RequestPayloadError, ConnectionError)):  # the client may have gone away
+            return 400, f"The body cannot be read: {error}."
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        return 500, "The server failed on this request; its log says why."
+
+
+def _host_of(header: str) -> str | None:
+    """Returns the name in a Host header without its port; raises `BadRequest` for another text."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError as error:
+        raise BadRequest(f"The header Host cannot be read: {error}.") from None
+
+
+def _error_response(request: web.Request, status: int, message: str) -> web.Response:
+    headers = {"Retry-After": "1"} if status == 503 else None
+    if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+        start = "../" * (request.path.count("/") - 1) + "search"
+        page = pages.render(pages.TEMPLATES / "error.html", status=status, message=message, start=start)
+        return web.Response(text=page, status=status, headers=headers, content_type="text/html")
+    return web.json_response({"error": message}, status=status, headers=headers)

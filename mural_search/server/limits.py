@@ -1,0 +1,60 @@
+"""What the server takes at most: settings, and pictures, which are checked before they are decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mural_lite.pictures import MAX_PIXELS, BadImage, open_image
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Settings of the server, all above 0."""
+
+    max_request_bytes: int = 32 * 2**20  # of a body, unpacked; more is answered with 413
+    timeout: float = 60.0  # seconds for an answer (503)
+
+
+REQUESTS, LARGE_BODIES, LARGE = 256, 4, 2**20  # at once; how many bodies of more than so many bytes are among them
+IMAGE_PIXELS = 64 * 10**6  # of a picture, by its header
+# A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
+MOST_SCANS, SCAN = 100, b"\xff\xda"
+TRANSPARENT = 4  # putting transparent pixels on white takes so many times the memory of others
+
+
+class BadRequest(ValueError):
+    """What is wrong with a request, in words for its sender, and the status of HTTP that says so."""
+
+    def __init__(self, words: str, status: int = 400):
+        super().__init__(words)
+        self.status = status
+
+
+class Overloaded(Exception):
+    """The server has no room or time for a request now."""
+
+    status = 503  # of HTTP
+
+
+def check_picture(data: bytes) -> None:
+    """Raises `BadRequest` for an encoded picture that would take too much memory or time to decode.
+
+    Pictures that cannot be read pass: the encoder refuses them.
+    """
+    if data.startswith(b"\xff\xd8") and data.count(SCAN) > MOST_SCANS:
+        raise BadRequest(f"The picture is a JPEG of {data.count(SCAN)} scans; at most {MOST_SCANS} are taken.")
+    pixels = _pixels_of(data)
+    if pixels > IMAGE_PIXELS:
+        raise BadRequest(
+            f"The picture has {pixels / 1e6:.1f} million pixels by its header (transparent pixels count {TRANSPARENT} "
+            f"times); at most {IMAGE_PIXELS / 1e6:g} million are taken."
+        )
+
+
+def _pixels_of(data: bytes) -> int:
+    try:
+        image = open_image(data)
+    except BadImage as error:
+        return MAX_PIXELS + 1 if "pixels" in str(error) else 0
+    is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    return image.width * image.height * (TRANSPARENT if is_transparent else 1)

@@ -1,0 +1,651 @@
+"""Rows of tables as people keep them: CSV, Excel, JSON, Parquet, img2dataset's output, folders of pictures with texts.
+
+CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
+columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet, and lists
+of objects, become columns of their own, "captions.de". Files of text are held in memory, the others are streamed.
+What cannot be read goes to `on_problem(file_type, place)`: see text_files.py.
+"""
+
+from __future__ import annotations
+
+import codecs
+import collections
+import csv
+import dataclasses
+import functools
+import io
+import itertools
+import json
+import pathlib
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mural_lite.errors import UserError, install_extra
+from mural_lite.files import as_path, find
+from mural_lite.img2dataset import find_shards, read_samples
+from mural_lite.pictures import ENDINGS
+from mural_lite.text_files import (
+    DAMAGED,
+    Problem,
+    canonical_language,
+    clean,
+    is_text,
+    open_binary,
+    parse_object,
+    refuse_failure,
+)
+from mural_search.picture_folders import picture_files
+
+Value = str | bytes | tuple[str | bytes, ...]
+CSV, JSON, PARQUET, EXCEL = "CSV", "JSON", "Parquet", "Excel workbook"
+DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
+_FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON, ".ndjson": JSON, ".json": JSON}
+_FORMS |= {".parquet": PARQUET, ".xlsx": EXCEL}
+_PACKED = (".gz", ".bz2", ".xz")
+LARGEST = 2**30  # bytes of a file that is held in memory, unpacked
+CUT_OFF = "file that is damaged or cut off: what follows is lost"
+DEEPEST = 4  # levels of objects that become columns; what lies deeper stays JSON
+
+
+class Row(NamedTuple):
+    """A row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
+
+    place: str
+    values: dict[str, Value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How a file of text is written: its encoding, and for `csv.reader` the delimiter and further arguments."""
+
+    encoding: str = "utf-8"
+    delimiter: str = ""
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def reader(self, lines: Iterator[str]):
+        """Returns the rows of lines."""
+        return csv.reader(lines, delimiter=self.delimiter, **dict(self.more))
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnTable:
+    """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
+
+    `names`: pictures without text files have their file names as captions.
+    `others`: further files of a folder of pictures, {why they are not read: paths}.
+    """
+
+    files: Sequence[pathlib.Path]
+    file_type: str
+    folder: pathlib.Path
+    form: Form = Form()
+    names: bool = False
+    others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Returns in words what was found, for the user to check."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        name = self.folder if self.file_type in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
+        if self.file_type == CSV:
+            between = {"\t": "tabs"}.get(self.form.delimiter, repr(self.form.delimiter))
+            return f"{name}: {self.form.encoding}, columns separated by {between}"
+        return f"{name}: {self.file_type}"
+
+    def rows(self, on_problem: Problem) -> Iterator[Row]:
+        """Yields the rows, in the order of the files."""
+        readers = {
+            CSV: functools.partial(_read_csv, form=self.form),
+            JSON: functools.partial(_read_json, encoding=self.form.encoding),
+            PARQUET: _read_parquet,
+            EXCEL: _read_excel,
+            DOWNLOADS: _read_downloads,
+        }
+        if self.file_type == PICTURES:
+            rows = _read_pictures(self.folder, self.files, on_problem, self.names)
+        else:
+            rows = itertools.chain.from_iterable(readers[self.file_type](path, on_problem) for path in self.files)
+        for row in rows:
+            problem = _problem_with(row)
+            if problem:
+                on_problem(problem, row.place)
+            else:
+                yield row
+
+
+def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
+    """Returns the table of a name: a file, several files (a pattern), or a folder.
+
+    Args:
+      name: here or in an object store.
+      encoding: of text; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else Windows-1252.
+      names: see `OwnTable`.
+
+    Raises:
+      UserError: there is no such file, it is not a table, or holds no rows of a table; `names` with a table.
+    """
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
+    table = _open_folder(as_path(name)) if as_path(name).is_dir() else _open_files(name, encoding)
+    if names and table.file_type != PICTURES:
+        raise UserError(f"--captions=names is for a folder of pictures; {name} has columns: --columns=caption=NAME.")
+    return dataclasses.replace(table, names=names)
+
+
+def _open_files(name: str, encoding: str) -> OwnTable:
+    files = [as_path(name)] if as_path(name).is_file() else sorted(find(name))
+    if not files:
+        raise UserError(f"There is no file {name}.")
+    file_types = {_file_type_of(path) for path in files}
+    if len(file_types) > 1:
+        raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(file_types))}): give one kind.")
+    file_type, path = file_types.pop(), files[0]
+    if file_type in (PARQUET, EXCEL):
+        return OwnTable(files, file_type, path.parent)
+    data = _content(path, lambda *problem: None)
+    form = Form(encoding or _find_encoding(data, path))
+    return OwnTable(files, file_type, path.parent, _find_form(data, path, form) if file_type == CSV else form)
+
+
+def _file_type_of(path: pathlib.Path) -> str:
+    plain = path.with_suffix("") if path.suffix in _PACKED else path
+    file_type = _FORMS.get(plain.suffix.lower())
+    if file_type is None or path.is_dir():
+        raise UserError(
+            f"{path} is not a table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
+            "Other spreadsheets: save as .xlsx or as CSV (UTF-8)."
+        )
+    return file_type
+
+
+def _open_folder(folder: pathlib.Path) -> OwnTable:
+    if downloads := is_download(folder):
+        return OwnTable(downloads, PARQUET if downloads[0].suffix == ".parquet" else DOWNLOADS, folder)
+    tables = sorted(folder.glob("*.parquet"))
+    if tables:
+        return OwnTable(tables, PARQUET, folder)
+    files, others = picture_files(folder, ("txt",))
+    if all(path.suffix.lower() == ".txt" for path in files):
+        raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
+    return OwnTable(files, PICTURES, folder, others=others)
+
+
+def is_download(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the shards of img2dataset's output in a folder, [] where the folder is something else."""
+    if not any(any(folder.glob(pattern)) for pattern in ("*.tar", "*.tfrecord", "*_stats.json")):
+        return []
+    return find_shards(folder)
+
+
+# Text: encodings and separators.
+
+_MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
+    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+_OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # that a message names
+
+
+def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
+    """Returns a file, unpacked, as far as it is whole."""
+    data = bytearray()
+    with open_binary(path) as (content, _):
+        some = getattr(content, "read1", content.read)  # gives the whole part before the damage
+        try:
+            while block := some(1 << 20):
+                data += block
+                if len(data) > LARGEST:
+                    raise UserError(
+                        f"{path} is too large to be held in memory: cut it up, 'part*.csv' reads the parts."
+                    )
+        except DAMAGED as error:
+            refuse_failure(error, path)
+            on_problem(CUT_OFF, f"{path}, behind {len(data):,} bytes")
+    return bytes(data)
+
+
+def _find_encoding(data: bytes, path: pathlib.Path) -> str:
+    """Returns the likeliest encoding of text, which may have a few bytes that are damaged; raises `UserError`."""
+    begin = data[: 1 << 12]
+    for mark, name in _MARKS:
+        if begin.startswith(mark):
+            return name
+    for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
+        if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
+            return name
+    lines = [line for line in data.split(b"\n") if not line.isascii()]
+    broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
+    if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
+        return "utf-8"
+    # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
+    runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
+    if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
+        return "cp1252"
+    fitting = [name for name in _OTHERS if _decodes(data, name)] or ["shift_jis"]
+    raise UserError(
+        f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
+        f"{' or '.join(f'--encoding={name}' for name in fitting[:3])}, or save the file as UTF-8."
+    )
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(data: bytes, encoding: str) -> str:
+    """Returns text; bytes that are not text of their encoding become lone surrogates, which `is_text` finds."""
+    errors = "replace" if encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
+    try:
+        return data.decode(encoding, errors)
+    except UnicodeDecodeError:  # some encodings of two bytes know no other way
+        return data.decode(encoding, "replace")
+
+
+def _lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline=""))  # ends of lines are kept, and a sentence may hold U+2028
+
+
+_DELIMITERS = (",", ";", "\t", "|")
+_SAMPLE = 1 << 18  # characters in which the delimiter is looked for
+_PLAIN = ()
+_WAYS = (  # how quotes are written, the usual one first
+    _PLAIN, (("skipinitialspace", True),), (("escapechar", "\\"),),
+    (("escapechar", "\\"), ("skipinitialspace", True)), (("quoting", csv.QUOTE_NONE),),
+)  # fmt: skip
+
+
+def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
+    """Returns the form whose rows agree most in their number of columns."""
+    text = _text(data[: 4 * _SAMPLE], form.encoding)
+    lines = _lines(text[:_SAMPLE])
+    if not text.strip():
+        raise UserError(f"{path} is empty: expected columns for pictures and captions.")
+    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
+        return dataclasses.replace(form, delimiter=lines[0][4])
+    candidates = [Form(form.encoding, delimiter, way) for way in _WAYS for delimiter in _DELIMITERS]
+    # A way that is not the usual one must be better, not as good.
+    shares = [_agreement(lines, candidate) - 0.05 * (candidate.more != _PLAIN) for candidate in candidates]
+    best = max(range(len(candidates)), key=shares.__getitem__)
+    if shares[best] <= 0:
+        raise UserError(
+            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated "
+            f"by one of {' '.join(map(repr, _DELIMITERS))}."
+        )
+    return candidates[best]
+
+
+def _agreement(lines: Sequence[str], form: Form) -> float:
+    """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
+
+    A decimal comma in every row does not separate columns: the row with their names has no comma.
+    """
+    lengths: list[int] = []
+    reader = form.reader(iter(lines))
+    while True:
+        try:
+            cells = next(reader)
+            is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)  # a quote that nothing closes
+            lengths.append(0 if is_open else len(cells))
+        except StopIteration:
+            break
+        except csv.Error:
+            lengths.append(0)
+    lengths = [length for length in lengths[:-1] or lengths if length]  # the sample may end within a row
+    if not lengths or lengths[0] == 1:
+        return 0.0
+    usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
+    return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
+
+
+# Each form of table.
+
+
+def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
+    lines = _lines(_text(_content(path, on_problem), form.encoding))
+    header: list[str] = []
+    at = 0
+    while at < len(lines):
+        reader = form.reader(lines[location] for location in range(at, len(lines)))
+        location, problem, cells = f"{path}:{at + 1}", "", []
+        try:
+            cells = next(reader)
+        except csv.Error as error:
+            problem = f"row that is no CSV ({error})"
+        begin, at = at, at + max(1, reader.line_num)
+        if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
+            continue
+        if not header and not problem:
+            header = _header(cells)
+            if not _are_values(cells):
+                continue
+        problem = problem or _problem_with_cells(cells, header, form)
+        if problem:  # after a quote that nothing closes the next line is a row again
+            on_problem(problem, location)
+            at = begin + 1
+        else:
+            yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+
+
+def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
+    """Returns why the cells of a row do not fit this table, or ""."""
+    if any(cell.strip() for cell in cells[len(header) :]):
+        quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
+        return "row with more columns than the first" + ', perhaps by a quote within quotes, to be written ""' * quoted
+    broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
+    if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
+        return "row with a quote that nothing closes"
+    return ""
+
+
+def _holds_rows(cell: str, form: Form) -> bool:
+    """Whether a cell with line breaks holds rows or parts of them: a line with several columns and a picture."""
+    try:
+        rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
+        return any(len(row) > 1 and any(map(names_picture, row)) for row in rows)
+    except csv.Error:
+        return True
+
+
+def _are_values(cells: Sequence[str]) -> bool:
+    """Whether a first row is one like all others: it names a picture."""
+    return any(names_picture(cell) for cell in cells)
+
+
+def _header(cells: Sequence[str]) -> list[str]:
+    """Returns a name of its own for each column: its number where a row of values comes first, or it has no name."""
+    if _are_values(cells):
+        return [str(number) for number in range(1, len(cells) + 1)]
+    names: list[str] = []
+    for number, cell in enumerate(cells, start=1):
+        name = clean(cell).lstrip("\ufeff") or f"column {number}"
+        names.append(f"{name} ({number})" if name in names else name)
+    return names
+
+
+def texts_of(value: Value) -> tuple[str, ...]:
+    """Returns the texts of a value, without pictures."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(text for text in _several(value) if isinstance(text, str))
+
+
+def names_picture(value: Value) -> bool:
+    """Whether a value is a picture, or the name or address of one by its ending."""
+    first = (value or ("",))[0] if isinstance(value, tuple) else value
+    if isinstance(first, bytes):
+        return True
+    plain = re.split(r"[?#]", first.strip())[0] if "://" in first else first.strip()
+    return plain.rpartition(".")[2].lower() in ENDINGS and "." in plain
+
+
+def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
+    """Rows of a list of objects, or of lines with an object each, for any file name."""
+    text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
+    is_lines = ".json" not in path.suffixes
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        lines, problem = io.StringIO(text), str(error) or "it is nested too deeply"
+        first = next((line for line in lines if line.strip() not in ("", "[")), "")
+        if not is_lines and _object_of(first) is None:
+            raise UserError(f"{path} is not valid JSON: {problem}.") from None
+        content, is_lines = None, True
+    if content is None or is_lines and not isinstance(content, list):
+        for number, line in enumerate(io.StringIO(text), start=1):
+            if line.strip() not in ("", "[", "]"):
+                values, location = _object_of(line), f"{path}:{number}"
+                yield from [Row(location, flattened(values))] if values is not None else ()
+                if values is None:
+                    on_problem("line that is no JSON object", location)
+        return
+    if isinstance(content, dict):
+        lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
+        content = next(lists, [content])
+    if not isinstance(content, list):
+        raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
+    for number, values in enumerate(content, start=1):
+        location = f"{path}, object {number}"
+        if _is_object(values):
+            yield Row(location, flattened(values))
+        else:
+            on_problem("entry that is no JSON object", location)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _object_of(line: str) -> dict | None:
+    """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
+    try:
+        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses other bytes
+    except ValueError:
+        return None
+
+
+def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    from mural_lite.parquet import read_rows
+
+    for number, values in read_rows(path, None, on_problem):
+        yield Row(f"{path}, row {number}", flattened(values))
+
+
+MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
+
+
+def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Rows of the sheet that was open when the workbook was saved; a lone cell above the names is a title."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
+    del on_problem
+    try:
+        file = io.BytesIO(_content(path, lambda *problem: None))
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > LARGEST:
+                raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        sheet = book.active if book.active in book.worksheets else book.worksheets[0]  # a sheet may be a chart
+        sheet.reset_dimensions()  # what a file says of its own size is a hint
+        rows = itertools.islice(sheet.iter_rows(values_only=True), MOST_ROWS)
+        yield from _rows_of_sheet(path, rows, _merged(file, sheet))
+    except (UserError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - openpyxl raises what its parsers of ZIP and XML raise
+        raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
+
+
+def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
+    """Names the values of a sheet's rows; a merged cell holds its value in all its rows."""
+    header: list[str] = []
+    held: dict[int, tuple[int, str]] = {}  # column -> (last row, value) of the merged cell that is met
+    for number, values in enumerate(rows, start=1):
+        cells = [str(_value(value)) for value in values]
+        for column, (last, value) in held.items():
+            if number <= last and column < len(cells):
+                cells[column] = cells[column] or value
+        for column, cell in enumerate(cells) if merged else ():
+            if (number, column) in merged:
+                held[column] = merged[number, column], cell
+        if not header and sum(map(bool, map(str.strip, cells))) > 1:
+            header = _header(cells)
+            if not _are_values(cells):
+                continue
+        named = dict(zip(header, cells))
+        if any(map(str.strip, named.values())):
+            yield Row(f"{path}, row {number}", {name: cell for name, cell in named.items() if cell.strip()})
+
+
+def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
+    """Returns (first row from 1, column from 0) -> last row of the merged cells of several rows."""
+    import openpyxl.utils
+
+    path = getattr(sheet, "_worksheet_path", "")  # openpyxl reads merged cells only where it holds the whole sheet
+    with zipfile.ZipFile(file) as archive, archive.open(path) as part:
+        tail = collections.deque(iter(lambda: part.read(1 << 20), b""), maxlen=4)  # they come behind the rows
+    ranges = re.findall(rb'<(?:\w+:)?mergeCell [^>]*ref="([A-Z]+\d+:[A-Z]+\d+)"', b"".join(tail))
+    bounds = [openpyxl.utils.range_boundaries(cells.decode()) for cells in ranges]
+    return {(top, left - 1): bottom for left, top, _, bottom in bounds if bottom > top}
+
+
+def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    for sample in read_samples(shard, on_problem):
+        values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
+        yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
+
+
+def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
+    """Returns what a row of JSON or Parquet holds as column -> value; objects become columns "name.key"."""
+    columns: dict[str, Value] = {}
+    for key, value in values.items():
+        name = f"{before}{key}"
+        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            value = {str(part): text for part, text in value}  # a map of Parquet
+        several = value if isinstance(value, list) and all(map(_is_object, value)) else [value]
+        if value and _is_object(several[0]) and depth < DEEPEST:
+            for part in several:  # of a list of objects each column holds the texts, or the pictures, of all
+                for column, text in flattened(part, f"{name}.", depth + 1).items():
+                    columns[column] = (*_several(columns[column]), *_several(text)) if column in columns else text
+            continue
+        value = _value(value)
+        if value and (isinstance(value, bytes) or any(isinstance(item, bytes) or item.strip() for item in value)):
+            columns[name] = value
+    return columns
+
+
+def _several(value: Value) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, (str, bytes)):
+        return value
+    if isinstance(value, (list, tuple)):
+        values = (part for part in map(_value, value) if isinstance(part, (str, bytes)))
+        return tuple(part for part in values if part.strip())
+    if value is None or value != value:  # NaN, which tables of numbers have in empty cells
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return _deep_json(value) if _is_object(value) else str(value)
+
+
+def _deep_json(value: dict) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError, TypeError):
+        return ""
+
+
+def _problem_with(row: Row) -> str:
+    """Returns why no text of a row can be used, or ""."""
+    together = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
+    if "\0" in together:
+        return "text with a null character"
+    return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
+
+
+# A folder of pictures, with text files.
+
+LONGEST_TEXT = 2**20  # bytes of a file of captions
+# `de=…`, or with names of gettext's, as catalogues of programs have them: `sr_RS@latin.utf8=…`
+_NAMED_LINE = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:@([A-Za-z]+))?(\.utf-?8)?\s*=\s*(.*)", re.I)
+_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
+
+
+def _read_pictures(
+    folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem, names: bool = False
+) -> Iterator[Row]:
+    texts = {str(path)[: -len(path.suffix)]: path for path in files if path.suffix.lower() == ".txt"}
+    pictures = {str(path)[: -len(path.suffix)] for path in files if path.suffix.lower() != ".txt"}
+    texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
+    for stem, path in texts.items():
+        begin, _, code = stem.rpartition(".")
+        owner, language = (begin, language_of(code)) if stem not in pictures and language_of(code) else (stem, "")
+        if owner in pictures:
+            texts_of.setdefault(owner, []).append((language, path))
+        else:
+            on_problem("text without a picture of its name", str(path))
+    for path in files:
+        if path.suffix.lower() != ".txt":
+            captions: dict[str, tuple[str, ...]] = {}
+            for language, text in texts_of.get(str(path)[: -len(path.suffix)], ()):
+                for name, captions_of_file in _captions_of(text, language).items():
+                    captions[name] = (*captions.get(name, ()), *captions_of_file)
+            if names and not captions and (words := _words_of_name(path.stem)):
+                captions["caption"] = (words,)
+            yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
+
+
+def _words_of_name(stem: str) -> str:
+    """Returns the words of a file's name: "red_hat-2" -> "red hat", "" of a number ("IMG_0001") or of no long word."""
+    if _NUMBERED.match(stem):
+        return ""
+    words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
+    return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in words) else ""
+
+
+_NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' names, four characters and four digits (DCF)
+
+
+def language_of_caption(column: str) -> str | None:
+    """Returns the language in a name of those columns, "caption" or "caption.de"; `None` for another column."""
+    name, _, tag = column.partition(".")
+    return tag if name == "caption" else None
+
+
+@functools.lru_cache(maxsize=4096)
+def known_language(code: str) -> str:
+    """Returns the BCP 47 tag of a code, "" where no language has it."""
+    try:
+        return canonical_language(code)
+    except UserError:
+        return ""
+
+
+def language_of(code: str) -> str:
+    """Returns the BCP 47 tag of a code in a name ("de", "pt_BR", "deu"), "" for other texts."""
+    tag = known_language(code.replace("_", "-"))
+    # Most words of three letters are the code of some language: only those count that have a shorter one.
+    return tag if len(tag.split("-")[0]) == 2 else ""
+
+
+def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
+    """Returns column -> captions of a file: one caption per line, or lines `de=…`, which one caption may precede."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST_TEXT)
+        text = _text(data, _find_encoding(data, path)).lstrip("\ufeff")
+    except (OSError, UserError):
+        return {}
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [_named_caption(line) for line in lines]
+    if not all(named[1:]):
+        named = [None] * len(lines)
+    by_column: dict[str, tuple[str, ...]] = {}
+    for line, named_caption in zip(lines, named):
+        tag, caption = named_caption or (language, line)
+        name = f"caption.{tag}" if tag else "caption"
+        if caption:
+            by_column[name] = (*by_column.get(name, ()), caption)
+    return by_column
+
+
+def _named_caption(line: str) -> tuple[str, str] | None:
+    """Returns the language and the text of a line `de=…`; `None` for another line."""
+    match = _NAMED_LINE.fullmatch(line)
+    if not match:
+        return None
+    code, variant, encoded, caption = match.groups()
+    code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
+    # No sentence begins with `ace.utf8=`, but many words are codes of languages.
+    tag = known_language(code.replace("_", "-")) if encoded else language_of(code)
+    return (tag, caption) if tag else None

@@ -1,0 +1,154 @@
+"""Where the pictures of a table lie: files by name below a folder, downloads by address, or in the table itself."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_lite.img2dataset import DownloadedImages
+from mural_lite.pictures import ENDINGS, BadImage, path_below
+from mural_search.picture_folders import picture_files
+from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture
+
+
+def pictures_of(value: Value) -> Sequence[str | bytes]:
+    """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(part for item in values for part in ((item,) if isinstance(item, bytes) else _divided(item)) if part)
+
+
+def _divided(text: str) -> Sequence[str]:
+    parts = [part for part in map(str.strip, re.split(r"[|;,\n]", text)) if part]
+    return parts if len(parts) > 1 and all(map(names_picture, parts)) else (text.strip(),)
+
+
+class Pictures:
+    """The pictures of a table, each of which is a file.
+
+    Args:
+      folder: of files, or into which img2dataset downloaded.
+      addresses: whether it is one of img2dataset's.
+    """
+
+    def __init__(self, folder: pathlib.Path, addresses: bool = False):
+        self.folder, self._downloads = folder, None
+        if addresses:
+            self._downloads = DownloadedImages(folder)
+        self._places: dict[int, tuple[int, int, int]] | None = None
+        self._by_name: dict[str, pathlib.Path | None] | None = None
+
+    @classmethod
+    def of(cls, table: OwnTable, images: str) -> Pictures:
+        """Returns the pictures in `--images`, or next to the table; raises `UserError` if there is no such folder."""
+        folder = as_path(images) if images else table.folder
+        if not folder.is_dir():
+            raise UserError(f"--images={images}: there is no such folder.")
+        # A download's own pictures come with its rows.
+        return cls(folder, table.file_type != DOWNLOADS and bool(is_download(folder)))
+
+    def is_there(self, value: Value) -> bool:
+        """Whether a value leads to a picture."""
+        try:
+            return any(self._content(picture) or self.find(picture) is not None for picture in pictures_of(value))
+        except BadImage:
+            return False
+
+    def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
+        """Returns the file that a value names, `None` if it is not there; what lies in no file is written into `keep`.
+
+        Raises:
+          BadImage: it may not be read.
+        """
+        content = self._content(value)
+        if content is None:
+            return self.find(value)
+        path = keep / hashlib.blake2b(content, digest_size=16).hexdigest()
+        if not path.is_file():
+            keep.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".partial").write_bytes(content)
+            path.with_suffix(".partial").replace(path)
+        return path
+
+    def _content(self, value: str | bytes) -> bytes | None:
+        """Returns the bytes of a picture that is in no file of its own."""
+        if isinstance(value, bytes):
+            return value
+        return self._downloads.get(value, self) if self._downloads is not None else None
+
+    def find(self, value: str | bytes) -> pathlib.Path | None:
+        """Returns the file that a value names, `None` if it is not there; raises `BadImage` if it may not be read."""
+        if isinstance(value, bytes) or self._downloads is not None:
+            return None
+        refused = None
+        for name in _names(value, self.folder):
+            try:
+                path = path_below(self.folder, name)
+                if name and path.is_file():
+                    return path
+            except BadImage as error:
+                refused = refused or error
+            except (OSError, ValueError):
+                continue
+        files = self._named()
+        stems = [_plain_stem(name) for name in _names(value, self.folder)]
+        path = next((files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)), None)
+        if path is None and refused is not None:
+            raise refused
+        path = None if path is None else path_below(self.folder, str(path))
+        return path if path is not None and path.is_file() else None
+
+    def location(self, address: str) -> tuple[int, int, int] | None:
+        """Returns (shard, offset, size) of a downloaded picture."""
+        from mural_lite.hashes import text_hash
+
+        if self._places is None:
+            self._places = {}
+            for number in range(len(self._downloads.shards)):
+                for name, offset, size in self._downloads.addresses(number):
+                    self._places.setdefault(text_hash(name), (number, offset, size))
+        return self._places.get(text_hash(address))
+
+    def _named(self) -> Mapping[str, pathlib.Path | None]:
+        """Name as `_plain_stem` makes it -> file; None where several have it."""
+        if self._by_name is None:
+            self._by_name = {}
+            for path in picture_files(self.folder)[0]:
+                stem = _plain_stem(path.name)
+                self._by_name[stem] = None if stem in self._by_name else path.relative_to(self.folder)
+        return self._by_name
+
+
+def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
+    """Yields below which names a picture may lie in its folder, the likeliest first."""
+    if "://" in value:
+        with contextlib.suppress(ValueError):
+            path = unquote(urlsplit(value).path).strip("/")
+            yield os.path.basename(path)
+            yield path
+        return
+    value = value.replace("\\", "/")
+    if os.path.isabs(value):
+        yield os.path.relpath(value, str(folder))
+    else:
+        yield value
+    yield os.path.basename(value)
+
+
+def _plain_stem(value: str) -> str:
+    """Returns a picture's name without its ending, in lower case; some systems write é as two characters."""
+    base = os.path.basename(value)
+    stem, ending = os.path.splitext(base)
+    return unicodedata.normalize("NFC", stem if ending.lower()[1:] in ENDINGS else base).casefold()
+
+
+def _of_size(stem: str) -> str:
+    """Returns the name of the picture that WordPress made another size of: "hat-scaled", "hat-300x200"."""
+    return re.sub(r"-(scaled|\d+x\d+)$", "", stem)

@@ -1,0 +1,130 @@
+"""`--config=FILE.py[:ARGUMENTS]` and its overrides `--config.x.y=…`: reading, checking, finding configurations."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from mural_lite.command_line import BadFlagFile
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
+SHOWN = 10  # names in a message, where there are many
+
+
+def define_config(
+    help_text: str = "A configuration by its name or file; --config.x.y=… overrides a field.",
+    required: bool = True,
+    default: str | None = None,
+):
+    """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
+
+    `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
+    below `config.method`, so that other flags may override them. `default` is the configuration without `--config`.
+    """
+    holder = config_flags.DEFINE_config_file("config", None, help_text)
+    flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
+    if default:
+        flags.FLAGS.set_default("config", default)
+    if required:
+        flags.mark_flag_as_required("config")
+    return holder
+
+
+class _ConfigParser(flags.ArgumentParser):
+    """Reads a configuration and mounts the method that the command line names.
+
+    ml_collections parses every `--config.x` by the field that the configuration has; it looks right after the file
+    is read, so this is where a field must appear.
+    """
+
+    def __init__(self, reader: flags.ArgumentParser):
+        self._reader = reader
+
+    def parse(self, path: str) -> ConfigDict:
+        try:
+            _check_fields(sys.argv[1:])
+            config = read_config(find_config(path))
+            name = last_value("config.model", sys.argv[1:])
+            if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
+                name = config.model  # a file need not mount the method whose fields it leaves as they are
+            if name and (name != config.model or not config.method):
+                from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
+
+                with config.unlocked():
+                    mount(config, name)
+        except Exception as error:
+            raise BadFlagFile from error
+        config.lock()
+        return config
+
+    def flag_type(self) -> str:
+        return self._reader.flag_type()
+
+
+def _check_fields(arguments: Sequence[str]) -> None:
+    """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
+    all_fields = dict(base_config().to_dict())
+    for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
+        fields, parts = all_fields, name.split(".")[1:]
+        while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
+            if parts[0] not in fields:
+                near = difflib.get_close_matches(parts[0], fields, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(fields)}."
+                raise UserError(f"--{name}: there is no field {parts[0]!r}{hint}")
+            fields = fields[parts.pop(0)]
+
+
+def read_config(path: str) -> ConfigDict:
+    """Returns what the `get_config` of "FILE.py[:ARGUMENTS]" returns; `find_config` finds the file of a name."""
+    file, colon, arguments = path.partition(":")
+    spec = importlib.util.spec_from_file_location("config", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if colon and not inspect.signature(module.get_config).parameters:
+        raise UserError(f"--config={path}: this configuration takes no arguments; give --config={file}.")
+    return module.get_config(arguments) if colon else module.get_config()
+
+
+def find_config(path: str) -> str:
+    """Returns "FILE.py[:ARGUMENTS]" for what `--config` is given: a file, or the name of one that is installed here.
+
+    A file that is there comes first. "emoji_mural" and "configs/emoji_mural.py" both name the installed one.
+    """
+    file, colon, arguments = path.partition(":")
+    installed = CONFIGS / f"{pathlib.PurePath(file.removeprefix('configs/')).with_suffix('')}.py"
+    if not os.path.exists(file) and installed.exists():
+        file = str(installed)
+    elif not os.path.exists(file):
+        names = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
+        near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
+        raise UserError(
+            f"--config={path}: there is no such file, and no installed configuration of this name"
+            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …")
+        )
+    return file + colon + arguments
+
+
+def given_fields() -> frozenset[str]:
+    """Returns the fields that the command line names by `--config.x.y=…`, "x.y"; none where no command runs."""
+    return frozenset(config_flags.get_override_values(flags.FLAGS["config"]) if "config" in flags.FLAGS else ())
+
+
+def last_value(flag: str, arguments: Sequence[str]) -> str:
+    """Returns the last value of a flag on a command line, given as --flag=value or --flag value, "" if none."""
+    value = ""
+    for argument, following in zip(arguments, [*arguments[1:], ""]):
+        name, equals, given = argument.partition("=")
+        if name in (f"--{flag}", f"-{flag}"):
+            value = given if equals else following
+    return value

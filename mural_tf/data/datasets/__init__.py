@@ -1,1 +1,0 @@
-"""Data sets that this project makes: the emoji benchmark, and shapes that it draws."""

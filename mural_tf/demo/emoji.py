@@ -1,0 +1,524 @@
+"""The emoji benchmark: real pictures, captions and translations in a hundred languages, small enough for a CPU.
+
+    python -m mural_tf emoji --output=data/emoji --languages=core
+
+Pictures are emoji in four drawing styles, captions their Unicode CLDR names. As in MURAL (Jain et al., 2021),
+languages are unequal: training captions exist for all emoji in the well-resourced languages and for 3% of the emoji
+in every other language, while translation pairs exist for all of them.
+
+    image_text/train   one record per emoji and training style (Noto, Twemoji, OpenMoji): its captions in all
+                       languages that have a caption for this emoji in training; the same captions in all three styles
+    image_text/test    1,000 EmojiOne drawings chosen by a fixed hash, with their names in all languages
+    image_text/dev     the other EmojiOne drawings, likewise
+    text_pairs/train   English with every other language: all emoji names, and the names of languages, territories,
+                       scripts and language variants where they differ from English
+
+What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
+training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
+not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
+only the well-resourced languages have a translation pair or a training caption, and evaluation measures apart how
+well their names find the pictures. All else is as without. In a build with *one language* a training picture has
+captions in one language alone, chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only what pictures
+have in common tells that two languages speak of the same.
+
+Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
+drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
+every choice is by the SHA-256 of a text, so that it depends on nothing but that text, and never on the order of files,
+the platform or a random generator's version.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+from ml_collections import ConfigDict
+from PIL import Image
+
+from mural_lite.dataset_folder import build_folder, count_records, is_built
+from mural_lite.errors import UserError, install_extra
+from mural_lite.files import as_path
+from mural_lite.pictures import on_white
+from mural_lite.progress import tqdm
+from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+from mural_tf.demo.npm_packages import Package, fetch_packages, read_members
+
+WELL_RESOURCED = tuple("en de fr cs ja zh ru pl tr".split())  # MURAL (Jain et al., 2021) appendix A.3
+# [MURAL]'s group where CLDR names emoji (tg uz ga be; not mg ceb ht war), and others with little text.
+UNDER_RESOURCED = tuple("tg uz ga be am km si yo zu sw mt lb rw xh ka my".split())
+CORE = WELL_RESOURCED + UNDER_RESOURCED
+LANGUAGE_GROUPS = {"well-resourced": WELL_RESOURCED, "under-resourced": UNDER_RESOURCED}
+
+FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
+TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
+CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
+HELD_OUT_SHARE = 0.2  # of the test's emoji, in a build with held-out names
+
+Names = dict[str, dict[str, "EmojiName"]]  # language -> emoji key -> name
+
+PACKAGES = (
+    Package(
+        "emoji-datasource-google",
+        "16.0.0",
+        "sha512-ZRexfzs7MVoLnmzZmNsO4TKhnAJp5D++Vm6PpUpH/jEQQlemp3l88CjZ+DoZ2faM9R4QxZkOPJCoT8DlPhfQ3A==",
+        size=74_344_091,
+        license="Apache-2.0",  # of the drawings, Noto Emoji
+    ),
+    Package(
+        "emoji-datasource-twitter",
+        "16.0.0",
+        "sha512-7F+uCuHH+7Qnrc15P5tnbvKkg9E6tlzi4MnT2uW1RlN4pLYTza6cP/dstIfSDMtpjFLWuZewWg8jBbuL2eyELQ==",
+        size=61_683_754,
+        license="CC-BY-4.0",  # of the drawings, Twemoji
+    ),
+    Package(
+        "openmoji",
+        "17.0.0",
+        "sha512-EBnYrNGdcdw+OSXmENeNE1yBNRu6tOraTmoOyUbJkTmvT/+XETp8RZLSJFzD3lrPc5N9CzsyPnRTk0Vp4UaI9w==",
+        size=4_339_458,
+        license="CC-BY-SA-4.0",
+    ),
+    Package(
+        "emojione",
+        "2.2.7",
+        "sha512-Gbf8qysc34+TFUS5HPwOUY62v8gjLuPmfVTWUR/zirULSYUe/D3MrvYo0W5Y2gScF1YI7EBe5t81IbD8q144Ag==",
+        size=94_196_568,
+        license="CC-BY-4.0",  # of the drawings
+    ),
+    Package(
+        "cldr-annotations-full",
+        "48.2.0",
+        "sha512-DV7A+rEcgUSNTRsVGNGqBZRmAkGfwhGHO5Q1dRwzBoBnVrHWp804JP7/QJdEc66iHmx3+zLWVIMCFLm0lW7PUQ==",
+        size=6_537_823,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-annotations-derived-full",
+        "48.2.0",
+        "sha512-log62km+AOzI7n/NEuNNFV0mg9DWnt67EYCh1RwxZq9dyRuyteB586LT83Ke8TchEfnwI9cIk2P31zO4nTvZmw==",
+        size=4_233_628,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-localenames-full",
+        "48.2.0",
+        "sha512-4o0paYDz0UXhfhChAVFkmVl2CP0YTSEqE6WrC0fNafaSC5u5DAXphxH3SZ1Ujczarikr8DToKZfiok6EqWLdNQ==",
+        size=1_958_951,
+        license="Unicode-3.0",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What a build of the benchmark holds.
+
+    Args:
+      languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
+      seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
+      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
+        "<emoji>:keywords", wherever there is one of the name.
+      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
+      one_language: training captions of each emoji in one language alone.
+      locale_names: text pairs also of names of languages, territories, scripts and variants.
+
+    Raises `UserError` for unknown `languages`.
+    """
+
+    languages: str = "core"
+    seed: int = 0
+    keyword_captions: bool = False
+    held_out_names: bool = False
+    one_language: bool = False
+    locale_names: bool = True
+
+    def __post_init__(self) -> None:
+        if self.languages not in ("core", "all"):
+            raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
+
+    def settings(self) -> dict:
+        """What `dataset.json` says of it: the first three fields, and the others where they are not the default."""
+        always = ("languages", "seed", "keyword_captions")
+        values = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        return {name: value for name, value, default in values if name in always or value != default}
+
+
+def build(data: ConfigDict) -> None:
+    """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here."""
+    variant = Variant(
+        data.emoji_languages, held_out_names=data.emoji_held_out_names, locale_names=data.emoji_locale_names
+    )
+    build_emoji(data.directory, data.download_directory, variant)
+
+
+def build_emoji(
+    output: str | pathlib.Path,
+    cache: str | pathlib.Path,
+    variant: Variant = Variant(),  # noqa: B008 (frozen)
+    progress: bool = True,
+    *,
+    packages: Sequence[Package] = PACKAGES,
+    fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
+) -> pathlib.Path:
+    """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
+
+    Args:
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set of the same
+        variant.
+      cache: folder for the packages (250 MB), which every build can share.
+      variant: what it holds.
+      progress: show bars.
+      packages, fetch: as in `fetch_packages`, for tests and mirrors.
+
+    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. What an
+    interrupted build left is removed by the next one.
+
+    Raises `UserError`: no network or npm client, a damaged package, a full disk, or an `output` that holds anything
+    else.
+    """
+    output = as_path(output)
+    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
+    identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
+    if is_built(output, identity):
+        return output
+    tarballs = fetch_packages(packages, cache, fetch, progress)
+    return build_folder(output, identity, lambda folder: _write(folder, tarballs, variant, progress))
+
+
+def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> dict:
+    """Writes all records into `folder` and returns what `dataset.json` says about them."""
+    from mural_tf.data.records import write_records  # with TensorFlow, which configurations do without
+
+    annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
+    names = read_emoji_names(*annotations, variant.languages)
+    emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
+    drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
+    emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
+    languages = choose_languages(variant.languages, names, emoji)
+    names = restricted({language: names[language] for language in languages}, emoji)
+    locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
+
+    seed = variant.seed
+    test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
+    held_out = choose_held_out(test) if variant.held_out_names else set()
+    captions, keywords = captioned_in_training(names, seed), variant.keyword_captions
+    trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
+    captions = one_language_each(captions, seed) if variant.one_language else captions
+    image_text = {
+        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
+        "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
+        "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
+    }
+    locale_names = locale_names if variant.locale_names else dict.fromkeys(languages, {})
+    pairs = text_pairs(trained, locale_names, seed)
+    with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
+        bar.set_description("Writing")
+        for split, records in image_text.items():
+            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
+        write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
+    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
+    marked = {"held_out_names": sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)} if held_out else {}
+    return {**count_records(languages, image_text, pairs), "language_groups": groups, **marked}
+
+
+def _counted(records: Sequence, bar: tqdm) -> Iterator:
+    for record in records:
+        yield record
+        bar.update()
+
+
+def _listed_emoji(tarball: pathlib.Path) -> set[str]:
+    """Returns the keys in the package's emoji.json, whose entries exclude skin-tone variants, without Components."""
+    content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
+    entries = parse_json(content, tarball, "emoji.json")
+    return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
+
+
+def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
+    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, for any seed of the build, and the others."""
+    ranked = sorted(emoji, key=lambda key: _hash("test", key))
+    return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
+
+
+def choose_held_out(test: set[str]) -> set[str]:
+    """Returns the `HELD_OUT_SHARE` of the test's emoji of smallest hash."""
+    return set(sorted(test, key=lambda key: _hash("held out", key))[: round(HELD_OUT_SHARE * len(test))])
+
+
+def without_held_out(names: Names, held_out: set[str]) -> Names:
+    """Returns the names without the names of `held_out`, which well-resourced languages keep."""
+    return {
+        language: {k: v for k, v in texts.items() if language in WELL_RESOURCED or k not in held_out}
+        for language, texts in names.items()
+    }
+
+
+def captioned_in_training(names: Names, seed: int) -> Names:
+    """Returns the names that are training captions: all in well-resourced languages, 3% (at least 1) in others.
+
+    Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
+    """
+    chosen = {}
+    for language, texts in names.items():
+        keys = sorted(texts, key=lambda key: _hash("caption", seed, language, key))
+        if language not in WELL_RESOURCED:
+            keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
+        chosen[language] = {key: texts[key] for key in keys}
+    return chosen
+
+
+def one_language_each(captions: Names, seed: int) -> Names:
+    """Returns of each emoji the caption in one of the languages that have it."""
+    languages = collections.defaultdict(list)
+    for language in sorted(captions):
+        for key in captions[language]:
+            languages[key].append(language)
+    chosen = {
+        key: min(with_name, key=lambda x: _hash("language", seed, x, key)) for key, with_name in languages.items()
+    }
+    return {x: {key: name for key, name in names.items() if chosen[key] == x} for x, names in captions.items()}
+
+
+def restricted(names: Names, emoji: set[str]) -> Names:
+    """Returns the names of `emoji` only."""
+    return {language: {k: v for k, v in texts.items() if k in emoji} for language, texts in names.items()}
+
+
+def image_text_records(
+    drawings: dict[str, dict[str, bytes]],
+    styles: Sequence[DrawingStyle],
+    captions: Names,
+    seed: int,
+    keyword_captions: bool = False,
+) -> list[ImageTextRecord]:
+    """Returns one record per captioned emoji and style, in an order drawn from the seed.
+
+    `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
+    """
+    by_emoji: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
+    for language, entries in captions.items():
+        for key, entry in entries.items():
+            by_emoji[key].append((entry.name, language, f"{key}:name"))
+            keywords = ", ".join(entry.keywords)
+            if keyword_captions and keywords not in ("", entry.name):
+                by_emoji[key].append((keywords, language, f"{key}:keywords"))
+    records = [
+        ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples))
+        for style in styles
+        for key, triples in by_emoji.items()
+    ]
+    return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
+
+
+def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int) -> list[TextPair]:
+    """Returns English with every other language, in an order drawn from the seed.
+
+    All emoji names (group "<emoji>:name"), and the locale names that differ from English (group "languages:de"):
+    one that does not was left untranslated.
+    """
+    pairs = []
+    for language, entries in names.items():
+        if language == "en":
+            continue
+        for key, entry in entries.items():
+            pairs.append(TextPair(names["en"][key].name, "en", entry.name, language, f"{key}:name"))
+        for code, name in locale_names[language].items():
+            english = locale_names["en"].get(code)
+            if english is not None and english != name:
+                pairs.append(TextPair(english, "en", name, language, code))
+    return sorted(pairs, key=lambda pair: _hash("order", seed, pair.language_b, pair.group_id))
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.sha256("\t".join(map(str, parts)).encode("utf-8")).digest()
+
+
+# Names, out of the Unicode CLDR packages. CLDR's annotations hold, per locale and emoji, `tts`, the short name that we
+# use as caption, and `default`, keywords. A locale is one folder there and keeps CLDR's tag as its language, whether
+# it is a bare language ("sr"), a script of it ("sr-Latn", "zh-Hant") or a region ("pt-PT"). Every locale counts with
+# the names it gives itself: a region's folder holds only names that differ from its parent's, and nothing is
+# inherited. By this count, 100 locales name at least 90% of the emoji and 122 at least half.
+
+_LOCALE_NAME_KINDS = ("languages", "territories", "scripts", "variants")
+_VARIATION_SELECTOR = 0xFE0F  # "draw it as emoji"; packages disagree on where to write it, so keys never have it
+
+
+@dataclasses.dataclass(frozen=True)
+class EmojiName:
+    """What one locale says about one emoji."""
+
+    name: str
+    keywords: tuple[str, ...]
+
+
+@functools.cache  # every locale asks for the same few thousand
+def key_of_text(emoji: str) -> str:
+    """Returns the emoji's key: code points as lower-case hex, joined by "-", without U+FE0F ("2764" for ❤️)."""
+    return "-".join(f"{ord(c):04x}" for c in emoji if ord(c) != _VARIATION_SELECTOR)
+
+
+def key_of_code_points(code_points: str) -> str:
+    """Returns the key of a file name or table entry like "0023-FE0F-20E3"."""
+    return "-".join(f"{c:04x}" for c in (int(p, 16) for p in code_points.split("-")) if c != _VARIATION_SELECTOR)
+
+
+def read_emoji_names(
+    annotations: pathlib.Path, derived: pathlib.Path, languages: str = "all"
+) -> dict[str, dict[str, EmojiName]]:
+    """Returns locale -> emoji key -> names, from the tarballs of CLDR's annotations and derived annotations.
+
+    `languages` "core" reads only the locales of the two groups, "all" every one.
+
+    The first has the single emoji, the second the composed emoji (flags, keycaps, families); no emoji is in both.
+    A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
+    """
+    names: dict[str, dict[str, EmojiName]] = {}
+    for tarball, folder in ((annotations, "annotations"), (derived, "annotationsDerived")):
+        members = read_members(tarball, lambda path, top=folder: _is_locale_file(path, top, ("annotations.json",)))
+        for path, content in members.items():
+            locale = path.split("/")[1]
+            if languages == "core" and locale not in CORE:
+                continue
+            locale_names = names.setdefault(locale, {})
+            for emoji, entry in parse_json(content, tarball, path)[folder].get("annotations", {}).items():
+                if entry.get("tts"):
+                    keywords = tuple(entry.get("default", ()))
+                    locale_names.setdefault(key_of_text(emoji), EmojiName(", ".join(entry["tts"]), keywords))
+    return names
+
+
+def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str, dict[str, str]]:
+    """Returns locale -> "languages:de" or the like -> name in that locale, for the locales asked for.
+
+    Names of languages, territories, scripts and language variants. An entry that only repeats its code is not a name.
+    """
+    files = tuple(f"{group}.json" for group in _LOCALE_NAME_KINDS)
+    members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))
+    names: dict[str, dict[str, str]] = {locale: {} for locale in locales}
+    for path, content in sorted(members.items()):
+        locale, group = path.split("/")[1], path.split("/")[2].removesuffix(".json")
+        if locale in names:
+            entries = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"].get(group, {})
+            names[locale].update({f"{group}:{code}": name for code, name in entries.items() if name != code})
+    return names
+
+
+def choose_languages(languages: str, names: dict[str, dict[str, EmojiName]], emoji: set[str]) -> list[str]:
+    """Returns the build's languages in a fixed order: well-resourced, under-resourced, others by tag.
+
+    "core" are the two groups; "all" adds every locale that itself names at least half of `emoji`.
+    """
+    if languages == "core":
+        return list(CORE)
+    if languages == "all":
+        enough = {locale for locale, named in names.items() if 2 * len(emoji & named.keys()) >= len(emoji)}
+        return [*CORE, *sorted(enough.difference(CORE))]
+    raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
+
+
+def parse_json(content: bytes, tarball: pathlib.Path, path: str) -> dict:
+    """Returns the parsed member; raises `UserError` if it is not JSON."""
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise UserError(f"{tarball}: {path} is not valid JSON ({error}).") from None
+
+
+def _is_locale_file(path: str, folder: str, names: tuple[str, ...]) -> bool:
+    parts = path.split("/")
+    return len(parts) == 3 and parts[0] == folder and parts[2] in names
+
+
+# The four drawing styles, as 64 x 64 RGB PNGs on white: the last, never seen in training, is for dev and test.
+
+IMAGE_SIZE = 64  # pixels
+_ZERO_WIDTH_JOINER = "-200d"  # in a key
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawingStyle:
+    """Where a package keeps one style's drawings: `folder`/<code points>`suffix`."""
+
+    name: str
+    package: str
+    folder: str
+    suffix: str
+    joined: bool = True  # False: file names leave out the zero width joiner as well
+
+
+TRAINING_STYLES = (
+    DrawingStyle("noto", "emoji-datasource-google", "img/google/64", ".png"),
+    DrawingStyle("twemoji", "emoji-datasource-twitter", "img/twitter/64", ".png"),
+    DrawingStyle("openmoji", "openmoji", "color/svg", ".svg"),
+)
+TEST_STYLE = DrawingStyle("emojione", "emojione", "assets/png", ".png", joined=False)
+
+
+def read_drawings(style: DrawingStyle, tarball: pathlib.Path, emoji: set[str]) -> dict[str, bytes]:
+    """Returns emoji key -> the drawing's file, PNG or SVG, for the `emoji` that the package draws."""
+    by_file_key = {key if style.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in emoji}
+
+    def file_key(path: str) -> str | None:
+        folder, _, name = path.rpartition("/")
+        if folder != style.folder or not name.endswith(style.suffix):
+            return None
+        try:
+            return key_of_code_points(name[: -len(style.suffix)])
+        except ValueError:  # a name that is not code points, like 2764-red.svg
+            return None
+
+    members = read_members(tarball, lambda path: file_key(path) in by_file_key)
+    return {by_file_key[file_key(path)]: content for path, content in members.items()}
+
+
+def draw_all(
+    styles: list[tuple[DrawingStyle, pathlib.Path]], emoji: set[str], progress: bool = True
+) -> dict[str, dict[str, bytes]]:
+    """Returns style name -> emoji key -> PNG bytes for every (style, tarball).
+
+    One process does: the 7,087 drawings take a few seconds.
+    """
+    drawings_by_style = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
+    drawings: dict[str, dict[str, bytes]] = {}
+    total = sum(len(files) for files in drawings_by_style.values())
+    with tqdm(total=total, desc="Drawing emoji", unit="drawing", disable=not progress) as bar:
+        for style, tarball in styles:
+            drawings[style.name] = {}
+            for key, content in drawings_by_style[style.name].items():
+                try:
+                    drawings[style.name][key] = draw(content, style.suffix)
+                except (OSError, ValueError) as error:
+                    raise UserError(f"{tarball}: the drawing of {key} cannot be read ({error}).") from None
+                bar.update()
+    return drawings
+
+
+def draw(content: bytes, suffix: str) -> bytes:
+    """Returns a ".png" or ".svg" drawing as a 64 x 64 RGB PNG, its transparent pixels on white."""
+    if suffix == ".svg":
+        content = _render_svg(content)
+    with Image.open(io.BytesIO(content)) as image:
+        rgba = image.convert("RGBA")  # also from palettes and grey with transparency
+    if rgba.size != (IMAGE_SIZE, IMAGE_SIZE):
+        rgba = rgba.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    on_white(rgba).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _render_svg(content: bytes) -> bytes:
+    try:
+        import resvg_py
+    except ImportError:
+        raise UserError(
+            f"Drawing OpenMoji's SVG files needs resvg-py, which is not installed: run {install_extra('demo')}."
+        ) from None
+    svg = content.decode("utf-8")
+    rendered = resvg_py.svg_to_bytes(svg_string=svg, width=IMAGE_SIZE, height=IMAGE_SIZE, skip_system_fonts=True)
+    return bytes(rendered)  # early releases return a list of integers

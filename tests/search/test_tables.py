@@ -1,0 +1,541 @@
+"""Tables as shops and people have them: what is said of each before anything is done, and what is read of it."""
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import random
+import re
+import sys
+import tarfile
+import types
+import unicodedata
+
+import convert_data
+import pytest
+import table_data
+from refusals import assert_refused
+from table_data import HATS, NAMES, WIDE, columns, elsewhere, folder_of, found, parquet, pictures, rows, text, workbook
+
+from benchmarks import damage
+from mural_lite.errors import UserError
+from mural_search.tables import own_tables, table_columns
+from mural_search.tables.products import RowTally, TableRequest, plain_text, read, understand
+
+
+def odd_pictures(folder):
+    made = columns(["image", "caption"], NAMES, HATS)(folder)
+    for name in ("p1.jpg", "p2.jpg"):
+        (folder / name).unlink()
+    (folder / "p1.jpg").symlink_to("/etc/passwd")
+    (folder / "p2.jpg").mkdir()
+    return made
+
+
+def download(folder):
+    (folder / "in").mkdir()
+    with tarfile.open(folder / "in/00000.tar", "w") as tar:
+        for i in range(3):
+            described = json.dumps({"url": f"https://x.example/{i}", "caption": HATS[i], "language": "en"}).encode()
+            members = {"jpg": convert_data.image_bytes(i, 12, 10), "txt": HATS[i].encode(), "json": described}
+            for ending, content in members.items():
+                info = tarfile.TarInfo(f"{i:09d}.{ending}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder / "in"
+
+
+def of_download(folder):
+    download(folder)
+    addresses = [f"https://x.example/{i}" for i in range(4)]
+    return columns(["url", "title"], addresses, HATS, names=())(folder)
+
+
+CDN = "https://cdn.example/s/{}?v=1".format
+WOO_HEAD = ["ID", "Type", "UGS", "Nom", "Publié", "Description", "Images", "Parent"]
+WOO = [
+    ["10", "variable", "W0", "Chapeau", "1", r"<p>Rouge</p>\n",
+        f"{CDN('p0.jpg')}, {CDN('p1-scaled.jpg')}", ""],
+    ["11", "variation", "W0-M", "Chapeau - M", "1", "", "", "W0"],
+    ["12", "variation", "W0-L", "Chapeau - L", "1", "", CDN("p0-300x200.jpg"), "id:10"],
+    ["13", "simple", "W1", "Manteau", "0", "", CDN("p2.jpg"), ""],
+    ["14", "variation", "W1-M", "Manteau - M", "1", "", CDN("p2.jpg"), "W1"],
+    ["15", "simple", "W2", "Bon d'achat", "1", "", "", ""],
+]  # fmt: skip
+SHOPIFY = [
+    ["Handle", "Title", "Body (HTML)", "Variant SKU", "Image Src", "Status"],
+    ["hat", "Hat", "<p>A <b>f</b>ine hat &amp; more</p>", "1a", CDN("p0.jpg"), "active"],
+    ["hat", "", "", "1b", CDN("p1.jpg"), ""], ["hat", "", "", "1c", "", ""],
+    ["coat", "Coat", "", "2", CDN("p2.jpg"), "draft"], ["coat", "", "", "2b", CDN("p3.jpg"), ""],
+]  # fmt: skip
+GOOGLE = [
+    ["id", "title", "image_link", "additional_image_link", "item_group_id"],
+    ["1", "red hat", "p0.jpg", "p1.jpg,p2.jpg", "g"], ["2", "red hat M", "p0.jpg", "", "g"],
+        ["3", "bag", "p3.jpg", "", ""],
+]  # fmt: skip
+
+
+def several(*names):
+    """Returns what writes tables of a row each, and a pattern of their names."""
+
+    def write(folder):
+        for n, name in enumerate(names):
+            pictures(folder, [f"p{n}.jpg"])
+            said = json.dumps([OBJECTS[n]]) if name.endswith("json") else f"image,caption\np{n}.jpg,hat {n}\n"
+            (folder / name).write_text(said)
+        return folder / "part*"
+
+    return write
+
+
+COMMAS = ["red, blue.jpg", "a;b.jpg", "p2.jpg", "p3.jpg"]
+NFD = [unicodedata.normalize("NFD", "león.jpg"), *NAMES[1:]]
+JAPANESE_NAMES = ["赤いシャツ", "赤いシャツです", "青い帽子", "緑の帽子"]
+JAPANESE = columns(["品番", "画像", "商品名"], "abcd", NAMES, JAPANESE_NAMES, encoding="shift_jis")
+SHEET = [["sku", "photo", "title"], *([f"A{i}", NAMES[i], HATS[i]] for i in range(4))]
+OBJECTS = [{"id": i, "image": NAMES[i], "caption": HATS[i]} for i in range(4)]
+GETTEXT = "A red kangaroo.\nach.utf8=Kangaru\nde_AT.utf8=Ein Känguru\nsr@latin.utf8=kengur\npt.utf8="
+
+# name: (what makes it, what is said, names of entries, different captions of all entries, what is said of other rows);
+# of a table that is refused the first two.
+TABLES = {
+    # forms of text
+    "UTF-16 without a mark": (rows(*WIDE, delimiter="|", encoding="utf-16-le"), "title_en (en)", "S0 S1 S2 S3", 8),
+    "semicolons, Windows": (rows(*WIDE, ["S0", "", "Müsli", "", ""], delimiter=";", encoding="cp1252"),
+        "cp1252, columns separated by ';'", "S0 S1 S2 S3", 9),
+    "Excel's separators where commas agree as well": (text("sep=;\nphoto;title, long\np0.jpg;hat, red\n"),
+        "columns separated by ';'", "p0.jpg", 1),
+    "decimal commas": (rows(*[[*line, f"{n},90" if n else "price"] for n, line in enumerate(WIDE)], delimiter=";"),
+        "fields: brand, price", "S0 S1 S2 S3", 8),
+    "backslashes": (text('sku,photo,title\n' + "".join(f'A{i},p{i}.jpg,"a hat, 15\\" wide {i}"\n' for i in range(4))),
+        "captions: title", "A0 A1 A2 A3", 4),
+    "spaces after commas": (text("sku, photo, title\n" + "".join(f'A{i}, p{i}.jpg, "hat, {i}"\n' for i in range(4))),
+        "captions: title", "A0 A1 A2 A3", 4),
+    "an open quote": (text('photo,title\np0.jpg,hat\np1.jpg,"coat\np2.jpg,bag\np3.jpg,cap\n'), "photo",
+        "p0.jpg p2.jpg p3.jpg", 3, "1 x row with a quote that nothing closes, first at {folder}/t.csv:3"),
+    "more columns": (text("photo,title\np0.jpg,hat\np1.jpg,coat,red\np2.jpg,bag\n"), "photo", "p0.jpg p2.jpg", 2,
+        "more columns than the first"),
+    "broken bytes": (text("photo,title\np0.jpg,hat\np1.jpg,c\udcffat\np2.jpg,bär\n".replace("\udcff", "\x00")), "utf-8",
+        "p0.jpg p2.jpg", 2, "null character"),
+    "Shift-JIS": (JAPANESE, "neither UTF-8 nor in a Western encoding: name the encoding, such as --encoding=shift_jis"),
+    "a long cell": (text("photo,title\np0.jpg,hat\np1.jpg," + "x" * 140_000 + "\np2.jpg,bag\n"), "photo",
+        "p0.jpg p2.jpg", 2,
+        "1 x row that is no CSV (field larger than field limit (131072)), first at {folder}/t.csv:3"),
+    "no file": (lambda folder: folder / "none.csv", "There is no file {folder}/none.csv"),
+    "two files": (several("part0.csv", "part1.csv"), "part0.csv and 1 more: utf-8, columns separated by ','",
+        "p0.jpg p1.jpg", 2),
+    "two kinds": (several("part0.csv", "part1.json"), "matches files of several kinds (CSV, JSON): give one kind"),
+    "cut off": (lambda folder: _cut_off(rows(*WIDE)(folder)), "sku", "S0 S1 S2", 5, "damaged or cut off"),
+    "empty": (text(""), "t.csv is empty: expected columns"),
+    "lines of nothing": (text("\n \n"), "t.csv is empty: expected columns"),
+    "names of columns": (text("image,caption\n"), "no rows that can be read, below its names"),
+    "one column": (text("a\nb\n"), "has one column only"),
+    "no pictures": (text("caption,price\nred hat,2\nblue hat,3\n"), "No column of pictures is found among caption"),
+    "too many columns": (text(",".join(f"c{i}" for i in range(20_000)) + "\np0.jpg" + ",x" * 19_999), "20,000 columns"),
+    "another spreadsheet": (text("PK", "t.ods"), "save as .xlsx or as CSV"),
+    # JSON
+    "objects in a list": (table_data.lines({"product": {"id": "A1", "media": [{"file": "p0.jpg", "w": 3},
+        {"file": "p1.jpg"}], "title": "hat"}}), "pictures: product.media.file", "A1 A1#2", 1),
+    "lines named .json": (table_data.lines(*OBJECTS, name="t.json"), "id: id", "0 1 2 3", 4),
+    "a list named .jsonl": (text(json.dumps(OBJECTS, indent=1), "t.jsonl"), "id: id", "0 1 2 3", 4),
+    "lines with commas": (table_data.lines(*OBJECTS, end=",\n"), "id: id", "0 1 2 3", 4),
+    "a line that is broken": (text("\n".join(map(json.dumps, OBJECTS)) + "\n{oh", "t.jsonl"), "id: id", "0 1 2 3", 4,
+        "1 x line that is no JSON object, first at {folder}/t.jsonl:5"),
+    "within": (text(json.dumps({"total": 4, "tags": ["x"], "items": OBJECTS}), "t.json"), "id: id", "0 1 2 3", 4),
+    "an object": (text(json.dumps(OBJECTS[2]), "t.json"), "id: id", "2", 1),
+    "another entry": (text(json.dumps([*OBJECTS, 5]), "t.json"), "id: id", "0 1 2 3", 4,
+        "1 x entry that is no JSON object, first at {folder}/t.json, object 5"),
+    "a number": (text("5", "t.json"), "t.json holds a int: expected a list of objects"),
+    "deep objects": (table_data.lines({"id": "a", "image": "p0.jpg", "title": "hat",
+        "a": {"b": {"c": {"d": {"e": "far"}}}}}), "fields: a.b.c.d", "a", 1),
+    "no JSON": (text("[oh", "t.json"), "t.json is not valid JSON: Expecting value: line 1 column 2"),
+    # workbooks
+    "title above": (workbook(["Spring"], *SHEET), "Excel workbook\n  pictures: photo", "A0 A1 A2 A3", 4),
+    "size A1": (workbook(*SHEET, dimension=b"A1"), "id: sku", "A0 A1 A2 A3", 4),
+    "size too small": (workbook(*SHEET, dimension=b"A1:B2"), "id: sku", "A0 A1 A2 A3", 4),
+    "merged cells": (workbook(SHEET[0], ["A0", "p0.jpg", "a hat"], [None, "p1.jpg", None], ["A2", "p2.jpg", "a coat"],
+        change=table_data.merged), "id: sku", "A0 A0#2 A2", 2),
+    "chart": (workbook(*SHEET, change=table_data.chart), "id: sku", "A0 A1 A2 A3", 4),
+    "damaged workbook": (text("PK\3\4", "t.xlsx"), "t.xlsx is not a workbook that can be read: save it again"),
+    # Parquet
+    "pictures within": (parquet(image=lambda images: [{"bytes": one, "path": ""} for one in images], text=[["a",
+        "b"]] * 4, height=[1.0, None, 3.0, 4.5]), "pictures: image.bytes", 4, 2),
+    "lists of pictures": (parquet(sku=["a", "b"], images=lambda images: [images[:2], images[2:]], title=["hat", "bag"]),
+        "pictures: images", "a a#2 b b#2", 2),
+    "null in front": (parquet(sku=["a", "b"], image=lambda images: [None, images[0]], title=["hat", "bag"]), "image",
+        "b a", 2),
+    # which column is what
+    "a row a language": (rows(["image", "language", "caption"], ["p0.jpg", "de", "Hut"], ["p0.jpg", "en", "hat"],
+        ["p1.jpg", "xx-", "?"]), "captions: caption (by language", "p0.jpg", 2, "1 x unknown language"),
+    "German": (columns(["Artikelnummer", "Bild", "Titel (DE)", "Titel (EN)"], "abcd", NAMES, HATS, HATS),
+        "id: Artikelnummer", "a b c d", 8),
+    "languages": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)",
+        "a b c d", 8),
+    "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "nl", "acme"] for i in range(4))),
+        "language: 4", "x-0a x-1a x-2a x-3a", 4),
+    "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
+        "captions: caption (english)", "1000 1001 1002 1003", 4),
+    "title_id": (columns(["image", "title_id", "name"], NAMES, ["17", "18", "19", "20"], HATS), "name (e",
+        "17 18 19 20", 4),
+    "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
+        "columns with the name of an earlier one, and their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
+    "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found", "a b c d", 0),
+    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first", 4,
+        1),
+    "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
+        "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
+    "prices that differ": (columns(["price", "image", "title"], "1.50 2.50 3.50 4.50".split(), NAMES, HATS),
+        "id: no column", "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
+    # pictures
+    "two of one name, in folders": (columns(["image", "title"], ["x.jpg", "p3.jpg"], HATS, names=["a/x.jpg", "b/x.jpg",
+        "p3.jpg"]), "1 of the first 2", "p3.jpg", 1, "1 x picture that is not there"),
+    "image_1, image_2": (columns(["sku", "image_1", "image_2", "title_en"], "ab", NAMES[:2], NAMES[2:], HATS),
+        "pictures: image_1, image_2, f", "a a#2 b b#2", 2),
+    "separators": (columns(["image", "caption"], COMMAS, HATS, names=COMMAS), "4 of the first 4 are there", 4, 4),
+    "in subfolders": (rows(["Handle", "Title", "Image Src"], *([NAMES[i][:2], HATS[i],
+        CDN(f"{NAMES[i]}")] for i in range(4)), names=[f"sub/{i}/{name}" for i, name in enumerate(NAMES)]),
+        "pictures: Image Src", "p0 p1 p2 p3", 4),
+    "two guesses": (rows(["Handle", "Title", "Image Src"], *([NAMES[i][:2], HATS[i],
+        CDN(f"x{i}.jpg")] for i in range(4))),
+        "Image Src names pictures, too; 0 of the first 4 are there", "p0 p1 p2 p3", 4),
+    "by the id": (columns(["sku", "title", "price"], ["p0", "P1", "p2", "p3"], HATS, "1234"), "pictures: sku",
+        "p0 P1 p2 p3", 4),
+    "accents": (columns(["image", "caption"], ["LEÓN.JPG", *NAMES[1:]], HATS, names=NFD), "4 of the first 4", 4, 4),
+    "other systems' paths": (columns(["image", "caption"], ["/else/p0.jpg", "C:\\x\\p1.JPG", "p2", "../p3.jpg"], HATS),
+        "4 of the first 4", 4, 4),
+    "addresses alone": (columns(["image", "caption"], [f"https://x.example/{n}" for n in NAMES], HATS, names=()),
+        "0 of the first 4 are there; addresses are not fetched here: download them with img2dataset", "", 0,
+        "4 x picture that is not there"),
+    "elsewhere": (elsewhere("tables", "{folder}/photos/{name}"),
+        "0 of the first 4 are there, with --images={folder}/photos 4 are", "", 0,
+        "4 x file name that leads out of its folder"),
+    "above": (elsewhere("tables", "../photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x file name that leads out of its folder"),
+    "above, in signs": (elsewhere("tables", "%2e%2e/photos/{name}"), "0 of the first 4 are there", "", 0,
+        "4 x picture that is not there"),
+    "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0,
+        "4 x picture that is not there"),
+    "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2,
+        "file name that leads out of its folder"),
+    "img2dataset": (download, "img2dataset's output", "000000000 000000001 000000002", 3),
+    # products
+    "WooCommerce": (rows(WOO_HEAD, *WOO), "variations: rows whose Parent is another product", "10 10#2 15", 2,
+        "2 x row that is not for sale (Publié: 0); --where=all takes these, too"),
+    "a number of two products": (rows(WOO_HEAD, WOO[0], ["20", "simple", "W0", "Manteau", "1", "", CDN("p3.jpg"), ""],
+        ["11", "variation", "", "Chapeau - M", "1", "", CDN("p2.jpg"), "W0"]), "id: ID", "10 10#2 20 10#3", 2),
+    "Shopify": (rows(*SHOPIFY), "left out of the first 5 rows: 1 x row that is not for sale (Status: draft)",
+        "hat hat#2", 1, "2 x row that is not for sale"),
+    "Google": (rows(*GOOGLE), "pictures: image_link, additional_image_link", "g g#2 g#3 3", 2),
+    "one picture, two products": (columns(["sku", "image", "title", "color"], "abcd", ["p0.jpg"] * 4, HATS, "rgby"),
+        "fields: color", "a b c d", 4),
+    "repeated": (rows(["sku", "image", "title"], *[["a", "p0.jpg", "hat"]] * 2, ["a", "", ""], ["", "", ""]), "sku",
+        "a", 1, "repeats an earlier one"),
+    "words alone": (rows(["image", "title", "price"], ["p0.jpg", "hat", "3"], ["", "coat", "4"], ["", "", "5"]),
+        "title", "p0.jpg coat", 2, "1 x row without a picture, an id or words"),
+    # folders
+    "folder": (folder_of("red_hat.jpg", "x.jpg", "@eaDir/x.jpg/y.jpg", "film.mp4"), "--captions=names",
+        "red_hat.jpg x.jpg", 0, "1 x file that is not a picture (.mp4), first at {folder}/in/film.mp4"),
+    "folder and table": (folder_of("red_hat.jpg", t_csv="image,caption\n"), "in/t.csv` that table", "red_hat.jpg", 0,
+        "(.csv)"),
+    "texts beside pictures": (folder_of("p0.jpg", "p1.webp", p0_de_txt="Hut", p0_txt="en=hat\n",
+        p1_txt="de=Rock\n\nen = skirt", q_en_txt="?"),
+        "caption.de (de)", "p0.jpg p1.webp", 4, "1 x text without a picture of its name"),
+    "texts of gettext": (folder_of("p0.jpg", "p1.jpg", p0_txt=GETTEXT, p1_txt="A pea = a thing\nach = no language"),
+        "caption.ach (ach)", "p0.jpg p1.jpg", 6),
+    "nothing": (folder_of(t_txt="x"), "holds no pictures"),
+}  # fmt: skip
+
+
+def _cut_off(path):
+    packed = gzip.compress(path.read_bytes().ljust(9000, b"\n"), 0)
+    (path.parent / "t.csv.gz").write_bytes(packed[:120])
+    return path.parent / "t.csv.gz"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    csv.field_size_limit(131_072)  # Python's own; the reader of WIT raises it for its process
+    make, said, *expected = TABLES[name]
+    request = TableRequest(str(make(tmp_path)), language="english", max_skipped_fraction=0.8)
+    if not expected:
+        assert_refused(understand, [said.format(folder=tmp_path)], request)
+        return
+    understood = understand(request)
+    assert said.format(folder=tmp_path) in understood.describe()
+    names, captions, others = [*expected, ""][:3]
+    if not names:
+        assert_refused(found, [others], understood, tmp_path)
+        return
+    entries, skipped = found(understood, tmp_path)
+    assert names == (len(entries) if isinstance(names, int) else " ".join(entry.name for entry in entries))
+    assert len({key for entry in entries for key in entry.captions}) == captions
+    assert others.format(folder=tmp_path) in skipped and (others or not skipped)
+
+
+# What a cell holds, and what is read of it.
+CELLS = {
+    "hat": "hat", 'a "red" hat': 'a "red" hat', "hat, large": "hat, large", "hat; small": "hat; small", "": "",
+    "two\nlines": "two lines", "tab\there": "tab here", " in  spaces ": "in spaces", "Hüte für alle": "Hüte für alle",
+    "<p>bold <b>h</b>at</p>": "bold hat", "R&amp;D": "R&D", "a | b": "a | b", "0": "0", "it's -5%": "it's -5%",
+    "赤い帽子": "赤い帽子", "#1": "#1", "back\\slash": "back\\slash",
+}  # fmt: skip
+FORMS_OF_ROWS = {
+    ",": lambda lines, names: rows(*lines, names=names),
+    ";": lambda lines, names: rows(*lines, names=names, delimiter=";"),
+    "UTF-16": lambda lines, names: rows(*lines, names=names, delimiter="\t", encoding="utf-16"),
+    "BOM": lambda lines, names: rows(*lines, names=names, delimiter="|", encoding="utf-8-sig"),
+    "xlsx": lambda lines, names: workbook(*lines, names=names),
+    ".json": lambda lines, names: text(json.dumps(objects(lines), indent=0), "t.json", names),
+    ".jsonl": lambda lines, names: table_data.lines(*objects(lines), names=names),
+    "Parquet": lambda lines, names: parquet(names, **{name: list(of) for name, *of in zip(*lines)}),
+}  # fmt: skip
+
+
+def objects(table):
+    return [dict(zip(table[0], line)) for line in table[1:]]
+
+
+@pytest.mark.parametrize("form", FORMS_OF_ROWS)
+def test_every_form_of_a_table_says_the_same(tmp_path, form):
+    """Products of one to three rows, each row with up to two pictures: beside what a dictionary holds of them."""
+    draw = random.Random(form)
+    table, expected, names = [["sku", "image", "title_de", "title_en", "brand", "price"]], {}, []
+    unused, used = 0, 0
+    for n in range(40):
+        for size in range(draw.choice([1, 1, 1, 2, 3])):
+            own = [f"p{n}-{size}-{k}.jpg" for k in range(draw.choice([1, 1, 2, 0 if size else 1]))]
+            lost = draw.random() < 0.1 and len(own) == 1
+            said = [draw.choice(list(CELLS)), draw.choice(list(CELLS)), draw.choice(list(CELLS)), str(5 + n)]
+            table.append([f"S{n}", "|".join(own), *said])
+            if lost:
+                unused += 1
+                continue
+            used, names = used + 1, names + own
+            captions = [(tag, CELLS[cell]) for tag, cell in (("de", said[0]), ("en", said[1])) if CELLS[cell]]
+            fields = {"sku": f"S{n}", "brand": CELLS[said[2]], "price": said[3]}
+            expected.setdefault(f"S{n}", []).append((own, captions, {k: v for k, v in fields.items() if v}))
+    make = FORMS_OF_ROWS[form](table, names)
+    tally = RowTally()
+    entries = read(understand(TableRequest(str(make(tmp_path)))), tally, tmp_path / "kept")
+    got = {}
+    for entry in entries:
+        got.setdefault(entry.product, []).append(entry)
+    assert (tally.skipped.total, tally.written + tally.left_out.total, got.keys()) == (unused, used, expected.keys())
+    for product, of_rows in expected.items():
+        of_rows.sort(key=lambda row: not row[0])  # rows without a picture add to the others
+        files, captions = ([part for row in of_rows for part in row[place]] for place in (0, 1))
+        assert [entry.file and entry.file.name for entry in got[product]] == (files or [None])
+        numbered = [f"{product}#{number}" for number in range(2, len(files) + 1)]
+        assert [entry.name for entry in got[product]] == [product, *numbered]
+        assert {caption for entry in got[product] for caption in entry.captions} == set(captions)
+        first = got[product][0]
+        assert list(first.captions)[: len(of_rows[0][1])] == of_rows[0][1]
+        assert len(of_rows) > 1 or first.texts() == of_rows[0][2]
+
+
+WOO_TABLE, WIDE_TABLE = rows(WOO_HEAD, *WOO), rows(*WIDE)
+STOCK = columns(["GTIN, UPC, EAN, or ISBN", "photo", "title", "stock"], "abcd", NAMES, HATS, ["0", "3", "", "12 pcs"])
+ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]}
+
+
+@pytest.mark.parametrize("make, asked, names, said", [
+    (WIDE_TABLE, {"columns": ("image=photo", "caption.nl=title_de", "caption=title_en+brand", "id=brand")},
+        "acme acme#2 acme#3 acme#4", "captions: title_de (nl), title_en (en)"),
+    (WIDE_TABLE, {"columns": ("caption=title",)}, "S0 S1 S2 S3", "captions: title_de (de), title_en (en)"),
+    (WIDE_TABLE, {"columns": ("image=fotto",)}, "", "no such column; did you mean 'photo'?"),
+    (WIDE_TABLE, {"columns": ("picture=photo",)}, "", "is not understood; expected image="),
+    (WIDE_TABLE, {"columns": ("photo",)}, "", "is not understood; expected image="),
+    (STOCK, {"columns": ("id=GTIN", "UPC", "EAN", "or ISBN")}, "a b c d", "id: GTIN, UPC, EAN, or ISBN"),
+    (columns(["sku", "a", "b"], "x", ["p0.jpg"], ["p1.jpg"]), {"columns": ("image=a+b",)}, "x x#2", "pictures: a, b"),
+    (STOCK, {"where": ABOVE, "columns": ("id=gtin upc ean or isbn",)}, "b d",
+        "2 x row that --where leaves out (stock)"),
+    (STOCK, {"where": {"prize": []}}, "", "--where: the table's first rows have no column 'prize'; they have GTIN"),
+    (WOO_TABLE, {"all_rows": True}, "10 10#2 13 15", "id: ID"),
+    (WOO_TABLE, {"where": {"Publié": [lambda text: text == "0"]}}, "13", "5 x row that --where leaves out"),
+    (JAPANESE, {"encoding": "shift_jis"}, "p0.jpg p1.jpg p2.jpg p3.jpg", "captions: 商品名"),
+    (JAPANESE, {"encoding": "shift-jess"}, "", "Unknown encoding 'shift-jess'"),
+    (WIDE_TABLE, {"captions": "names"}, "", "--captions=names is for a folder of pictures; "),
+    (of_download, {"images": "in"},
+        "https://x.example/0 https://x.example/1 https://x.example/2", "3 of the first 4 are there"),
+    (WIDE_TABLE, {"images": "nowhere"}, "", "--images=nowhere: there is no such folder."),
+])  # fmt: skip
+def test_the_user_says_otherwise(tmp_path, monkeypatch, make, asked, names, said):
+    monkeypatch.chdir(tmp_path)
+    request = TableRequest(str(make(tmp_path)), **{"language": "en", **asked})
+    if not names:
+        assert_refused(understand, [said], request)
+        return
+    understood = understand(request)
+    assert said in understood.describe()
+    assert " ".join(entry.name for entry in found(understood, tmp_path)[0]) == names
+
+
+def test_what_entries_hold(tmp_path):
+    """Variations add ids and sizes to their product, further pictures have its captions, and translations meet."""
+    variations, _ = found(understand(TableRequest(str(WOO_TABLE(tmp_path)), language="fr")), tmp_path)
+    assert [one.texts().get("UGS") for one in variations] == ["W0, W0-L, W0-M", "W0, W0-M", "W2"]
+    assert variations[0].texts()["variations"] == "12, 11"
+    assert variations[0].texts()["Description"] == "Rouge" and "10" == variations[0].texts()["ID"]
+    assert [list(entry.captions) for entry in variations] == [[("fr", "Chapeau")]] * 2 + [[("fr", "Bon d'achat")]]
+    assert variations[2].file is None
+    digests = [entry.digest() for entry in variations]
+    renamed, described = [*WOO[1][:3], "Chapeau - XM", *WOO[1][4:]], [*WOO[5][:5], "50 EUR", "", ""]
+    changed = rows(WOO_HEAD, WOO[0], renamed, *WOO[2:5], described)
+    again, _ = found(understand(TableRequest(str(changed(tmp_path)), language="fr")), tmp_path)
+    assert [a == entry.digest() for a, entry in zip(digests, again)] == [True, True, False]
+    hat = found(understand(TableRequest(str(rows(*SHOPIFY)(tmp_path)), language="en")), tmp_path)[0][1]
+    said = {"Body (HTML)": "A fine hat & more", "Variant SKU": "1b, 1c", "Status": "active", "Handle": "hat"}
+    assert hat.texts() == said
+    several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
+    of_one = found(understand(TableRequest(str(several(tmp_path)))), tmp_path)[0]
+    assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
+
+
+def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
+    made = workbook(*SHEET, change=lambda book: book.active.cell(9000, 1, "x"))(tmp_path)
+    monkeypatch.setattr(own_tables, "MOST_ROWS", 4)
+    assert len(list(own_tables.open_table(str(made)).rows(None))) == 3
+    for most, words in ((made.stat().st_size, "too large to be held in memory: save it"), (1000, "memory: cut it up")):
+        monkeypatch.setattr(own_tables, "LARGEST", most)  # of the file, which is larger unpacked
+        assert_refused(lambda: list(own_tables.open_table(str(made)).rows(None)), [words])
+
+
+def test_names_of_files_are_captions_where_they_are_words(tmp_path):
+    names = ["red_hat-2.jpg", "IMG_0001.jpg", "UN LEÓN.jpg", "犬.jpg", "DSCN0002-1.jpg"]
+    folder = folder_of(*names, **{"UN LEÓN_txt": "a lion"})(tmp_path)
+    entries, _ = found(understand(TableRequest(str(folder), captions="names", language="en")), tmp_path)
+    assert [text for entry in entries for _, text in entry.captions] == ["a lion", "red hat", "犬"]
+    assert [own_tables._words_of_name(stem) for stem in ("x1", "PXL_20260501_1", "a b")] == [""] * 3
+
+
+@pytest.mark.parametrize("form", ["folder", "table"])
+def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
+    """Names that old cameras and zips of other systems leave."""
+    table = folder_of("p0.jpg", "bad\udcff.jpg", p0_txt="a hat")(tmp_path)
+    if form == "table":
+        table = text("image,caption\np0.jpg,hat\n", "t\udcff.csv", ())(table)
+    entries, skipped = found(understand(TableRequest(str(table), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["p0.jpg"]
+    assert ("1 x text that its encoding" in skipped) == (form == "folder")
+
+
+def test_names_of_columns():
+    names = ("title_alt", "image_id", "is_new", "title_max", "name", "pt-BR", "caption_deu")
+    divided = map(table_columns.split_language, names)
+    assert [language for _, language in divided] == ["", "id", "", "", "", "pt-BR", "de"]
+    for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():  # of a product
+        row = {"ID": "7", "Description": "A long text " * 9, name: "a hat", "Images": "p0.jpg"}
+        chosen = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
+        assert dict(chosen.captions) == {name: ""}
+
+
+@pytest.mark.parametrize("text, plain", [
+    ("<p>A <b>f</b>ine hat &amp; more</p><p>yes", "A fine hat & more yes"), ("a < b > c &c", "a < b > c &c"),
+    ("I <3 hats; <5 EUR>", "I <3 hats; <5 EUR>"), ("x<br/>y<style>p {}</style><!-- no -->z", "x y z"),
+    ("<a href='http://x.example'>hat</a>", "hat"), ("R&D", "R&D"), ("<hat>", "<hat>"),
+    (r"<p>a</p>\nb [1]", "a b [1]"), (r"C:\new [note]", r"C:\new [note]"),
+])  # fmt: skip
+def test_html_is_read_as_text(text, plain):
+    assert plain_text(text) == plain
+
+
+class FakeDetector:
+    """Tells German from English by a word, and is not sure."""
+
+    def __init__(self, tags):
+        self.tags = tags or ("de", "en", "nl")
+
+    def compute_language_confidence_values(self, text):
+        values = {"de": 0.7, "nl": 0.25, "en": 0.05} if "ein" in text.split() else {"en": 0.7, "nl": 0.25, "de": 0.05}
+        return [types.SimpleNamespace(language=tag, value=values[tag]) for tag in self.tags]
+
+
+@pytest.fixture
+def detector(monkeypatch):
+    monkeypatch.setattr(table_columns, "_detector", FakeDetector)
+    monkeypatch.setattr(table_columns, "_tag", lambda language: language)
+
+
+def test_languages_are_guessed_from_many_captions(tmp_path, detector):
+    guess = table_columns.Guess(["ein Hut"] * 60 + ["a hat"] * 40)
+    assert set(guess.shares) == {"de", "en"} and guess("ein Rock") == "de" and guess("a skirt") == "en"
+    alone = table_columns.Guess(["ein Hut"] * 20)
+    assert set(alone.shares) == {"de"} and alone("a hat") == "de" and alone.describe() == "guessed: de 100%"
+    assert table_columns.Guess([])("a hat") == "und"
+    head = ["image", "caption", "title", "language"]
+    make = columns(head, NAMES, ["ein Hut"] * 4, ["a hat"] * 4, ["", "de", "", "de"])
+    understood = understand(TableRequest(str(make(tmp_path)), columns=("caption=caption+title",)))
+    assert "captions: caption (by language), title (by language)" in understood.describe()
+    entries, _ = found(understood, tmp_path)
+    assert entries[0].captions == {("de", "ein Hut"): (0, True), ("en", "a hat"): (0, True)}
+    assert entries[1].captions == {("de", "ein Hut"): (1, False), ("de", "a hat"): (1, False)}
+
+
+def test_languages_by_their_names(tmp_path, monkeypatch):
+    german = types.SimpleNamespace(name="GERMAN", iso_code_639_1=types.SimpleNamespace(name="DE"))
+    language = types.SimpleNamespace(all=lambda: [german])
+    monkeypatch.setitem(sys.modules, "lingua", types.SimpleNamespace(Language=language))
+    make = columns(["image", "caption", "language"], NAMES, ["ein Hut", "a hat"], ["German", "Elvish"])
+    entries, skipped = found(understand(TableRequest(str(make(tmp_path)))), tmp_path)
+    assert list(entries[0].captions) == [("de", "ein Hut")]
+    assert "unknown language, first at" in skipped and "(Elvish)" in skipped
+
+
+def test_without_readers_and_a_disk(tmp_path, monkeypatch):
+    """A workbook is to be saved as CSV, a language asked for; a disk that fails is no damage."""
+    understood, sheet = understand(TableRequest(str(WIDE_TABLE(tmp_path)))), workbook(*SHEET)(tmp_path)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    monkeypatch.setitem(sys.modules, "lingua", None)
+    table = columns(["image", "caption"], NAMES, HATS, names=())(tmp_path)
+    for path, words in ((sheet, ["t.xlsx needs openpyxl: ", "pip install", "; or save it as CSV (UTF-8)"]),
+                        (table, ["give --language=de ", "pip install lingua-language-detector"])):  # fmt: skip
+        assert_refused(understand, words, TableRequest(str(path)))
+    failing = types.SimpleNamespace(read=lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    monkeypatch.setattr(own_tables, "open_binary", lambda path: contextlib.nullcontext((failing, 0)))
+    assert_refused(found, ["Input/output error"], understood, tmp_path)
+
+
+@pytest.mark.slow
+def test_lingua_knows_a_column_of_two_languages():
+    pytest.importorskip("lingua", reason="needs lingua: pip install -e '.[catalogue]'")
+    things = [f"{color} {thing}" for color in ("rote", "blaue") for thing in ("Jacke", "Hose", "Mütze", "Bluse")]
+    things += [f"{color} {thing}" for color in ("red", "blue") for thing in ("jacket", "trousers", "hat", "blouse")]
+    guess = table_columns.Guess(things)
+    assert set(guess.shares) == {"de", "en"} and guess("blaue Mütze") == "de" and guess("blue hat") == "en"
+
+
+DAMAGED = {"csv": ",", "tsv": "UTF-16", "jsonl": ".jsonl", "json": ".json", "parquet": "Parquet"}
+
+
+def mutate(folder, form, seed):
+    """Damages a table, with one row per line where it is text, and reads it; whole rows are read or counted."""
+    draw = random.Random(f"{form} {seed}")
+    lines = [[f"S{i}", f"p{i}.jpg", f"Hut {i}", f"hat {i}", "acme"] for i in range(12)]
+    path = FORMS_OF_ROWS[DAMAGED[form]]([WIDE[0], *lines], [f"p{i}.jpg" for i in range(12)])(folder)
+    good = path.read_bytes()
+    ways = {"parquet": damage.BINARY, "json": damage.JSON, "jsonl": damage.JSON}.get(form, damage.LINES)
+    content, how = damage.damaged(draw, good, ways)
+    path.write_bytes(content)
+    tally = RowTally()
+    request = TableRequest(str(path), language="en", max_skipped_fraction=1.0)
+    try:
+        entries = read(understand(request), tally, folder / "kept")
+    except UserError as error:
+        assert str(error).strip() and "Traceback" not in str(error), how
+        return
+    if form in ("csv", "jsonl"):
+        was, lines = (re.split(rb"\r\n|\r|\n", table) for table in (good, content))
+        whole = [i for i in range(12) if was[i + (form == "csv")] in lines]
+        said = [text for entry in entries for _, text in [*entry.captions, *entry.texts().items()]]
+        texts = {word for text in said for word in text.split(", ")}
+        missing = [i for i in whole if not {f"Hut {i}", f"hat {i}"} & texts]
+        assert len(missing) <= tally.skipped.total + tally.left_out.total, (how, missing, tally.lines())
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 44), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", DAMAGED)
+def test_mutated_tables(tmp_path, form, seeds):
+    for seed in seeds:
+        mutate(tmp_path, form, seed)

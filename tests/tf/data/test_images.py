@@ -1,0 +1,241 @@
+"""Resizing, cropping and augmentation of images."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageOps
+
+from mural_lite.config import base_config
+from mural_tf.data.images import (
+    _orientation,
+    _transforms,
+    augment_images,
+    claimed_pixels,
+    decode_image,
+    evaluation_image,
+    read_image,
+    resize_image,
+)
+
+SEED = tf.constant([1, 2], tf.int64)
+
+
+def settings(**changes):
+    config = base_config().augmentation
+    config.update(dict(flip=False))
+    config.update(changes)
+    return config
+
+
+def tower(**changes):
+    config = base_config().image_tower
+    config.update(changes)
+    return config
+
+
+def pictures(count=6, side=20):
+    return np.random.default_rng(0).integers(0, 255, (count, side, side, 3), dtype=np.uint8)
+
+
+def test_no_augmentation_and_no_crop_change_nothing():
+    images = pictures()
+    np.testing.assert_array_equal(augment_images(images, 20, settings(), SEED), images)
+
+
+def test_crops_are_exact_windows_in_every_position():
+    images = pictures(64, 8)
+    crops = augment_images(images, 6, settings(), SEED).numpy()
+    offsets = set()
+    for image, crop in zip(images, crops):
+        found = [(y, x) for y in range(3) for x in range(3) if np.array_equal(image[y : y + 6, x : x + 6], crop)]
+        assert len(found) == 1
+        offsets.update(found)
+    assert len(offsets) == 9
+
+
+def test_flip_mirrors_about_half_of_the_images():
+    images = pictures(64)
+    out = augment_images(images, 20, settings(flip=True), SEED).numpy()
+    flipped = [np.array_equal(o, i[:, ::-1]) for o, i in zip(out, images)]
+    kept = [np.array_equal(o, i) for o, i in zip(out, images)]
+    assert all(f != k for f, k in zip(flipped, kept)) and 16 < sum(flipped) < 48
+
+
+def test_geometry_fills_beyond_the_edge_with_the_border():
+    white = np.full((4, 20, 20, 3), 255, np.uint8)
+    config = settings(rotation=30.0, zoom=0.5, stretch=0.2, shift=0.3)
+    np.testing.assert_array_equal(augment_images(white, 20, config, SEED), white)
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(color=1.0), dict(hue=90.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)]
+)
+def test_each_augmentation_acts_and_repeats(changes):
+    images = pictures()
+    one = augment_images(images, 20, settings(**changes), SEED).numpy()
+    np.testing.assert_array_equal(one, augment_images(images, 20, settings(**changes), SEED))
+    other = augment_images(images, 20, settings(**changes), SEED + 1).numpy()
+    assert one.dtype == np.uint8 and np.any(one != images)
+    if "greyscale" in changes:
+        assert np.ptp(one.astype(int), axis=-1).max() <= 1  # all channels alike, to rounding
+    else:
+        assert np.any(one != other)
+
+
+def test_colour_changes_keep_grey_levels_of_grey_pixels_together():
+    grey = np.repeat(np.random.default_rng(1).integers(0, 255, (3, 9, 9, 1), dtype=np.uint8), 3, axis=-1)
+    out = augment_images(grey, 9, settings(color=1.0, hue=180.0), SEED).numpy().astype(int)
+    assert np.ptp(out, axis=-1).max() <= 1  # hue and saturation leave the grey axis alone
+
+
+def test_zoom_and_stretch_by_hand():
+    """Half as large again is 1 / 1.5 input pixels for each; wider by 1.25 is lower by 1.25, around the centre."""
+    draws = [tf.constant([draw]) for draw in (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)]
+    a, b, c, d, e, f = _transforms(9, 9, settings(zoom=0.5, stretch=0.25), draws)[0, :6].numpy()
+    assert np.allclose([a, b, d, e], [1 / (1.5 * 1.25), 0, 0, 1.25 / 1.5])
+    assert np.allclose([a * 4 + c, e * 4 + f], [4, 4])
+
+
+def test_evaluation_crop_is_the_centre():
+    image = pictures(1, 10)[0]
+    np.testing.assert_array_equal(evaluation_image(image, tower(resize=10, image_size=6)), image[2:8, 2:8])
+
+
+def test_resize_ignores_the_aspect():
+    image = np.zeros((30, 10, 3), np.uint8)
+    image[:15] = 200
+    out = resize_image(tf.constant(image), tower(resize=10)).numpy()
+    assert out.shape == (10, 10, 3) and (out[:4] == 200).all() and (out[6:] == 0).all()
+
+
+@pytest.mark.parametrize("mode,color,expected", [
+    ("RGB", (10, 20, 30), (10, 20, 30)),
+    ("L", 77, (77, 77, 77)),
+    ("RGBA", (10, 20, 30, 0), (255, 255, 255)),  # transparent pixels go on white
+    ("RGBA", (0, 100, 200, 51), (204, 224, 244)),  # alpha 0.2: 0.2 c + 0.8 · 255
+    ("LA", (100, 51), (224, 224, 224)),
+])  # fmt: skip
+def test_every_kind_of_png_becomes_rgb(mode, color, expected):
+    buffer = io.BytesIO()
+    Image.new(mode, (5, 4), color).save(buffer, "PNG")
+    decoded = decode_image(tf.constant(buffer.getvalue())).numpy()
+    assert decoded.shape == (4, 5, 3)
+    np.testing.assert_array_equal(decoded, np.broadcast_to(np.array(expected, np.uint8), (4, 5, 3)))
+
+
+def test_junk_does_not_decode():
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_image(tf.constant(b"junk"))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("resize,size", [(12, 9), (12, 12)])
+def test_crop_and_flip_are_those_of_the_resampling(flip, resize, size):
+    images = pictures(16, resize)
+    copied = augment_images(images, size, settings(flip=flip), SEED).numpy()
+    barely_turned = augment_images(images, size, settings(flip=flip, rotation=1e-7), SEED).numpy()
+    if resize == size:  # else the resampling's crop lies between pixels
+        np.testing.assert_array_equal(copied, barely_turned)
+    places = [(y, x) for y in range(resize - size + 1) for x in range(resize - size + 1)]
+    kinds = set()
+    for image, out in zip(images, copied):
+        found = [
+            (y, x, step) for y, x in places for step in (1, -1)
+            if np.array_equal(out, image[y : y + size, x : x + size][:, ::step])
+        ]  # fmt: skip
+        assert len(found) == 1
+        kinds.update(found)
+    assert len({step for _, _, step in kinds}) == 1 + flip
+    assert len({place[:2] for place in kinds}) == 1 if resize == size else len(kinds) > 4
+
+
+def encoded(image_format="JPEG", mode="RGB", size=(13, 7), **options):
+    image = Image.fromarray(pictures(1, 16)[0]).convert(mode).resize(size)
+    buffer = io.BytesIO()
+    image.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def segment(marker, content):
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def exif_segment(orientation, order="little", kind=3, tag=0x0112, before=1):
+    """EXIF data with one tag more before the orientation, which is a SHORT (kind 3) or a LONG (4)."""
+    number = lambda value, size: value.to_bytes(size, order)  # noqa: E731
+    entry = lambda tag, kind, value: number(tag, 2) + number(kind, 2) + number(1, 4) + value  # noqa: E731
+    value = number(orientation, 4) if kind == 4 else number(orientation, 2) + b"\0\0"
+    entries = [entry(0x0100 + i, 4, number(9, 4)) for i in range(before)] + [entry(tag, kind, value)]
+    directory = number(len(entries), 2) + b"".join(entries) + number(0, 4)
+    start = (b"II" if order == "little" else b"MM") + number(42, 2) + number(8, 4)
+    return segment(0xE1, b"Exif\0\0" + start + directory)
+
+
+def with_segments(*segments, after_jfif=False):
+    """A JPEG with segments at its beginning, or behind the first one, JFIF's."""
+    data, place = encoded(), 20 if after_jfif else 2
+    return data[:place] + b"".join(segments) + data[place:]
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
+    data = with_segments(exif_segment(orientation, order, kind=3 if orientation % 2 else 4), after_jfif=order == "big")
+    lying = Image.fromarray(tf.io.decode_image(data).numpy())
+    lying.getexif()[0x0112] = Image.open(io.BytesIO(data)).getexif()[0x0112]
+    np.testing.assert_array_equal(decode_image(tf.constant(data)), np.array(ImageOps.exif_transpose(lying)))
+    assert int(_orientation(tf.constant(data))) == orientation
+
+
+@pytest.mark.parametrize("data, orientation", [
+    (with_segments(segment(0xE2, b"ICC_PROFILE"), segment(0xFE, b"Exif\0\0"), exif_segment(6)), 6),
+    (with_segments(segment(0xE1, b"http://ns.adobe.com/xap/1.0/"), exif_segment(8, before=300)), 8),
+    (with_segments(exif_segment(6)[:4] + exif_segment(6)[4:].replace(b"II*", b"II-")), 1),  # no TIFF file
+    (with_segments(exif_segment(9)), 1),
+    (with_segments(exif_segment(0)), 1),
+    (with_segments(exif_segment(6, tag=0x0113)), 1),
+    (with_segments(segment(0xE1, b"Exif\0\0")), 1),
+    (with_segments(segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff")), 1),  # a directory beyond the end
+    (with_segments(segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\xff\xff")), 1),  # 65,535 tags that are not there
+])  # fmt: skip
+def test_exif_data_in_odd_places_and_damaged(data, orientation):
+    assert int(_orientation(tf.constant(data))) == orientation
+    assert decode_image(tf.constant(data)).shape == ((13, 7, 3) if orientation >= 5 else (7, 13, 3))
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"mode": "L"}, {"progressive": True}, {"optimize": True}, {"subsampling": 0}, {"quality": 20},
+    {"image_format": "PNG"}, {"image_format": "PNG", "mode": "L"}, {"image_format": "PNG", "size": (1, 1)},
+])  # fmt: skip
+def test_pixels_without_exif_data_are_the_decoders(options):
+    data = encoded(**options)
+    plain = tf.io.decode_image(data, expand_animations=False)
+    expected = tf.broadcast_to(plain, [*plain.shape[:2], 3])
+    np.testing.assert_array_equal(decode_image(tf.constant(data)), expected)
+
+
+def claiming(side, image_format):
+    """An image whose header says that it is `side` pixels wide and high."""
+    data = bytearray(encoded(image_format))
+    place, size = (16, 4) if image_format == "PNG" else (data.index(b"\xff\xc0") + 5, 2)
+    data[place : place + 2 * size] = 2 * side.to_bytes(size, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("image_format", ["GIF", "BMP", "WEBP", "TIFF"])
+def test_other_formats_are_left_to_pillow(image_format):
+    """TensorFlow's decoder of PNGs would take a GIF and a BMP, too, without a look at its size or its colours."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):
+        decode_image(tf.constant(encoded(image_format)))
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
+def test_too_many_pixels_are_not_decoded(image_format):
+    data = tf.constant(claiming(8193, image_format))
+    assert int(claimed_pixels(data, tf.constant(image_format == "JPEG"))) == 8193**2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):  # no decoder saw it
+        decode_image(data)
+    with pytest.raises(tf.errors.InvalidArgumentError):  # training leaves out and counts what raises this
+        read_image(data, base_config().image_tower, tf.constant(True))

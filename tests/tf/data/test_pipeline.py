@@ -1,0 +1,550 @@
+"""Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
+
+import collections
+import pathlib
+import tempfile
+
+import contract
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from contract import losses_of
+
+from mural_lite.errors import UserError
+from mural_lite.skipped import DAMAGED_RECORD, KINDS, NOT_AN_EXAMPLE, TEXT_NOT_UTF8, UNREADABLE_IMAGE, SkippedRecords
+from mural_tf.data import records
+from mural_tf.data.records import parse_image_text, parse_img2dataset
+from mural_tf.data.streams.epochs import (
+    END_OF_EPOCH,
+    EPOCH,
+    _copies_per_language,
+    _placed,
+    _too_many,
+    check_first_item,
+    count_languages,
+    one_pass,
+    parser,
+    start_of,
+    unusable,
+    usable_items,
+)
+from mural_tf.data.streams.image_groups import group_parser
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions
+from mural_tf.data.streams.triples import parse_triples
+from mural_tf.text.language_words import WordTokenizer, build_words
+from mural_tf.training.fit import rows_of_replicas
+
+
+@pytest.fixture
+def config(tmp_path):
+    return augmented(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """The batches of both streams of `augmented`."""
+    return training_batches(augmented(tmp_path_factory.mktemp("whole")), toy_data.toy_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def whole(dataset):
+    """The first batches: 128 captions in batches of 16, so that an epoch has 8."""
+    return list(dataset.take(14).as_numpy_iterator())
+
+
+def augmented(folder):
+    config = toy_data.toy_config(toy_data.write_toy_data(folder))
+    config.augmentation.update(dict(flip=True, rotation=10.0, zoom=0.1, color=0.5, erase=0.5, greyscale=0.2))
+    return config
+
+
+ONE = dict(streams=("image_text",))
+
+
+def batches(config, count, **options):
+    dataset = training_batches(config, toy_data.toy_tokenizer(), **options)
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def places_of(batch):
+    """From where training goes on after a batch."""
+    return {name.removesuffix("_place"): value[0] for name, value in batch.items() if name.endswith("_place")}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        if name != "data_wait_seconds" and not name.endswith("_tally"):  # counted from the start of each
+            tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
+
+
+def test_shapes_and_types(dataset, whole):
+    batch = whole[0]
+    assert batch["image"].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch["image"].dtype == np.uint8
+    for name in ("caption", "text_a", "text_b"):
+        assert {v.shape for v in batch[name].values()} == {(16, 8)}
+    assert batch["caption"]["input_word_ids"][0, 0] == toy_data.RESERVED.index("[CLS]")
+    assert b"PyFunc" not in dataset._as_serialized_graph().numpy()  # nothing of it calls Python
+
+
+@pytest.mark.slow
+def test_another_seed_gives_other_batches_and_one_stream_has_no_other(config, whole):
+    config.seed = 1
+    (other,) = batches(config, 1, **ONE)
+    assert not np.array_equal(other["image"], whole[0]["image"]) and "text_a" not in other
+
+
+def test_nothing_tunes_the_input(dataset):
+    """A tuning thread makes the end of training wait; see data/records.py."""
+    assert dataset.options().autotune.enabled is False
+    assert rows_of_replicas(dataset, 2).options().autotune.enabled is False
+
+
+def test_sizes_are_known_beforehand(dataset):
+    """As TPUs need them, also those of a worker's part."""
+    for batches in (dataset, rows_of_replicas(dataset, 4, 0, 2)):
+        assert all(None not in part.shape for part in tf.nest.flatten(batches.element_spec))
+
+
+@pytest.mark.parametrize("after", [  # in an epoch; at the beginning: the same seed gives the same; between two epochs
+    7, pytest.param(0, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)
+])  # fmt: skip
+def test_resumes_at_the_very_next_record(config, whole, after):
+    places = places_of(whole[after - 1]) if after else None
+    for one, other in zip(whole[after:], batches(config, 6, places=places, **ONE)):
+        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/tf/data/test_shares.py
+
+
+def test_pairs_stay_together(whole):
+    tokenizer = toy_data.toy_tokenizer()
+    batch = whole[0]
+    numbers, others = (
+        [
+            [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")]
+            for row in batch[side]["input_word_ids"]
+        ]
+        for side in ("text_a", "text_b")
+    )
+    assert numbers == others and all(numbers)
+
+
+def counts_of(batch, stream="image_text"):
+    """The records read, and how many of each kind were skipped."""
+    tally = batch[f"{stream}_tally"][0, 0]
+    assert tally[1:, 0].sum() == tally[0, 1]
+    return int(tally[0, 0]), {kind: int(count) for kind, count in zip(KINDS, tally[1:, 0]) if count}
+
+
+@pytest.mark.slow
+def test_unusable_records_are_skipped_and_counted(tmp_path):
+    images = toy_data.image_text_records(64)
+    images[3].image = b"not an image"
+    images[7].image = toy_data.picture(7)[:60]  # truncated PNG
+    images[11].captions = ["", "fine"]
+    images[12].captions = [b"\xff\xfe", "fine"]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    path, other = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    with open(path, "r+b") as file:  # the first record, two captions of image 0
+        file.seek(40)
+        file.write(b"????")
+    prepend(other, garbage(3))
+    config.data.max_skipped_fraction = 0.5
+    whole = batches(config, 16, **ONE)
+    # An epoch of 126 captions and a lost record has 120 that can be used: 7 batches and a half.
+    kinds = {
+        "record that does not agree with its checksum": 1,
+        "record that is not a tf.train.Example of the expected kind": 3,
+        "image that does not decode": 4,  # two images with two captions each
+        "empty caption": 1,
+        "caption that is not UTF-8": 1,
+    }
+    read, skipped = counts_of(whole[14])  # two epochs
+    assert skipped == {kind: 2 * count for kind, count in kinds.items()} and read == 2 * 130
+    for batch, before in zip(whole[1:], whole):
+        assert counts_of(batch)[0] - counts_of(before)[0] >= 16
+    file, byte = whole[14]["image_text_tally"][0, 0, 1 + KINDS.index(DAMAGED_RECORD), 1:]
+    assert (records.list_files(tmp_path, records.IMAGE_TEXT, "train")[file], byte) == (path, 0)
+
+
+def garbage(count):
+    """So many records that are no `tf.train.Example`, as they stand in a file."""
+    with tempfile.NamedTemporaryFile() as file:
+        with tf.io.TFRecordWriter(file.name) as writer:
+            for number in range(count):
+                writer.write(b"\xff\xfe garbage" * number)
+        return file.read()
+
+
+def prepend(path, content):
+    path = pathlib.Path(path)
+    path.write_bytes(content + path.read_bytes())
+
+
+@pytest.mark.slow  # what ends a run: `test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound`
+@pytest.mark.parametrize("broken", ["image", "half of the images", "caption"])
+def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
+    images = toy_data.image_text_records(64)
+    for place, image in enumerate(images):  # all of them: no batch would ever come
+        if broken == "half of the images" and place % 2:
+            continue
+        image.image = b"junk" if broken != "caption" else image.image
+        image.captions = ["", ""] if broken == "caption" else image.captions
+    with pytest.raises(tf.errors.OpError) as error:
+        batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 20, **ONE)
+    stream, tally = unusable(error.value)
+    (read, skipped, in_epoch) = tally[0]
+    assert stream == "image_text" and 10 <= skipped <= read < 64  # more than 5% of the 128 of an epoch
+    assert skipped == read if broken != "half of the images" else 2 * skipped < 1.5 * read
+    assert abs(in_epoch - 128) < 40
+
+
+def looked_at(problems, bound):
+    """The usable items of epochs of records with these problems, "" where there is none, as `usable_items` has them."""
+    epoch = [*problems, END_OF_EPOCH]
+    items = {"problem": epoch, **dict.fromkeys(("file", "byte", "lost"), np.ones(len(epoch), np.int64))}
+    items["in_epoch"] = np.full(len(epoch), len(problems))
+    places = np.arange(len(epoch)) + np.arange(100)[:, None] * EPOCH  # of a hundred epochs
+    items = {name: np.tile(values, 100) for name, values in items.items()}
+    items = tf.data.Dataset.from_tensor_slices((places.ravel(), (np.full(places.size, ""), items)))
+    return records.untuned(usable_items(items, None, "image_text", bound)).as_numpy_iterator()
+
+
+def stopped(problems, bound):
+    """The stream and the tally with which too many unusable records end a run."""
+    with pytest.raises(tf.errors.OpError) as error:
+        for _ in looked_at(problems, bound):
+            pass
+    return unusable(error.value)
+
+
+def test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound():
+    stream, tally = stopped([UNREADABLE_IMAGE] * 32, 1.0)
+    with pytest.raises(UserError, match="None of the 32 records read of the stream image_text can be used .32 x image"):
+        SkippedRecords({stream: lambda file, byte: "place"}).stop(stream, tally, 1.0)
+    with pytest.raises(UserError, match="Too many unusable records: 16 of 32 of the stream image_text skipped"):
+        SkippedRecords({stream: lambda file, byte: "place"}).stop(*stopped([UNREADABLE_IMAGE, ""] * 16, 0.4), 0.4)
+
+
+def test_good_items_are_not_stopped_and_bad_ones_are():
+    """4.6% of 1,000 are unusable, under a bound of 5% and of 4%."""
+    problems = np.random.default_rng(0).permutation([UNREADABLE_IMAGE] * 46 + [""] * 954)
+    read = 0
+    for block in looked_at(problems, 0.05):
+        read += len(block["position"])
+        if read > 3 * 954:
+            break
+    assert read > 3 * 954
+    assert stopped(problems, 0.04)[1][0, :2].tolist() == [1000, 46]
+
+
+def test_a_missing_shard_is_no_smaller_split(tmp_path, caplog):
+    toy_data.write_toy_data(tmp_path)
+    (tmp_path / "image_text/train-00001-of-00002.tfrecord").unlink()
+    with pytest.raises(UserError, match="train-00001-of-00002.tfrecord is missing, though the other files"):
+        next(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+    assert len(list(records.read_records(tmp_path, records.IMAGE_TEXT, "train", skip_damaged=True))) == 32
+    assert "Left out: 1 x file that is missing" in caplog.text
+
+
+def test_the_bound_is_a_share_of_an_epoch():
+    """Of 5%, with an epoch of 10,000: 500, and 750 before it ends."""
+    for read, skipped, is_end, too_many in [
+        (5000, 600, False, False),  # it may have no others
+        (5000, 751, False, True),
+        (10_000, 501, True, True),
+        (10_000, 500, True, False),
+        (5000, 400, True, False),  # of an epoch of which a part was read before a restart
+        (40_000, 2000, True, False),  # several epochs
+        (40_000, 2001, True, True),
+    ]:
+        assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
+
+
+@pytest.mark.slow  # test_tfrecord.py: the graph reads behind damage as Python does
+def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
+    """As one pass over the files has it, which reads and parses as training does."""
+    toy_data.write_toy_data(tmp_path)
+    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    harm(files[0], "flip")
+    harm(files[1], "cut")
+    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "file")))
+    items = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    usable = items["problem"] == b""
+    counts = [len(set(items["image_id"][usable & (items["file"] == file)])) for file in range(2)]
+    assert counts[0] == 31 and 13 < counts[1] < 32  # of 32 in each file
+    assert usable.sum() == 2 * sum(counts) and items["file"][~usable].tolist() in ([0, 1], [1, 0])
+
+
+def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatch):
+    """100 records in blocks of 8, some with what is no record, without a text, without a group, not UTF-8."""
+    monkeypatch.setattr("mural_tf.data.streams.epochs.BLOCK", 8)
+    name = str(tmp_path / "train-00000-of-00001.tfrecord")
+    sides = {"text_a": b"one", "language_a": b"en", "text_b": b"eins", "language_b": b"de", "group_id": b"g"}
+    with tf.io.TFRecordWriter(name) as writer:
+        for n in range(100):
+            values = {**sides, "text_a": b"one %d" % n, **({"text_b": b"\xff"} if n % 31 == 5 else {})}
+            values = {k: v for k, v in values.items() if (k, n % 17) not in (("text_b", 3), ("group_id", 4))}
+            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in values.items()}
+            record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+            writer.write(b"\xff\xfe" if n in (50, 98) else record)
+    names = ("text_a", "language_b", "text_b", "group_id", "problem", "file", "byte", "lost")
+    alone = parser(lambda serialized: records.parse_text_pair(serialized), takes_many=False)
+    together, one_by_one = (list(one_pass([name], parse, names)) for parse in (records.parse_text_pair, alone))
+    assert len(together) == len(one_by_one) == 13
+    for block, expected in zip(together, one_by_one):
+        for key in names:
+            np.testing.assert_array_equal(block[key], expected[key])
+    problems = collections.Counter(np.concatenate([block["problem"] for block in together]).tolist())
+    assert problems == {b"": 89, NOT_AN_EXAMPLE.encode(): 8, TEXT_NOT_UTF8.encode(): 3}
+
+
+def harm(path, fault):
+    with open(path, "r+b") as file:
+        size = file.seek(0, 2)
+        if fault == "cut":
+            file.truncate(size // 2)
+        else:
+            file.seek(size // 10)
+            byte = file.read(1)[0]
+            file.seek(size // 10)
+            file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.slow
+def test_the_first_records_may_be_garbage(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    pathlib.Path(files[0]).write_bytes(garbage(3))
+    check_first_item(files, parse_image_text, "")  # what training makes of them: `test_unusable_records_are_skipped`
+    pathlib.Path(files[1]).write_bytes(garbage(1))
+    with pytest.raises(UserError, match="does not hold records of the expected kind"):
+        batches(config, 1, **ONE)
+
+
+def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
+    images = toy_data.image_text_records(64)
+    images[0].captions = [b"\xff", "ding v0"]
+    toy_data.write_toy_data(tmp_path, images)
+    first, second = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    with open(second, "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    found = list(records.read_records(tmp_path, records.IMAGE_TEXT, "train", skip_damaged=True))
+    assert 31 < len(found) < 62 and "image0" not in {record.image_id for record in found}
+    with pytest.raises(UserError, match="not UTF-8"):
+        list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+    images[0].captions = ["thing w0", "ding v0"]
+    toy_data.write_toy_data(tmp_path, images)
+    with open(second, "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    with pytest.raises(UserError, match="is damaged: 1 x stretch"):
+        list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+
+
+MULTI30K = ("en",) * 5 + ("de",) * 5 + ("fr", "cs")  # the languages of an image's captions
+
+
+def captioned(count, languages=MULTI30K):
+    """Images with so many captions in each language."""
+    return [
+        records.ImageTextRecord(f"image{i}", toy_data.picture(i), [f"w{i} {place} thing" for place in
+                                range(len(languages))], languages, [""] * len(languages))
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_pairs_of_one_image_or_group_are_known_by_their_id(tmp_path):
+    pairs = [records.TextPair(f"a{i}", "en", f"b{i}", "de", "g" if i < 3 else "") for i in range(8)]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, captioned(4), pairs))
+    config.train.text_text_batch = 8
+    ids = text_pairs_of(config)["text_group_id"].numpy().tolist()
+    assert sorted(map(ids.count, ids)) == [1] * 5 + [3] * 3  # pairs without a group are alone
+    config.data.text_pairs = "co_captions"
+    config.train.text_text_batch = 48
+    ids = text_pairs_of(config)["text_group_id"].numpy().tolist()
+    assert {ids.count(i) for i in ids} == {12} and len(set(ids)) == 4
+
+
+def text_pairs_of(config):
+    return toy_data.stream_batch(config, toy_data.toy_tokenizer(), "text_text")
+
+
+LANGUAGES = ("en", "de", "fr", "cs")
+
+
+@pytest.fixture(scope="module")
+def across(tmp_path_factory):
+    """A configuration with co-captions in Multi30K's languages, and a tokenizer."""
+    alone = records.ImageTextRecord("alone", b"", ["w1 thing", "w2 thing"], ["en", "en"], ["", ""])
+    folder = toy_data.write_toy_data(tmp_path_factory.mktemp("across"), [*captioned(40), alone])
+    texts = [(language, caption) for image in captioned(40) for language, caption in zip(MULTI30K, image.captions)]
+    tokenizer = WordTokenizer(build_words(texts, LANGUAGES, 1000, False, False), LANGUAGES, max_length=8)
+    config = toy_data.toy_config(folder)
+    config.data.text_pairs = "co_captions_across_languages"
+    config.train.text_text_batch = 48  # an epoch has 480 pairs
+    return config, tokenizer
+
+
+def drawn(across, positions, **changes):
+    """The items that the stream draws at these positions, (epoch, offset), as lists of (language, text) of each side.
+
+    The item at an offset is always the same; items follow each other as they do in the files.
+    """
+    config, tokenizer = across
+    config = config.copy_and_resolve_references()
+    config.data.update(changes)
+    items = toy_data.first_items(config, tokenizer, "text_text")
+    assert set(items["group_id"].numpy()) == {b"image%d" % i for i in range(40)} and len(items["problem"]) == 480
+    decode = toy_data.stream_of(config, tokenizer, "text_text").decode
+
+    @tf.function(autograph=False)
+    def draw(position):
+        item = decode({name: tf.gather(values, position[1]) for name, values in items.items()}, position)
+        return [tf.stack([item[f"{name}_{side}"] for name in ("language", "text")]) for side in "ab"]
+
+    found = [draw(tf.constant(position, tf.int64)) for position in positions]
+    return [tuple(tuple(side.numpy().tolist()) for side in sides) for sides in found]
+
+
+def epochs(*numbers):
+    return [(epoch, offset) for epoch in numbers for offset in range(480)]
+
+
+@pytest.mark.slow
+def test_every_pair_of_languages_has_the_same_chance(across):
+    pairs = drawn(across, epochs(0, 1, 2, 3))  # 1,920 pairs
+    counts = collections.Counter((one[0], other[0]) for one, other in pairs)
+    assert len(counts) == 12 and all(one != other for one, other in counts)
+    # 160 expected of each ordered pair; the deviation of such a count is sqrt(1920 · 1/12 · 11/12) = 12.1
+    assert max(abs(count - 160) for count in counts.values()) < 4 * 12.1
+    pairs = drawn(across, epochs(0), text_text_languages=("fr", "cs"))
+    assert {other[0] for _, other in pairs} == {b"fr", b"cs"}
+    assert len({(one[0], other[0]) for one, other in pairs}) == 6
+
+
+def test_pairs_across_languages_are_drawn_anew_and_repeat(across):
+    pairs = drawn(across, epochs(0, 1, 0))
+    first, second, again = (pairs[begin : begin + 480] for begin in (0, 480, 960))
+    assert first == again
+    assert len({*second} - {*first}) > 250  # of 480
+
+
+@pytest.mark.slow
+def test_batches_of_pairs_across_languages_repeat_and_mix(across):
+    def read(count, places=None):
+        dataset = training_batches(*across, places, streams=("text_text",))
+        return list(dataset.take(count).as_numpy_iterator())
+
+    whole = read(14)
+    for one, other in zip(whole[4:], read(10, places_of(whole[3]))):
+        assert_same(one, other)
+    assert {batch["text_text_place"][0, 0, 0] for batch in whole} == {0, 1}
+    drawn = [{*zip(*(np.concatenate([b[f"text_{side}_id"] for b in part]).tolist() for side in "ab"))}
+             for part in (whole[:9], whole[10:])]  # fmt: skip
+    assert len(drawn[1] - drawn[0]) > 100  # of 192 pairs of the second epoch
+    groups = [len(set(batch["text_group_id"].tolist())) for batch in whole]
+    assert min(groups) > 20  # an image's pairs do not stay together
+    languages = [np.concatenate([batch[f"text_{side}_language_id"] for batch in whole]) for side in "ab"]
+    assert not np.any(languages[0] == languages[1]) and {*languages[0], *languages[1]} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("method", [
+    "mural", pytest.param("labse", marks=pytest.mark.slow), pytest.param("mule", marks=pytest.mark.slow)
+])  # fmt: skip
+def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
+    records.write_records(tmp_path, records.IMAGE_TEXT, "train", captioned(1, ("en", "de", "en") * 6), shards=2)
+    config = contract.toy_config(method)
+    config.data.update(dict(directory=str(tmp_path), text_pairs="co_captions"))
+    config.train.text_text_batch = 16
+    model = contract.build(config)
+    batch = toy_data.stream_batch(config, contract.tokenizer(config), "text_text")
+    embeddings = {name: tf.math.l2_normalize(tf.random.normal([16, size]), axis=-1)
+                  for name, (_, size) in model.embedding_shapes.items()}  # fmt: skip
+    others = {"image_id": tf.range(16), "caption_id": tf.range(16), "caption_language_id": tf.zeros([16], tf.int32)}
+    if method == "mule":
+        embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
+    assert losses_of(model, embeddings, {**others, **batch})["text_text"] < 1e-5
+
+
+@pytest.mark.parametrize("parse", [
+    parse_image_text, parse_triples(), group_parser(("en", "de")), parse_co_captions, across_languages_parser(),
+    parse_img2dataset("en"),
+])  # fmt: skip
+def test_an_image_without_an_id_is_known_by_its_bytes(parse):
+    """Else all of a batch would be one image, and nothing would be a negative."""
+
+    def ids(picture, name=b""):
+        lists = {"caption": [b"a", b"b"], "language": [b"en", b"de"], "caption_group": [b"g", b"g"]}
+        one = {"image_id": name, "key": name, "image": picture, "jpg": picture, "txt": b"a"}
+        feature = {**lists, **{key: [value] for key, value in one.items()}}
+        feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)) for k, v in feature.items()}
+        found = parse(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+        return set((found["image_id"] if "image_id" in found else found["group_id"]).numpy().tolist())
+
+    assert len(ids(b"one") | ids(b"other")) == 2 and ids(b"one") == ids(b"one")
+    assert ids(b"one", b"name") == {b"name"}
+
+
+def test_img2dataset_records(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "00000.tfrecord")) as writer:
+        for i in range(16):
+            feature = {"jpg": toy_data.picture(i, kind="JPEG"), "txt": f"thing w{i}".encode(), "key": b"%05d" % i}
+            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in feature.items()}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    config = toy_data.toy_config(tmp_path, "align")
+    config.data.format = "img2dataset"
+    batch = toy_data.stream_batch(config, toy_data.toy_tokenizer(), "image_text")
+    assert len(set(batch["image_id"].numpy().tolist())) == 16
+    assert batch["image"].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch["image"].dtype == tf.uint8
+
+
+@pytest.fixture
+def mostly_english(tmp_path):
+    """German for 8 of 64 pictures only."""
+    images = toy_data.image_text_records(64)
+    for image in images[8:]:
+        image.captions, image.languages, image.caption_groups = image.captions[:1], ["en"], ["g"]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    config.train.image_text_batch = 8
+    return config
+
+
+def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
+    config, streams = mostly_english, ("image_text", "captions", "views")
+    config.data.image_text_languages = ("de",)
+    made = [toy_data.stream_of(config, toy_data.toy_tokenizer(), stream) for stream in streams]
+    assert [(stream.languages, stream.language_key) for stream in made] == [(("de",), "language")] * 3
+    files = records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
+    counts = count_languages(files, parse_image_text, "language")
+    assert counts == {"de": 8, "en": 64}
+    monkeypatch.setattr("mural_tf.data.streams.epochs.count_languages", lambda *_: counts)
+
+    def copies(languages, temperature):
+        table = _copies_per_language(files, parse_image_text, "language", languages, temperature)
+        return table.lookup(tf.constant(["de", "en", "xx"])).numpy().tolist()
+
+    assert _copies_per_language(files, parse_image_text, "language", (), 1.0) is None  # each once
+    assert copies(("de",), 1.0) == [1.0, 0.0, 0.0]
+    assert copies((), 3.0) == pytest.approx([4.0, 1.0, 0.0])  # (64 / 8) ** (2 / 3)
+    assert copies((), 1e9) == pytest.approx([8.0, 1.0, 0.0])  # as many German captions as English ones
+    with pytest.raises(UserError, match="xx.*de, en"):
+        copies(("xx",), 1.0)
+
+
+def test_items_are_copied_as_often_as_their_language_says():
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(["de", "en"]), tf.constant([2.5, 0.0]))
+    copies = tf.lookup.StaticHashTable(table, default_value=0.0)
+    block = {
+        "problem": ["", "", DAMAGED_RECORD] * 100, "language": ["de", "en", ""] * 100, "number": tf.range(300),
+        "group": {k: tf.constant(v, tf.int64) for k, v in dict(number=0, slots=1, before=10, in_all=9000).items()},
+        "record": {name: tf.range(0, 3000, 10, tf.int64) * (name != "slot") for name in ("slot", "end", "count")},
+    }  # fmt: skip
+    block.update({name: tf.constant(block[name]) for name in ("problem", "language")})
+    seeds, window = tf.constant([3, 0], tf.int64), tf.constant(20, tf.int64)
+    begin, placed = _placed(tf.constant(start_of(0)[3:]), block, copies, "language", seeds, window)
+    of = np.bincount(placed["number"].numpy(), minlength=300).reshape(100, 3)
+    assert set(of[:, 0]) == {2, 3} and abs(of[:, 0].mean() - 2.5) < 0.2  # the deviation of this mean is 0.05
+    assert not of[:, 1].any() and np.all(of[:, 2] == 1)  # what could not be read is counted once
+    assert begin[0] == of.sum() and set(placed["in_epoch"].numpy()) == {3 * of.sum()}  # of 3,000 bytes of 9,000
+    assert np.flatnonzero(placed["begin"].numpy() != b"").tolist() == [*range(0, of.sum(), 20)]

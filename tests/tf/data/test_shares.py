@@ -1,0 +1,347 @@
+"""Input pipelines that share the data: exact epochs, places that read nothing again, and mixtures of sources."""
+
+import collections
+import itertools
+import shutil
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_lite.config_file import load_config, save_config
+from mural_lite.errors import UserError
+from mural_lite.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE
+from mural_tf.data import records
+from mural_tf.data.records import parse_text_pair
+from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, usable_items
+from mural_tf.data.streams.mixture import mixed, training_sources
+from mural_tf.data.streams.pipeline import stream_sources, training_batches
+from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.prepare import prepare_data
+
+SIZES = (40, 3, 17, 0, 25, 9, 31)  # records in each of seven files
+
+
+def write_pairs(folder, sizes=SIZES, name="p"):
+    """Pairs that say which record they are, in files of these sizes."""
+    (folder / "text_pairs").mkdir(parents=True)
+    numbers = itertools.count()
+    for place, size in enumerate(sizes):
+        with tf.io.TFRecordWriter(str(folder / f"text_pairs/train-{place:05d}-of-{len(sizes):05d}.tfrecord")) as writer:
+            for _ in range(size):
+                text = f"{name}{next(numbers)}"
+                writer.write(records.serialize(records.TextPair(text, "en", text, "de", "")))
+    return folder
+
+
+def data_config(folder, **changes):
+    config = toy_data.toy_config(folder)
+    config.data.update({"shuffle_buffer": 20, "max_skipped_fraction": 0.9, **changes})
+    return config
+
+
+def usable(folder, after=None, share=ALL, bound=0.9, **changes):
+    """The usable items of text pairs, one by one, as {name: value} with the place of each."""
+    data = data_config(folder, **changes).data
+    files = records.list_files(folder, records.TEXT_PAIRS, "train")
+    after = start_of(0) if after is None else after
+    items = endless_items(files, parse_text_pair, data, 5, after, data.text_text_languages, "language_b", share)
+    return usable_items(items, None, "text_text", bound, int(after[2])).unbatch()
+
+
+def taken(items, count):
+    """The first elements, which come through Python together: one by one takes longer than making them."""
+    (together,) = as_trained(items.take(count).batch(count)).as_numpy_iterator()
+    return [tf.nest.map_structure(lambda values, row=row: values[row], together) for row in range(count)]
+
+
+def as_trained(items):
+    """With the options of `training_batches`: rewriting the graph takes longer than it saves."""
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return records.untuned(items.with_options(options))
+
+
+def place(item):
+    return place_of_last({name: tf.constant(value)[None] for name, value in item.items()}).numpy()
+
+
+def texts(items):
+    return [item["text_a"].decode() for item in items]
+
+
+@pytest.mark.parametrize("pipelines", [
+    2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)
+])  # fmt: skip
+def test_every_record_once_an_epoch_over_all_pipelines(tmp_path, pipelines):
+    write_pairs(tmp_path)
+    epochs, looked = collections.defaultdict(list), []
+    for number in range(pipelines):
+        found = taken(usable(tmp_path, share=Share(number, pipelines)), 280)
+        for item in found:
+            epochs[int(item["position"][0])].append(item["text_a"].decode())
+        looked.append(int(found[-1]["tally"][0, 0]))
+        files = [{int(item["file"]) for item in found if item["position"][0] == epoch} for epoch in (0, 1)]
+        assert all(len(of_epoch) <= -(-len(SIZES) // pipelines) for of_epoch in files)  # nothing else is opened
+    for epoch in (0, 1):
+        assert sorted(epochs[epoch]) == sorted(f"p{i}" for i in range(sum(SIZES)))
+    assert all(280 <= count <= 280 + 32 for count in looked)  # the records that a pipeline read are those it used
+
+
+@pytest.fixture(scope="module")
+def three_files(tmp_path_factory):
+    """A folder with three files, and its usable items of two epochs and more."""
+    folder = write_pairs(tmp_path_factory.mktemp("three"), sizes=(60, 80, 50))
+    whole = taken(usable(folder), 400)
+    assert [sorted(texts(whole[:190])), sorted(texts(whole[190:380]))] == [sorted(f"p{i}" for i in range(190))] * 2
+    return folder, whole
+
+
+@pytest.mark.parametrize("stop", [  # after a window, in one, before an epoch's last item, after it, in the second one
+    19, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (57, 188, 189, 250))
+])  # fmt: skip
+def test_no_record_is_read_again_after_a_restart(three_files, stop):
+    folder, whole = three_files
+    after = place(whole[stop])
+    rest = taken(usable(folder, after), 60)
+    assert texts(rest) == texts(whole[stop + 1 : stop + 61])
+    assert np.array_equal(place(rest[0]), place(whole[stop + 1]))  # bit for bit what it would have been
+    assert after[2] == stop + 1
+
+
+@pytest.fixture(scope="module")
+def unshuffled(three_files):
+    """Two epochs of the same items without shuffling."""
+    return taken(usable(three_files[0], shuffle_buffer=0), 380)
+
+
+def test_every_epoch_has_an_order_of_its_own(three_files):
+    """The files come in another order, and the items of a file, which is read from its beginning, do."""
+    whole = three_files[1]
+    epochs = whole[:190], whole[190:380]
+    assert first_files(epochs[0]) != first_files(epochs[1])
+    numbers = [[int(text[1:]) for text in texts(epoch) if int(text[1:]) < 60] for epoch in epochs]
+    assert numbers[0] != numbers[1] and list(range(60)) not in numbers
+
+
+@pytest.mark.slow
+def test_every_window_has_an_order_of_its_own(three_files, unshuffled):
+    """Of 20 items, as they come without shuffling."""
+    whole = three_files[1]
+    places = {text: number for number, text in enumerate(texts(unshuffled[:190]))}
+    windows = [[places[text] - begin for text in texts(whole[begin : begin + 20])] for begin in range(0, 180, 20)]
+    assert all(sorted(window) == list(range(20)) for window in windows)
+    assert len(set(map(tuple, windows))) == len(windows) and list(range(20)) not in windows
+
+
+def first_files(items):
+    """The order in which files come first."""
+    return list(dict.fromkeys(int(item["file"]) for item in items))
+
+
+@pytest.mark.slow
+def test_without_shuffling_files_come_in_turn_and_a_restart_goes_on(three_files, unshuffled):
+    """A buffer of 0 is what people write for none."""
+    for begin in (0, 190):
+        epoch = unshuffled[begin : begin + 190]
+        for file in range(3):
+            numbers = [int(item["text_a"][1:]) for item in epoch if item["file"] == file]
+            assert numbers == sorted(numbers) and len(numbers) == (60, 80, 50)[file]
+        assert {int(item["file"]) for item in epoch[:24]} == {0, 1, 2}
+    rest = taken(usable(three_files[0], place(unshuffled[250]), shuffle_buffer=0), 60)
+    assert texts(rest) == texts(unshuffled[251:311])
+
+
+@pytest.mark.slow
+def test_what_stands_before_a_window_may_be_gone(three_files, tmp_path):
+    whole = three_files[1]
+    shutil.copytree(three_files[0], tmp_path, dirs_exist_ok=True)
+    after = place(whole[150])
+    order = np.array([int(item["file"]) for item in whole[:189]])
+    files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
+    slots = tf.random.experimental.stateless_shuffle(tf.range(3, dtype=tf.int64), [5, 0]).numpy()
+    begins = dict(zip(slots.tolist(), after[6 : 6 + 3].tolist()))
+    assert set(order) == {0, 1, 2} and sum(begins.values()) > 0.5 * sum(tf.io.gfile.stat(name).length for name in files)
+    for file, begin in begins.items():
+        with open(files[file], "r+b") as written:
+            written.write(b"?" * begin)
+    rest = taken(usable(tmp_path, after), 38)  # to the epoch's end
+    assert texts(rest) == texts(whole[151:189]) and not rest[-1]["tally"][0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes,stop", [
+    ({"language_temperature": 5.0}, 170),  # in the second epoch
+    ({"language_temperature": 5.0}, 100), ({"shuffle_buffer": 1000}, 100), ({"shuffle_buffer": 1000}, 170),
+])  # fmt: skip
+def test_restarts_with_copies_and_with_one_window(tmp_path, monkeypatch, changes, stop):
+    write_pairs(tmp_path)
+    with tf.io.TFRecordWriter(str(tmp_path / "text_pairs/train-00003-of-00007.tfrecord")) as writer:
+        for i in range(4):
+            writer.write(records.serialize(records.TextPair(f"q{i}", "en", f"q{i}", "fr", "")))
+    monkeypatch.setattr("mural_tf.data.streams.epochs.count_languages", lambda *_: {"de": 125, "fr": 4})
+    whole = taken(usable(tmp_path, **changes), 400)
+    if "language_temperature" in changes:
+        assert sum(text[0] == "q" for text in texts(whole)) > 12  # 4 of 129 without it
+    rest = taken(usable(tmp_path, place(whole[stop]), **changes), 50)
+    assert texts(rest) == texts(whole[stop + 1 : stop + 51])
+
+
+@pytest.mark.slow
+def test_windows_mix_the_files_of_a_group(tmp_path):
+    write_pairs(tmp_path, sizes=(50,) * 4)
+    files = np.array([[int(item["file"]) for item in taken(usable(tmp_path), 200)]]).reshape(10, 20)
+    assert all(np.bincount(window, minlength=4).tolist() == [5] * 4 for window in files)
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A configuration whose images and pairs two pipelines share."""
+    toy_data.write_toy_data(tmp_path)
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", toy_data.text_pairs(64), shards=4)
+    (tmp_path / "text_pairs/train-00000-of-00001.tfrecord").unlink()
+    config = toy_data.toy_config(tmp_path)
+    config.augmentation.rotation = 45.0
+    return config
+
+
+def half(config, number, count=8, **options):
+    """Batches of one of two pipelines, the captions and the pairs that are in its epoch."""
+    batches = taken(training_batches(config, toy_data.toy_tokenizer(), share=Share(number, 2), **options), count)
+    captions = [(i, c) for b in batches for i, c in zip(b["image_id"].tolist(), b["caption_id"].tolist())]
+    pairs = [i for b in batches[:4] for i in b.get("text_group_id", np.array([])).tolist()]
+    return batches, captions, pairs
+
+
+def assert_same(one, other):
+    for name in other.keys() - {"data_wait_seconds", "image_text_tally", "text_text_tally"}:
+        tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
+
+
+@pytest.mark.slow
+def test_a_pipeline_makes_its_rows_of_the_global_batch(shared):
+    """That all pipelines together have each record once is tested above."""
+    batches, captions, _ = half(shared, 1, streams=("image_text",))
+    assert batches[0]["image"].shape[0] == 8
+    assert len(set(captions)) == 64 and len({image for image, _ in captions}) == 32  # both captions of its images
+
+
+@pytest.mark.slow
+def test_two_pipelines_have_each_record_once_in_batches(shared):
+    images, together = set(), set()
+    for number in range(2):
+        batches, captions, pairs = half(shared, number)
+        images, together = images | set(captions), together | set(pairs)
+        after = {stream: batches[4][f"{stream}_place"][0] for stream in ("image_text", "text_text")}
+        for one, other in zip(batches[5:], half(shared, number, 3, places=after)[0]):
+            assert_same(one, other)
+    assert len(images) == 128 and len(together) == 64
+
+
+def two_sources(tmp_path, **weights):
+    for name, sizes in (("big", (60, 70, 80)), ("small", (30, 30))):
+        write_pairs(tmp_path / name, sizes, name)
+    config = data_config(tmp_path / "big", shuffle_buffer=1000)
+    config.data.sources = {name: {"directory": str(tmp_path / name), "weight": w} for name, w in weights.items()}
+    return config
+
+
+@pytest.mark.slow
+def test_a_mixture_goes_on_where_it_was(tmp_path):
+    config = two_sources(tmp_path, big=1.0, small=3.0)
+
+    def batches(count, places=None):
+        dataset = training_batches(config, toy_data.toy_tokenizer(), places, streams=("text_text",))
+        return taken(dataset, count)
+
+    whole = batches(30)
+    sizes = [batch["text_a_id"].shape[0] for batch in whole]
+    assert sizes == [16] * 30
+    progress = DataProgress({"text_text": 2})
+    for stop, batch in enumerate(whole[:20]):
+        progress.note({name: tf.constant(batch[name]) for name in ("text_text_place", "text_text_tally")})
+        places = progress.of_pipeline(0)
+        if stop == 7:
+            for one, other in zip(whole[stop + 1 :], batches(3, places)):
+                np.testing.assert_array_equal(one["text_a_id"], other["text_a_id"])
+    used = places["text_text"][:, 2]
+    assert used.sum() == 320 and abs(used[1] / 320 - 0.75) < 0.1
+    assert progress.epochs()["text_text"] == [(used[0] - 1) // 210, (used[1] - 1) // 60]
+
+
+def test_draws_have_the_shares_that_were_asked_for():
+    def endless(count):
+        numbers = tf.data.Dataset.range(10**6)
+        return numbers.map(lambda n: {"n": n}).batch(100)
+
+    batches = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 0, (1, 0), 1000)
+    drawn = np.concatenate([batch["source"] for batch in batches.take(100).as_numpy_iterator()])
+    assert np.max(np.abs(np.bincount(drawn) / 100_000 - np.array([5.0, 3.0, 0.1]) / 8.1)) < 1e-3  # asked: 0.01
+    later = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 31_000, (1, 0), 1000)
+    assert np.array_equal(next(later.as_numpy_iterator())["source"], drawn[31_000:32_000])
+
+
+def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
+    config = two_sources(tmp_path, big=1.0, small=1.0)
+    toy_data.write_toy_data(tmp_path / "images")
+    config.data.sources.images = {"directory": str(tmp_path / "images"), "weight": 2.0}
+    assert [source.name for source, _ in stream_sources(config.data, "text_text")] == ["big", "images", "small"]
+    assert [source.name for source, _ in stream_sources(config.data, "image_text")] == ["images"]
+    prepare_data(config)
+    save_config(config, tmp_path / "config.json")
+    assert training_sources(load_config(tmp_path / "config.json").data) == training_sources(config.data)
+    del config.data.sources.images
+    with pytest.raises(UserError, match="None of data.sources .big, small. has image_text records"):
+        stream_sources(config.data, "image_text")
+
+
+def test_places_of_another_order_begin_a_new_epoch(tmp_path):
+    progress = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
+    for stream, epoch in (("image_text", 4), ("text_text", 6)):
+        progress.places[stream].assign(np.tile(start_of(epoch), [*progress.places[stream].shape[:2], 1]))
+    saved = tf.train.Checkpoint(data_progress=progress.saved()).write(str(tmp_path / "ckpt-8"))
+    again = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
+    assert again.restore(saved) == "" and again.epochs() == progress.epochs()
+    others = DataProgress({"image_text": 1, "text_text": 2}, pipelines=4)
+    assert others.restore(saved) == "the checkpoint is of 2 input pipelines, and these are 4"
+    assert others.epochs() == {"image_text": [5], "text_text": [7, 7]}
+
+
+@pytest.mark.slow
+def test_one_bad_shard_of_many_stops_no_run_and_no_restart(tmp_path):
+    """Of 64 files one has empty texts, which is among the first 16 to be read: 60 of 3,840 are 1.6%, of the first
+    group's 960 they are 6.3%. A restart counts what comes after it."""
+    write_pairs(tmp_path, sizes=(60,) * 64)
+    first = tf.random.experimental.stateless_shuffle(tf.range(64, dtype=tf.int64), [5, 0])[0]
+    with tf.io.TFRecordWriter(records.list_files(tmp_path, records.TEXT_PAIRS, "train")[first]) as writer:
+        for _ in range(60):
+            writer.write(records.serialize(records.TextPair("", "en", "", "de", "")))
+    whole = taken(usable(tmp_path, bound=0.02), 1301)
+    tally = whole[999]["tally"]
+    assert tally[0, :2].tolist() == [1060, 60] and abs(tally[0, 2] - 3840) < 200
+    assert tally[1 + KINDS.index(EMPTY_TEXT), 0] == 60
+    rest = taken(usable(tmp_path, place(whole[300]), bound=0.02), 1000)
+    assert texts(rest) == texts(whole[301:])
+    for found, later in zip(rest, whole[301:]):
+        assert np.array_equal(found["tally"][:, 0], later["tally"][:, 0] - whole[300]["tally"][:, 0])
+
+
+@pytest.mark.slow
+def test_a_shard_that_disappears_costs_itself(tmp_path):
+    write_pairs(tmp_path, sizes=(30, 30, 30))
+    items = as_trained(usable(tmp_path, shuffle_buffer=10)).as_numpy_iterator()
+    for _ in range(5):
+        next(items)
+    time.sleep(0.5)  # until what is read ahead is there: no file may go while it is opened
+    gone = records.list_files(tmp_path, records.TEXT_PAIRS, "train")[1]
+    (tmp_path / "text_pairs" / gone.rsplit("/", 1)[1]).unlink()
+    # What was read ahead has its items still, an epoch of them or several.
+    index = 1 + KINDS.index(UNREADABLE_FILE)
+    next(item for item in itertools.islice(items, 20_000) if item["tally"][index, 0])
+    # Shuffling decides where in its epoch the missing file is met, one time in each.
+    later = [next(items) for _ in range(600)]
+    lost, file, byte = later[-1]["tally"][index]
+    assert 9 <= lost <= 12 and file == 1
+    assert set(texts(later[20:])) == {f"p{i}" for i in (*range(30), *range(60, 90))}

@@ -1,0 +1,67 @@
+"""ResNet-18 has the published parameters and shapes; it learns; its head and the absent tower do what they say."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+from mural_tf.backend import keras
+from mural_tf.encoders import build_image_encoder
+from mural_tf.encoders.layers import BatchNormalization
+
+
+def tower(**settings):
+    config = base_config().image_tower
+    config.update({"name": "resnet", "width": 1.0, "depth": 1.0, "drop_connect_rate": 0.0, "precision": "float32"})
+    config.update(settings)
+    keras.utils.set_random_seed(0)
+    return build_image_encoder(config)
+
+
+def trainable(model):
+    return sum(weight.shape.num_elements() for weight in model.trainable_weights)
+
+
+def norms(model):
+    return sum(isinstance(x, BatchNormalization) for x in model._flatten_layers(include_self=False))
+
+
+def test_resnet_18_has_the_published_parameters():
+    # He et al. (2016), as commonly counted: 11,689,512, of which the classifier, left out here, has 513 * 1000.
+    model = tower()
+    assert trainable(model) == 11_689_512 - 513_000
+    assert model.embedding_size == 512
+    layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert len(layers) == norms(model) == 1 + 16 + 3  # 18 layers less the classifier, and three shortcuts
+
+
+def test_a_head_on_top():
+    # Globetrotter's is Dense 512, layer normalisation, Dense 128 on a projection to 512; here an eighth as wide.
+    projected = tower(width=0.125, depth=0.5, projection=48)
+    headed = tower(width=0.125, depth=0.5, projection=48, head_size=16)
+    assert projected.get_layer("projection").count_params() == 65 * 48
+    assert trainable(headed) - trainable(projected) == 49 * 48 + 2 * 48 + 49 * 16
+    assert headed.embedding_size == 16 and headed(tf.zeros([2, 32, 32, 3])).shape == (2, 16)
+    assert norms(headed) == 1 + 8 + 3
+    frozen = tower(width=0.125, depth=0.5, frozen=True, head_size=16)
+    assert trainable(frozen) == 65 * 64 + 2 * 64 + 65 * 16
+
+
+@pytest.mark.slow  # the draws: test_efficientnet.py
+def test_width_depth_and_stochastic_depth():
+    small = tower(width=0.25, depth=0.5)
+    assert small.embedding_size == 128 and small(tf.zeros([1, 48, 48, 3])).shape == (1, 128)
+    images = tf.constant(np.random.default_rng(0).uniform(size=(4, 32, 32, 3)), tf.float32)
+    model = tower(width=0.25, depth=0.5, drop_connect_rate=0.9)
+    one, other = model(images, training=True), model(images, training=True)
+    assert np.abs(one - other).max() > 1e-3
+    np.testing.assert_array_equal(model(images), model(images))
+
+
+def test_no_image_tower():
+    model = tower(name="none", projection=7)
+    assert not model.variables and not model(tf.ones([3, 16, 16, 3])).numpy().any()
+    assert model(tf.ones([3, 16, 16, 3])).shape == (3, 7)
+    with pytest.raises(UserError, match="set it to embedding_size"):
+        tower(name="none")

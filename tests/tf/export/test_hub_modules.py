@@ -1,0 +1,322 @@
+"""The exported modules through TF-Hub's own client: run, fine-tune, nest, travel, and come back as towers."""
+
+import functools
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_data import SIDE, toy_config, toy_tokenizer
+from toy_export import TEXTS, difference, pixels, toy_model
+
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+from mural_tf.backend import keras, tensorflow_hub
+from mural_tf.configs import mural_labse
+from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.encoders import hub as hub_towers
+from mural_tf.encoders.hub import settle_vocabulary
+from mural_tf.export.hub_modules import image_encoder_module, stored_preparation
+from mural_tf.runs import finetune
+from mural_tf.text.vocabulary_file import load_vocabulary
+
+hub = tensorflow_hub()
+TOLERANCE = 1e-5
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def train(products, variables, steps):
+    """Turns embeddings towards a target, given their products with it; returns the loss of every step."""
+    optimizer, losses = keras.optimizers.legacy.SGD(0.05), []
+    for _ in range(steps):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.reduce_sum(products(), axis=1))
+        gradients = tape.gradient(loss, variables)
+        assert all(gradient is not None for gradient in gradients)
+        optimizer.apply_gradients(zip(gradients, variables))
+        losses.append(float(loss))
+    return losses
+
+
+def test_hub_image_module_runs(export, model, config):
+    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
+    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
+    loaded = layer.resolved_object
+    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
+
+
+@pytest.fixture(scope="module")
+def preprocessor(export):
+    return hub.load(str(export / "hub/text_preprocessor"))
+
+
+def test_hub_text_modules_are_a_text_tower(export, model, config, preprocessor):
+    tokenizer = toy_tokenizer(lower_case=True)
+    tokens = preprocessor(tf.constant(TEXTS))
+    for name, values in tokenizer(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(tokens[name], values)
+    pieces = preprocessor.tokenize(tf.constant(TEXTS))
+    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    for segment in (pieces, pieces.merge_dims(1, 2)):
+        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
+        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
+        assert packed["input_mask"].shape == (len(TEXTS), 5)
+
+    encoder = hub.load(str(export / "hub/text_encoder"))
+    outputs = encoder(tokens)
+    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
+    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
+    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
+    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
+    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
+
+
+@pytest.mark.slow  # the image encoder's: `test_an_exported_image_encoder_is_an_image_tower_that_trains`
+def test_a_hub_text_encoder_trains(export, config):
+    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS))
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, toy_tokenizer().vocabulary_size)
+    target = tf.math.l2_normalize(tf.ones([len(TEXTS), 80]), axis=-1)
+    reached = [v for v in hub_tower.trainable_variables if "text_text" not in v.name]
+    losses = train(lambda: hub_tower(dict(tokens), training=True) * target, reached, steps=2)
+    assert losses[-1] < losses[0] - 0.01
+
+
+def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
+    """Cross-entropy on the second half of the examples after training on the first, with a linear head."""
+    keras.utils.set_random_seed(0)
+    half = len(labels) // 2
+    train, test = ({name: x[part] for name, x in inputs.items()} for part in (slice(half), slice(half, None)))
+    keras_inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
+    layer = hub.KerasLayer(str(path), trainable=trainable)
+    if "image" in keras_inputs:
+        embeddings = layer(keras_inputs["image"])
+    else:
+        embeddings = layer(keras_inputs)["default"]
+    outputs = keras.layers.Dense(1, activation="sigmoid")(embeddings)
+    classifier = keras.Model(keras_inputs, outputs)
+    classifier.compile(keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
+    classifier.fit(train, labels[:half], batch_size=16, epochs=epochs, verbose=0)
+    assert bool(layer.trainable_variables) == trainable
+    return classifier.evaluate(test, labels[half:], verbose=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder, epochs", [("image_encoder", 6), ("text_encoder", 20)])
+def test_fine_tuning_an_encoder_beats_freezing_it(export, preprocessor, encoder, epochs):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 64)
+    images = draw.uniform(0.3, 0.6, (64, SIDE, SIDE, 3)).astype(np.float32)
+    images[np.arange(64), :, :, np.where(labels, 0, 2)] += 0.2  # reddish or bluish
+    texts = [f"{'thing' if label else 'ding'} w{i % 10} v{i % 7}" for i, label in enumerate(labels)]
+    tokens = {name: x.numpy() for name, x in preprocessor(tf.constant(texts)).items()}
+    inputs = {"image": images} if encoder == "image_encoder" else tokens
+    tuned, frozen = (
+        losses_of_fine_tuning(export / "hub" / encoder, inputs, labels, trainable, epochs)
+        for trainable in (True, False)
+    )
+    assert tuned < 0.8 * frozen, (tuned, frozen)
+
+
+def test_two_segments_are_packed_as_in_labse(preprocessor):
+    tokenizer = toy_tokenizer(lower_case=True)
+    start, end, pad = (tokenizer.vocabulary.index(piece) for piece in ("[CLS]", "[SEP]", "[PAD]"))
+    first = preprocessor.tokenize(tf.constant(["thing", "thing ding thing ding"]))
+    second = preprocessor.tokenize(tf.constant(["ding", "v"]))
+    thing, ding, v = (tokenizer.vocabulary.index(piece) for piece in ("thing", "ding", "v"))
+    packed = preprocessor.bert_pack_inputs([first, second], seq_length=7)
+    # 4 places for both segments of the second row, given out in turns: 3 for the first, which wants 4, and 1.
+    expected = [[start, thing, end, ding, end, pad, pad], [start, thing, ding, thing, end, v, end]]
+    np.testing.assert_array_equal(packed["input_word_ids"], expected)
+    np.testing.assert_array_equal(packed["input_type_ids"], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+    np.testing.assert_array_equal(packed["input_mask"], [[1, 1, 1, 1, 1, 0, 0], [1] * 7])
+    flat = [segment.merge_dims(1, 2) for segment in (first, second)]
+    again = preprocessor.bert_pack_inputs(flat, seq_length=tf.constant(7))
+    np.testing.assert_array_equal(again["input_word_ids"], expected)
+
+
+def test_the_preprocessor_is_a_keras_layer_on_strings(export):
+    texts = keras.Input(shape=(), dtype=tf.string)
+    tokens = hub.KerasLayer(str(export / "hub/text_preprocessor"))(texts)
+    outputs = keras.Model(texts, tokens)(tf.constant(TEXTS))
+    for name, values in toy_tokenizer(lower_case=True)(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(outputs[name], values)
+    assets = {path.name for path in (export / "hub/text_preprocessor/assets").iterdir()}
+    assert assets == {"vocabulary.txt", "settings.json"}
+
+
+IN_A_FRESH_PROCESS = """
+import json, sys
+import numpy as np, tensorflow as tf, tensorflow_hub as hub, tensorflow_text
+export, nested = sys.argv[1:]
+texts = tf.constant(json.loads(sys.stdin.read()))
+tokens = hub.load(f"{export}/hub/text_preprocessor")(texts)
+outputs = hub.load(f"{export}/hub/text_encoder")(tokens)["default"]
+images = tf.fill([2, 32, 32, 3], 0.25)
+vectors = hub.load(f"{export}/hub/image_encoder")(images)
+inside = tf.saved_model.load(nested).signatures["serving_default"](text=texts, image=images)
+assert np.abs(inside["text_embedding"] - outputs).max() < 1e-5
+assert np.abs(inside["image_embedding"] - vectors).max() < 1e-5
+assert not [name for name in sys.modules if name.startswith("mural_tf")]
+print(json.dumps(outputs.numpy().tolist()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("pkg_resources"), reason="TF-Hub alone needs setuptools<82 for pkg_resources")
+def test_modules_nest_in_another_saved_model_and_load_without_this_library(export, model, tmp_path):
+    names = ("image_encoder", "text_preprocessor", "text_encoder")
+    module = tf.Module()
+    module.image, module.preprocess, module.text = (hub.load(str(export / "hub" / name)) for name in names)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)])
+    def embed(text, image):
+        return {
+            "text_embedding": module.text(module.preprocess(text))["default"],
+            "image_embedding": module.image(image),
+        }
+
+    tf.saved_model.save(module, str(tmp_path / "nested"), signatures=embed)
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(export), str(tmp_path / "nested")]
+    run = subprocess.run(command, input=json.dumps(TEXTS), cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(TEXTS)))
+    assert np.abs(np.array(json.loads(run.stdout)) - expected).max() <= TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch(tmp_path):
+    config = toy_config("")
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, batch_norm_group="16"))
+    model = toy_model(config)
+    module = image_encoder_module(model)
+    assert {layer.group for layer in model.normalization_layers()} == {16}
+    tf.saved_model.save(module, str(tmp_path))  # traces it again
+    assert hub.load(str(tmp_path))(tf.zeros([3, SIDE, SIDE, 3]), training=True).shape == (3, 80)
+
+
+def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub_towers, "load_module", functools.cache(hub_towers.load_module))
+    tower = config.image_tower.copy_and_resolve_references()
+    tower.update(dict(name="hub", handle=str(export / "hub/image_encoder"), branch_size=0, projection=0))
+    encoder = build_image_encoder(tower)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert encoder.embedding_size == 80
+    assert difference(encoder(images), model.embed_images(images)) <= TOLERANCE
+    assert len(encoder.trainable_variables) == len(model.image_encoder.trainable_variables)
+
+    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
+    statistics = [v for v in encoder.variables if "moving_mean" in v.name]
+    before = [v.numpy() for v in statistics]
+    losses = train(lambda: encoder(images, training=True) * target, encoder.trainable_variables, steps=3)
+    assert losses[-1] < losses[0]
+    assert statistics and all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
+    tower.frozen = True
+    assert not build_image_encoder(tower).trainable_variables
+    tower.image_size = 48
+    with pytest.raises(UserError, match="does not take images of image_tower.image_size=48 pixels"):
+        build_image_encoder(tower)
+    tower.handle = str(tmp_path)
+    with pytest.raises(UserError, match="could not be loaded"):
+        build_image_encoder(tower)
+
+
+def test_fine_tuning_from_modules_names_their_export(export):
+    with pytest.raises(UserError, match="holds an export's Hub modules, .* give --from the export or workdir"):
+        finetune.starting_point(base_config(), str(export / "hub"))
+
+
+def test_modules_say_how_their_pixels_are_made(export, tmp_path):
+    ways = dict(resize_mode="shorter_side", interpolation="bicubic", jpeg="accurate")
+    folder = pathlib.Path(shutil.copytree(export / "hub/image_encoder", tmp_path / "image_encoder"))
+    path = folder / "assets/settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **ways}))
+    assert {name: stored_preparation(folder)[name] for name in ways} == ways
+    assert stored_preparation(tmp_path) == {}  # a module from elsewhere
+    path.write_text(json.dumps({**json.loads(path.read_text()), "jpeg": 1}))
+    with pytest.raises(UserError, match="settings.json: jpeg is 1, expected a text"):
+        stored_preparation(folder)
+
+
+def run_script(name, *flags):
+    command = [sys.executable, str(ROOT / name), *map(str, flags)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.mark.slow
+def test_a_module_with_labses_interface_is_the_text_tower_of_a_whole_run(tmp_path):
+    data = f"--config.data.directory={tmp_path / 'shapes'}"
+    first = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=5", f"--workdir={tmp_path / 'first'}"]
+    run_script("run_pretrain.py", *first)  # makes the data and a vocabulary
+    vocabulary = tmp_path / "first/vocabulary.txt"
+    tower = toy_config("").text_tower
+    tower.max_length = 32
+    encoder = build_text_encoder(tower, len(load_vocabulary(vocabulary)))
+    tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
+    (tmp_path / "labse/assets/vocab.txt").write_bytes(vocabulary.read_bytes())
+    flags = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=90", "--config.text_tower.name=hub",
+             f"--config.text_tower.handle={tmp_path / 'labse'}"]  # fmt: skip
+    run_script("run_pretrain.py", *flags, f"--workdir={tmp_path / 'second'}")
+    metrics = json.loads((tmp_path / "second/summary.json").read_text())["metrics"]
+    assert next(value for key, value in metrics.items() if key.endswith("all/mean_recall")) > 7.0  # chance is 3.6
+    loaded = tf.saved_model.load(str(tmp_path / "second/export/text_encoder/1"))
+    vectors = loaded.signatures["serving_default"](text=tf.constant(["a red circle", ""]))["embedding"]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def test_the_configuration_of_labse_takes_vocabulary_and_casing_from_the_module(tmp_path):
+    def settled(*pieces, tower="tower", **preparing):
+        for folder, files in ((tower, pieces), *preparing.items()):
+            (tmp_path / folder / "assets").mkdir(parents=True)
+            for number, text in enumerate(files):
+                (tmp_path / folder / f"assets/{number}.txt").write_text(text, encoding="utf-8")
+        arguments = [f"handle={tmp_path / tower}", *(f"preprocessor={tmp_path / name}" for name in preparing)]
+        config = mural_labse.get_config(",".join(arguments))
+        settle_vocabulary(config)
+        return config
+
+    config = settled("[PAD]\n[UNK]\nred\n##É\n")
+    assert config.text_tower.name == "hub" and config.text_tower.handle == str(tmp_path / "tower")
+    assert config.vocabulary.file == str(tmp_path / "tower/assets/0.txt") and config.vocabulary.size == 4
+    assert not config.vocabulary.lower_case and not config.vocabulary.strip_accents
+    config = settled(tower="bare", preparing=["[PAD]\n[UNK]\nred\n"])
+    assert config.vocabulary.file == str(tmp_path / "preparing/assets/0.txt") and config.vocabulary.lower_case
+    with pytest.raises(UserError, match="has no vocabularies .* name the module that prepares"):
+        settled(tower="none")
+    with pytest.raises(UserError, match="has 2 vocabularies"):
+        settled("a", "b", tower="two")
+    assert mural_labse.get_config("text=frozen").text_tower.frozen
+
+
+def labse(encoder):
+    """A module with exactly LaBSE's inputs and outputs."""
+
+    def encode(inputs, training=False):
+        state = encoder(inputs, training=training)
+        pooled = tf.math.l2_normalize(state, axis=-1)
+        outputs = {"default": pooled, "pooled_output": pooled}
+        return {**outputs, "sequence_output": state[:, tf.newaxis], "encoder_outputs": [state]}
+
+    module = tf.train.Checkpoint()
+    module.variables = list(encoder.variables)
+    module.trainable_variables = list(encoder.trainable_variables)
+    module.regularization_losses = []
+    module.__call__ = tf.function(encode)
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in names}
+    for training in (True, False):
+        module.__call__.get_concrete_function(specs, training=training)
+    return module

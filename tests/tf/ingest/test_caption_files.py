@@ -1,0 +1,278 @@
+"""Caption files in exactly the published formats, with their traps."""
+
+import gzip
+import io
+import json
+import random
+
+import pytest
+
+from mural_lite import text_files
+from mural_lite.errors import UserError
+from mural_lite.text_files import canonical_language
+from mural_tf.data import caption_files
+from mural_tf.data.caption_files import Caption
+from mural_tf.ingest.sources import wit
+
+WIT_COLUMNS = [
+    "language", "page_url", "image_url", "page_title", "section_title", "hierarchical_section_title",
+    "caption_reference_description", "caption_attribution_description", "caption_alt_text_description", "mime_type",
+    "original_height", "original_width", "is_main_image", "attribution_passes_lang_id", "page_changed_recently",
+    "context_page_description", "context_section_description",
+]  # fmt: skip
+
+
+def write_gz(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode("utf-8")))
+
+
+def write_json(path, content):
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+class Problems(list):
+    def __call__(self, kind, location):
+        self.append((kind, location))
+
+
+@pytest.mark.parametrize(
+    ("code", "tag"),
+    [("iw", "he"), ("jp", "ja"), ("in", "id"), ("deu", "de"), ("cmn", "zh"), ("zh_TW", "zh-TW"), ("zh-TW", "zh-TW"),
+     ("zh-Hant", "zh-Hant"), ("ceb", "ceb"), ("quz", "quz"), ("EN", "en"), ("pes", "fa")],
+)  # fmt: skip
+def test_language_codes(code, tag):
+    assert canonical_language(code) == tag
+
+
+def test_lines_end_with_newlines_only(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeffuno\r\ndos\u2028tres\u0085cuatro\n\n cinco".encode())
+    assert list(text_files.read_lines(path)) == [
+        (1, "uno"),
+        (2, "dos\u2028tres\u0085cuatro"),
+        (3, ""),
+        (4, " cinco"),
+    ]
+
+
+def test_lines_that_cannot_be_read_are_reported(tmp_path):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"good\n\xff\xfe\nfine\n")
+    problems = Problems()
+    assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")]
+    assert problems == [("text that is not UTF-8", f"{path}:2")]
+    with pytest.raises(UserError, match=r"bad.txt:2: text that is not UTF-8"):
+        list(text_files.read_lines(path))
+    path.write_bytes(b"good\nfi" + bytes(40) + b"\nfine\n")  # a block that was never written
+    problems = Problems()
+    assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")] and len(problems) == 1
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-20])
+    problems = Problems()
+    assert 0 < len(list(text_files.read_lines(cut, problems))) <= 10000
+    assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
+    with pytest.raises(UserError, match="Cannot read .*missing.txt: No such file"):
+        list(text_files.read_lines(tmp_path / "missing.txt"))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
+@pytest.mark.parametrize("cuts", [[0, 1, 5], [0, 4], [0, 3, 3], [0, 100], [0, 2, 17, 50]])
+def test_parts_of_a_file_have_each_line_once(tmp_path, ending, cuts):
+    """A line belongs to the part in which its first byte lies, wherever a file is cut."""
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(("one\ntwo\n\nfour is long\nfive" + ending).encode()))
+    whole = list(text_files.read_lines(path))
+    parts = [text_files.Part(begin, end) for begin, end in zip(cuts, [*cuts[1:], None])]
+    assert [line for part in parts for line in text_files.read_lines(path, text_files.refuse, part)] == whole
+    a, b = (text_files.buffered(io.BytesIO(b"1\n2\n3\n4\n5")) for _ in "ab")
+    assert text_files.skip_lines(a, 3) == 0 and a.read() == b"4\n5"
+    assert text_files.skip_lines(b, 7) == 2
+
+
+def test_damage_is_the_problem_of_one_part(tmp_path):
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(random.Random(0).randbytes(200_000).hex(" ").replace("0 ", "\n").encode())[:-9000])
+    problems = Problems()
+    for begin in range(0, 600_000, 100_000):
+        part = text_files.Part(begin, begin + 100_000 if begin < 500_000 else None)
+        list(text_files.read_lines(path, problems, part))
+    assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
+
+
+def test_aligned_files_as_in_xtd(tmp_path):
+    images, captions = tmp_path / "test_image_names.txt", tmp_path / "test_1kcaptions_jp.txt"
+    images.write_text("COCO_train2014_000000061844.jpg\nCOCO_val2014_000000000042.jpg#367178\n")
+    captions.write_bytes("野球の試合\r\n犬\r".encode() + b"")  # CRLF, and no newline at the end
+    assert list(caption_files.read_aligned(captions, images, "jp")) == [
+        Caption("COCO_train2014_000000061844.jpg", "COCO_train2014_000000061844.jpg", "野球の試合", "ja",
+                f"{captions}:1"),
+        Caption("COCO_val2014_000000000042.jpg", "COCO_val2014_000000000042.jpg", "犬", "ja", f"{captions}:2"),
+    ]  # fmt: skip
+    captions.write_text("only one\n")
+    with pytest.raises(UserError, match="jp.txt ends before line 2 of .*names.txt"):
+        list(caption_files.read_aligned(captions, images, "ja"))
+    captions.write_text("one\n\n")
+    with pytest.raises(UserError, match="jp.txt:2: empty caption"):
+        list(caption_files.read_aligned(captions, images, "ja"))
+
+
+def coco_content():
+    def image(number):
+        return {"file_name": f"COCO_val2014_{number:012d}.jpg", "id": number, "height": 360, "width": 640}
+
+    captions = [(37, 5, "A bicycle  replica\nwith a clock."), (38, 9, "A dog."), (39, 5, "A bicycle."), (40, 5, " ")]
+    return {
+        "info": {}, "licenses": [], "images": [image(5), image(9)],
+        "annotations": [{"id": i, "image_id": image_id, "caption": text} for i, image_id, text in captions]
+        + [{"id": 41, "image_id": 777, "caption": "no such image"}],
+    }  # fmt: skip
+
+
+def test_coco(tmp_path):
+    path = write_json(tmp_path / "captions_val2014.json", coco_content())
+    problems = Problems()
+    found = list(caption_files.read_coco(path, on_problem=problems))
+    name = "COCO_val2014_000000000005.jpg"
+    assert found[0] == Caption(name, "5", "A bicycle replica with a clock.", "en", f"{path}, annotation 37")
+    assert [caption.image_id for caption in found] == ["5", "9", "5"]
+    assert problems == [
+        ("empty caption", f"{path}, annotation 40"),
+        ("caption of an image that the file does not name", f"{path}, annotation 41"),
+    ]
+    with pytest.raises(UserError, match="annotation 40: empty caption"):
+        list(caption_files.read_coco(path))
+    with pytest.raises(UserError, match="no list 'images'"):
+        list(caption_files.read_coco(write_json(tmp_path / "other.json", {"annotations": []})))
+    (tmp_path / "broken.json").write_text('{"images": [')
+    with pytest.raises(UserError, match="no valid JSON"):
+        list(caption_files.read_coco(tmp_path / "broken.json"))
+
+
+def karpathy_content(coco: bool):
+    def image(number, split, sentences):
+        entry = {
+            "imgid": number, "split": split, "filename": f"{number}.jpg", "sentids": list(range(sentences)),
+            "sentences": [
+                {"tokens": ["a"], "raw": f"Sentence {k} of {number}.", "imgid": number, "sentid": 10 * number + k}
+                for k in range(sentences)
+            ],
+        }  # fmt: skip
+        return {**entry, "filepath": "val2014", "cocoid": 1000 + number} if coco else entry
+
+    images = [image(1, "train", 1), image(2, "restval", 5), image(3, "test", 6)]
+    return {"dataset": "coco" if coco else "flickr30k", "images": images}
+
+
+def test_karpathy(tmp_path):
+    path = write_json(tmp_path / "dataset_coco.json", karpathy_content(coco=True))
+    test = list(caption_files.read_karpathy(path, "test", captions_per_image=5))
+    assert len(test) == 5  # of six
+    assert test[4] == Caption("val2014/3.jpg", "1003", "Sentence 4 of 3.", "en", f"{path}, sentence 34")
+    assert len(list(caption_files.read_karpathy(path, "test"))) == 6
+    assert len(list(caption_files.read_karpathy(path, ["train", "restval"]))) == 6
+    with pytest.raises(UserError, match="no split dev; it has restval, test, train"):
+        list(caption_files.read_karpathy(path, "dev"))
+    content = karpathy_content(coco=True)
+    content["images"][0]["split"] = "tesu"
+    path, problems = write_json(tmp_path / "damaged.json", content), Problems()
+    list(caption_files.read_karpathy(path, "test", on_problem=problems))
+    assert [kind for kind, _ in problems] == ["image of an unknown split, expected train, restval, val, test"]
+    flickr = write_json(tmp_path / "dataset_flickr30k.json", karpathy_content(coco=False))
+    assert list(caption_files.read_karpathy(flickr, "train")) == [
+        Caption("1.jpg", "1.jpg", "Sentence 0 of 1.", "en", f"{flickr}, sentence 10")
+    ]
+
+
+def test_multi30k(tmp_path):
+    data = tmp_path / "data"
+    for task, name in ((1, "test_2016_flickr.txt"), (2, "test_2016_images.txt")):
+        (data / f"task{task}/image_splits").mkdir(parents=True)
+        (data / f"task{task}/image_splits" / name).write_text("1.jpg\n2.jpg\n")
+    write_gz(data / "task1/raw/test_2016_flickr.fr.gz", "un chien\nun chat\n")
+    for k in range(1, 6):
+        write_gz(data / f"task2/raw/test_2016.{k}.de.gz", f"Hund {k}\nKatze {k}\n")
+    french = list(caption_files.read_multi30k(tmp_path, "test_2016", "fr"))
+    assert [caption[:4] for caption in french] == [
+        ("1.jpg", "1.jpg", "un chien", "fr"),
+        ("2.jpg", "2.jpg", "un chat", "fr"),
+    ]
+    german = list(caption_files.read_multi30k(data, "test_2016_flickr", "de"))
+    assert len(german) == 10 and {caption.caption for caption in german if caption.image_id == "2.jpg"} == {
+        f"Katze {k}" for k in range(1, 6)
+    }
+    with pytest.raises(UserError, match="Multi30K's task 1, split test_2016, language cs: there is no"):
+        list(caption_files.read_multi30k(tmp_path, "test_2016", "cs"))
+
+
+def test_coco_cn(tmp_path):
+    (tmp_path / "coco-cn_val.txt").write_text("COCO_val2014_000000217153\nCOCO_train2014_000000000030\n")
+    (tmp_path / "imageid.human-written-caption.txt").write_text(
+        "COCO_val2014_000000217153#0\t一只狗\nCOCO_val2014_000000217153#1\t狗\nCOCO_val2014_000000000001#0\t别的\n"
+        "COCO_train2014_000000000030#0\t花\nCOCO_train2014_000000000030#1 花\n",
+        encoding="utf-8",
+    )
+    problems = Problems()
+    found = list(caption_files.read_coco_cn(tmp_path, "val", on_problem=problems))
+    assert [caption[:4] for caption in found] == [
+        ("COCO_val2014_000000217153.jpg", "217153", "一只狗", "zh"),
+        ("COCO_val2014_000000217153.jpg", "217153", "狗", "zh"),
+        ("COCO_train2014_000000000030.jpg", "30", "花", "zh"),
+    ]
+    assert problems == [
+        ("line without a tab between image and caption", f"{tmp_path / 'imageid.human-written-caption.txt'}:5")
+    ]
+
+
+def wit_row(language="en", url="http://x/1.jpg", caption="", **others):
+    values = {
+        "language": language,
+        "image_url": url,
+        "caption_reference_description": caption,
+        "is_main_image": "false",
+    }
+    return "\t".join({**values, **others}.get(column, "") for column in WIT_COLUMNS)
+
+
+def test_wit(tmp_path):
+    path = tmp_path / "wit_v1.train.all-00000-of-00010.tsv.gz"
+    rows = [
+        "\t".join(WIT_COLUMNS),
+        wit_row("iw", "http://x/1.jpg", "כלב"),
+        wit_row("en", "http://x/2.jpg", ""),  # no reference description
+        wit_row("en", "http://x/3.jpg", '"A ""large"" dog\nin two\tlines"', page_title='a "word" inside'),
+        "en\ttoo\tshort",
+        wit_row("zh-TW", "http://x/4.jpg", "狗"),
+        wit_row("qq-nonsense-code", "http://x/5.jpg", "?"),
+        wit_row("en", "", "no address"),
+        wit_row("de", "http://x/6.jpg", "Hund"),
+    ]
+    write_gz(path, "\r\n".join(rows))
+    problems = Problems()
+    found = list(wit.read_wit(path, on_problem=problems))
+    assert [caption[1:] for caption in found] == [
+        ("http://x/1.jpg", "כלב", "he", f"{path}:2"),
+        ("http://x/3.jpg", 'A "large" dog in two lines', "en", f"{path}:4"),
+        ("http://x/4.jpg", "狗", "zh-TW", f"{path}:7"),
+        ("http://x/6.jpg", "Hund", "de", f"{path}:10"),
+    ]
+    assert problems == [
+        ("row with the wrong number of columns", f"{path}:6"),
+        ("unknown language", f"{path}:8: 'qq-nonsense-code'"),
+        ("caption of an image that the file does not name", f"{path}:9"),
+    ]
+    assert [c.language for c in wit.read_wit(path, ["iw", "de"], Problems())] == ["he", "de"]
+    with pytest.raises(UserError, match="lacks the column 'image_url'"):
+        write_gz(path, "language\tcaption\nen\tdog\n")
+        list(wit.read_wit(path))
+
+
+def test_wit_survives_a_quotation_mark_that_is_never_closed(tmp_path):
+    path = tmp_path / "wit.tsv.gz"
+    rows = ["\t".join(WIT_COLUMNS), wit_row(caption='"never closed'), *[wit_row(caption="x" * 999)] * 3000]
+    write_gz(path, "\n".join(rows))
+    problems = Problems()
+    found = list(wit.read_wit(path, on_problem=problems))
+    assert 0 < len(found) < 3000
+    assert [location for _, location in problems] == [f"{path}:2"]

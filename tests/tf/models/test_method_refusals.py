@@ -1,0 +1,227 @@
+"""What methods, losses and their streams refuse, in one line each: the call, the words that must occur."""
+
+import functools
+
+import contract
+import pyarrow
+import pyarrow.parquet
+import pytest
+import tensorflow as tf
+import toy_data
+from refusals import assert_refused
+from test_bridge import DIGEST, STREAM, embed, write_teacher
+from test_embn import group_config, mule_data
+from test_frozen import cached_config, model_of
+from test_translation_distillation import METHOD
+
+from mural_lite.errors import UserError
+from mural_lite.trust import check_stored
+from mural_lite.vectors import TextVectors
+from mural_tf.data.streams.columns import ColumnFolder
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.text_text import pivot_languages
+from mural_tf.losses.globetrotter import nt_xent, transitive_weights
+from mural_tf.losses.mule import distances
+from mural_tf.losses.pairs import Pairs
+from mural_tf.models import build_model, complete, method_class
+from mural_tf.models.frozen import on_features, standardize_adapters
+from mural_tf.runs.finetune import _with_source_architecture
+from mural_tf.runs.teachers import open_teacher
+
+
+def built(method="mural", **fields):
+    return lambda _: contract.build(contract.toy_config(method, **fields))
+
+
+@functools.cache
+def towers(method):
+    model = build_model(complete(contract.toy_config(method)), 50)
+    return model.image_encoder, model.text_encoder
+
+
+def of_towers(method, fields):
+    """A model of towers that are there."""
+    config = complete(contract.toy_config(method, **fields))
+    config.image_size = config.vocabulary_size = 0
+    return method_class(method)(*towers(method), config)
+
+
+def made(method="mural", **fields):
+    return lambda _: of_towers(method, fields)
+
+
+def known(model, **fields):
+    def call(_):
+        config = contract.toy_config(model)
+        config.method.update({"teacher": "somewhere", **fields})
+        build_model(complete(config), 30).learn(None, None, None)
+
+    return call
+
+
+def without_memory(folder):
+    def too_much(tower):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[65536,65536]")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mural_tf.encoders.build_image_encoder", too_much)
+        build_model(toy_data.toy_config(folder), 80)
+
+
+def batches(config, tokenizer, stream):
+    return training_batches(config, tokenizer, streams=(stream,))
+
+
+def streamed(stream, method, images=None, make=batches, **fields):
+    def call(folder):
+        config = toy_data.toy_config(toy_data.write_toy_data(folder, images), method)
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+        make(complete(config), toy_data.toy_tokenizer(), stream)
+
+    return call
+
+
+def groups(branch, **fields):
+    def call(folder):
+        config = group_config(folder)
+        config[branch].update(fields)
+        batches(config, mule_data.tokenizer(), "image_groups")
+
+    return call
+
+
+def alone(count):
+    images = toy_data.image_text_records(count)
+    for image in images:
+        image.caption_groups = ["", ""]
+    return images
+
+
+def new_adapter(folder):
+    config = cached_config(toy_data.write_toy_data(folder), cached=False)
+    standardize_adapters(model_of(config), config, toy_data.toy_tokenizer(), folder)
+
+
+def trained_on_states(method="mural", **fields):
+    return lambda _: on_features(contract.build(contract.toy_config(method, **fields)))
+
+
+def other_targets(digest, size):
+    def call(folder):
+        ColumnFolder(folder, 4, "float16", DIGEST).extend(STREAM[:1], embed)
+        ColumnFolder(folder, 4, "float16", digest).extend(STREAM, lambda texts: embed(texts, size))
+
+    return call
+
+
+def teacher(spoil):
+    def call(folder):
+        write_teacher(folder / "t", ["a", "b"], embed([b"a", b"b"]))
+        spoil(folder / "t")
+        TextVectors(folder / "t").look_up([b"a"])
+
+    return call
+
+
+def with_table(table):
+    return lambda folder: pyarrow.parquet.write_table(table, folder / "part-9.parquet")
+
+
+def cut(folder):
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+WIDE = pyarrow.table({"name": ["c"], "vector": pyarrow.array([[1.0, 2.0]])})
+STORED = contract.toy_config(METHOD, method__heads_of="never_imported:Method")
+ONE = tf.eye(2)
+REFUSALS = {
+    **{f"the model {name}": (lambda _, name=name: method_class(name), words) for name, words in {
+        "murall": ["'murall'", "Did you mean mural?"], "no_such_module:Method": ["cannot be imported"],
+        "outside_method:Missing": ["cannot be imported"], "contract:toy_config": ["not a subclass of"],
+        ":Method": ["is not the name of a class"], ".method:Method": ["is not the name of a class"]}.items()},
+    "no memory": (without_memory, ["does not fit into memory", "--dry_run"]),
+    "no loss at all": (built("align", loss__image_text_weight=0.0), ["Align without any loss"]),
+    "another embedding size": (made(embedding_size=64), ["embedding_size=24"]),
+    "a temperature to be set": (made("labse", method__text_text_temperature=0.0), ["set it"]),
+    "a temperature below 0": (made(method__text_text_temperature=-0.1), ["above 0"]),
+    "a temperature that is no number": (made(method__text_text_temperature=float("nan")), ["above 0"]),
+    "Globetrotter's alpha": (made("globetrotter", method__alpha="book"), ["'book'", "code, paper, pairs"]),
+    "Globetrotter's anchors": (made("globetrotter", method__view_anchors="none"), ["'none'", "both, first"]),
+    "Globetrotter's margin": (made("globetrotter", method__alpha_margin=1.0), ["alpha_margin=1.0", "below 1"]),
+    "Globetrotter's share": (made("globetrotter", method__cloze_share=0.0), ["cloze_share=0.0", "above 0"]),
+    "a rate per task": (
+        built("globetrotter", optimizer__mode="per_task"), ["also has cloze, image_image", "use joint"]),
+    "words of another tower": (made("mule", text_tower__name="bert"), ["text_tower.name='words'"]),
+    "words of another size": (
+        made("mule", text_tower__projection=32), ["text_tower.projection=32 must be embedding_size=24"]),
+    "no caption an image": (made("mule", method__captions_per_image=0), ["captions_per_image=0", "1 or more"]),
+    "MULE's distance": (made("mule", method__distance="manhattan"), ["euclidean or cosine"]),
+    "MULE's levels": (
+        made("mule", method__neighbourhood_levels=("letters",)), ["_levels=('letters',)", "words, sentences"]),
+    "words of no language": (built("mule", text_tower__languages=()), ["text_tower.languages"]),
+    "an unknown recurrence": (built("mule", text_tower__recurrent="rnn"), ["recurrent 'rnn'"]),
+    "an unknown alpha": (lambda _: transitive_weights(ONE, ONE, "book"), ["expected one of code, paper"]),
+    "unknown anchors": (lambda _: nt_xent(Pairs(ONE, ONE), 1.0, anchors="second"), ["expected one of both, first"]),
+    "an unknown distance": (lambda _: distances(ONE, ONE, "manhattan"), ["euclidean, cosine"]),
+    # Stages that learn from another model.
+    "distillation from nothing": (lambda _: of_towers(METHOD, {}).begin(None, restored=False),
+                                  ["run_finetune.py --from"]),
+    "a distance of stages": (made(METHOD, method__loss="euclid"), ["'euclid'", "cosine or softmax"]),
+    "a stage's temperature": (made(METHOD, method__softmax_temperature=0.0), ["temperature=0.0", "above 0"]),
+    "a mean in a batch": (made(METHOD, method__pivot="mean"), ["pivot=mean", "set method.cached=True"]),
+    "two pivots in a batch": (made(METHOD, method__pivot="en+de"), ["pivot=en+de", "set method.cached=True"]),
+    "heads without images": (made(METHOD, method__heads_of="mule"), ["heads_of='mule'", "image-text head"]),
+    "an unknown part": (made(METHOD, method__trained="last"), ["'last'", "all, embeddings_and_first"]),
+    "the first layer of words": (
+        built(METHOD, method__trained="embeddings_and_first", text_tower__name="words",
+              text_tower__languages=("en",), text_tower__projection=24), ["text_tower.name=bert, got words"]),
+    "a stored class": (lambda folder: check_stored(STORED, folder / "config.json"),
+                       ["config.json names model='never_imported:Method'", "--trust"]),
+    "a class of a source": (lambda folder: _with_source_architecture(contract.toy_config(METHOD), STORED, folder),
+                            ["config.json names model='never_imported:Method'"]),
+    "neighbours of nobody": (known("neighbours"), ["neighbours needs a student", "method.student=MODEL"]),
+    "a map of nobody": (known("linear", teacher=""), ["linear needs a student"]),
+    "a map of nothing": (known("linear", most_known=0), ["most_known=0: expected 1 or more"]),
+    "targets of another teacher": (other_targets("ff" * 8, 4), [f"targets of teacher {DIGEST}", "teacher's is ff"]),
+    "targets of another size": (other_targets(DIGEST, 5), ["hold 5 numbers, images' 4"]),
+    **{f"a teacher: {words}": (teacher(with_table(table)), [words]) for table, words in [
+        (pyarrow.table({"name": ["a"], "text": ["b"]}), "has the columns name, text: expected name and vector"),
+        (pyarrow.table({"name": [None], "vector": [[1.0] * 4]}), "expected a text in the column name"),
+        (pyarrow.table({"name": ["a"] * 2, "vector": [[1.0] * 4, [1.0]]}), "of different lengths"),
+        (WIDE, "holds vectors of 2 numbers, expected 4"),
+        (WIDE.replace_schema_metadata({b"mural_tf": b'{"kind": "images"}'}), "teacher needs vectors of texts")]},
+    "a teacher that is cut off": (teacher(cut), ["is damaged, or no Parquet"]),
+    "no teacher": (lambda folder: open_teacher(f"{folder}/none"), ["method.teacher=", "none does not exist: give"]),
+    # Frozen towers.
+    **{f"states of a tower of {tower}s that learns": (
+        trained_on_states(**{f"{tower}_tower__cached": True}), [f"needs {tower}_tower.frozen=True"])
+       for tower in ("text", "image")},
+    "an adapter to nothing": (
+        built(image_tower__adapter_size=24, image_tower__projection=0), ["adapter_size=24 needs", "projection"]),
+    "an adapter below a head": (
+        built(image_tower__adapter_size=24, image_tower__branch_size=0, image_tower__head_size=8),
+        ["neither head_size nor branch_size"]),
+    "a new adapter without states": (new_adapter, ["adapter_size", "cached=True"]),
+    **{f"states of {words}": (
+        trained_on_states("globetrotter", **{f"{tower}_tower__{name}": value for name, value in fields.items()}),
+        [f"{words} of globetrotter is drawn anew"]) for tower, words, fields in (
+            ("image", "view_0", dict(name="vit", image_size=32, layers=1, branch_size=0, frozen=True, cached=True)),
+            ("text", "cloze", dict(frozen=True, cached=True)))},
+    # Data.
+    "captions without a language": (
+        lambda _: pivot_languages("", lambda: {"": 4}, dict),
+        ["No caption says its language", "--config.method.pivot"]),
+    "no translations": (streamed("triples", "etcl", alone(4)), ["one caption_group in different languages"]),
+    "no text of the pivot": (streamed("text_text", METHOD, method__pivot="sw"), ["method.pivot=sw"]),
+    "languages that are drawn": (
+        streamed("text_text", METHOD, data__text_pairs="co_captions_across_languages"),
+        ["method.pivot's languages", "use files"]),
+    "no image of the language": (groups("data", image_text_languages=("nl",)), ["has a caption in nl"]),
+    "groups that are cut": (groups("train", image_text_batch=6), ["captions_per_image=4 must divide"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name, tmp_path):
+    assert_refused(*REFUSALS[name], tmp_path, errors=(UserError, ValueError))

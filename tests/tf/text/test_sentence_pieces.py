@@ -1,0 +1,261 @@
+"""Sentence pieces on small models that are made here: ids by hand, rows of each family, files, refusals."""
+
+import base64
+import gc
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+from mural_tf.text import build_tokenizer
+from mural_tf.text.piece_models import model_of, parse_lines, read_lines
+from mural_tf.text.sentence_pieces import SentencePieceTokenizer
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+SETTINGS = dict(
+    model="unigram",
+    byte_fallback=False,
+    add_dummy_prefix=True,
+    remove_extra_whitespaces=True,
+    escape_whitespaces=True,
+    treat_whitespace_as_suffix=False,
+    charsmap="",
+)
+CONTROLS = [["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], ["<unk>", 0.0, "unknown"]]
+LETTERS = [[letter, -9.0, "normal"] for letter in "▁abcdeht"]
+UNIGRAM = [*CONTROLS, *LETTERS, ["▁the", -2.0, "normal"], ["▁cat", -3.0, "normal"], ["at", -4.0, "normal"]]
+BYTES = [[f"<0x{byte:02X}>", 0.0, "byte"] for byte in range(256)]
+PAIRS = [["▁t", "normal"], ["he", "normal"], ["▁the", "normal"]]
+BPE = [["<pad>", 0.0, "control"], ["<eos>", 0.0, "control"], ["<bos>", 0.0, "control"], ["<unk>", 0.0, "unknown"]]
+BPE += [*BYTES, *[[piece, -float(i), kind] for i, (piece, kind) in enumerate(PAIRS)]]
+BPE += [[letter, -100.0, "normal"] for letter in "▁the"]
+BPE_SETTINGS = SETTINGS | dict(model="bpe", byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False)
+
+
+def lines_of(pieces, settings=SETTINGS):
+    return [json.dumps(piece) for piece in [[*pieces[0], settings], *pieces[1:]]]
+
+
+def tokenizer(pieces=UNIGRAM, settings=SETTINGS, layout="siglip", **options):
+    return SentencePieceTokenizer(lines_of(pieces, settings), layout=layout, **options)
+
+
+def test_an_export_does_not_look_for_variables_in_the_pieces():
+    """TensorFlow asks a module for its variables many times, and looks through all that it holds."""
+    for made in (tokenizer(UNIGRAM), WordPieceTokenizer([*RESERVED_TOKENS, "red"])):
+        seen = set(made._flatten(predicate=lambda value: isinstance(value, str)))
+        assert not seen & {*(piece for piece, *_ in UNIGRAM), "red"}
+
+
+def ids(object_, *texts):
+    return object_.tokenize(tf.constant(texts)).merge_dims(1, 2).to_list()
+
+
+def named(pieces, found):
+    return [pieces[i][0] for i in found]
+
+
+def tokenizer_json(pieces, bpe=False, normalizer=None, **model):
+    if bpe:
+        vocabulary = {piece: i for i, (piece, _, _) in enumerate(pieces)}
+        merges = [["▁", "t"], ["h", "e"], ["▁t", "he"]]
+        model = dict(type="BPE", vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>") | model
+        before = dict(normalizer=normalizer or dict(type="Replace", pattern={"String": " "}, content="▁"))
+    else:
+        model = dict(type="Unigram", vocab=[piece[:2] for piece in pieces], unk_id=2) | model
+        spaces = dict(type="Replace", pattern={"Regex": " {2,}"}, content=" ")
+        before = dict(normalizer=normalizer or spaces, pre_tokenizer=dict(type="Metaspace", prepend_scheme="always"))
+    controls = [(i, piece[0]) for i, piece in enumerate(pieces) if piece[2] in ("control", "unknown")]
+    added = [dict(id=i, content=content, special=True) for i, content in controls]
+    return json.dumps(dict(model=model, added_tokens=added, **before))
+
+
+def test_unigram_by_hand():
+    found = ids(tokenizer(), "the cat", "  the   bat ", "", "x", "thecat")
+    assert named(UNIGRAM, found[0]) == ["▁the", "▁cat"]
+    assert named(UNIGRAM, found[1]) == ["▁the", "▁", "b", "at"]
+    assert found[2] == [] and named(UNIGRAM, found[3]) == ["▁", "<unk>"]
+    assert named(UNIGRAM, found[4]) == ["▁the", "c", "at"]
+
+
+def test_bytes_stand_for_unknown_characters_and_spaces_are_kept():
+    found = ids(tokenizer(BPE, BPE_SETTINGS, "siglip2"), "the", " the  the", "é", b"\xff")
+    assert named(BPE, found[0]) == ["t", "he"] and named(BPE, found[1]) == ["▁the", "▁", "▁the"]
+    assert named(BPE, found[2]) == ["<0xC3>", "<0xA9>"]
+    assert named(BPE, found[3]) == ["<0xEF>", "<0xBF>", "<0xBD>"]  # U+FFFD
+
+
+def test_control_pieces_are_not_found_in_texts():
+    assert not {0, 1} & set(sum(ids(tokenizer(), "</s>", "the<pad>cat", "<unk>"), []))
+
+
+@pytest.mark.parametrize("layout, end, pad", [("siglip", 1, 1), ("siglip2", 1, 0)])
+def test_siglip_rows_are_always_full(layout, end, pad):
+    object_ = tokenizer(layout=layout, max_length=5)
+    for padding in ("max_length", "longest"):
+        tokens = object_(tf.constant(["the cat", "", "the " * 9]), pad=padding)
+        assert tokens["input_word_ids"].numpy().tolist() == [
+            [11, 12, end, pad, pad], [end, pad, pad, pad, pad], [11, 11, 11, 11, end]
+        ]  # fmt: skip
+        assert tokens["input_mask"].numpy().min() == 1 and tokens["input_type_ids"].numpy().max() == 0
+    assert object_.room == 4 and object_(tf.constant([], tf.string))["input_word_ids"].shape[0] == 0
+
+
+def test_xlm_roberta_moves_the_ids_of_a_model_file(tmp_path):
+    pieces = [["<unk>", 0.0, "unknown"], ["<s>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[3:]]
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model_of(pieces, SETTINGS))
+    lines = read_lines(tmp_path / "sentencepiece.bpe.model", fairseq=True)
+    ours, _ = parse_lines(lines, "")
+    assert [piece[0] for piece in ours[:4]] == ["<s>", "<pad>", "</s>", "<unk>"] and ours[-1][0] == "<mask>"
+    object_ = SentencePieceTokenizer(lines, layout="xlm_roberta", max_length=4)
+    place = next(i for i, piece in enumerate(pieces) if piece[0] == "▁the")
+    tokens = object_(tf.constant(["the", "the the the the"]))
+    assert tokens["input_word_ids"].numpy().tolist() == [[0, place + 1, 2, 1], [0, place + 1, place + 1, 2]]
+    assert tokens["input_mask"].numpy().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert object_(tf.constant(["the"]), pad="longest")["input_word_ids"].shape[1] == 3
+    assert object_.mask_id == len(pieces) + 1 and object_.unknown_id == 3
+    assert object_.special_ids == [0, 1, 2, 3, object_.mask_id]
+
+
+@pytest.mark.parametrize("pieces, settings", [(UNIGRAM, SETTINGS), (BPE, BPE_SETTINGS)])
+def test_a_model_file_tokenizer_json_and_lines_are_the_same_vocabulary(tmp_path, pieces, settings):
+    lines = lines_of(pieces, settings)
+    SentencePieceTokenizer(lines, layout="siglip").save(tmp_path / "vocabulary.txt")
+    assert read_lines(tmp_path / "vocabulary.txt") == lines
+    (tmp_path / "spiece.model").write_bytes(model_of(pieces, settings))
+    assert parse_lines(read_lines(tmp_path / "spiece.model"), "") == (pieces, settings)
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json(pieces, pieces is BPE))
+    texts = ["the cat", "  the  the at", "the</s>", "é t he", ""]
+    of_json = SentencePieceTokenizer(read_lines(tmp_path / "tokenizer.json"), layout="siglip")
+    assert ids(of_json, *texts) == ids(tokenizer(pieces, settings), *texts)
+
+
+def test_two_models_in_one_process_do_not_share():
+    first = tokenizer()
+    second = tokenizer([*CONTROLS, ["▁the", -2.0, "normal"]])
+    assert ids(first, "the") == [[11]] and ids(second, "the") == [[3]] and ids(first, "the") == [[11]]
+
+
+def test_a_tokenizer_outlives_another_of_the_same_model():
+    first, second = tokenizer(), tokenizer()
+    assert ids(first, "the") == [[11]]
+    del first
+    gc.collect()
+    tf.random.set_seed(1)  # deletes eager kernels
+    assert ids(second, "the") == [[11]] and ids(tokenizer(), "the") == [[11]]
+
+
+def test_words_begin_with_their_space():
+    found = tokenizer().tokenize(tf.constant(["the bat", "", "cat"]))
+    assert found.to_list() == [[[11], [3, 5, 13]], [], [[12]]]
+
+
+@pytest.mark.parametrize(
+    "steps, text, expected",
+    [
+        ((), "ΟΔΟΣ A", "ΟΔΟΣ A"),
+        (("lower_ascii",), "МОСКВА A", "МОСКВА a"),
+        (("lower_unicode",), "ΟΔΟΣ İ", "οδος i̇"),
+        (("lower_characters",), "ΟΔΟΣ İ", "οδοσ i̇"),
+        (("no_punctuation",), "a-b, «c» `~|\\]", "ab «c» "),
+        (("single_spaces",), "\u3000 a\t\x0b\x1f\u2028b \n", "a b"),
+        (("lower_unicode", "no_punctuation", "single_spaces"), " A - B!", "a b"),
+    ],
+)
+def test_cleaning(steps, text, expected):
+    settings = SETTINGS | dict(remove_extra_whitespaces=False, add_dummy_prefix=False)
+    letters = [*CONTROLS, *[[letter, -1.0, "normal"] for letter in sorted({*"ΟΔΣοδσςМСКВАО«»abciİ\u0307▁A"})]]
+    found = ids(tokenizer(letters, settings, cleaning=steps), text)
+    assert "".join(named(letters, found[0])) == expected.replace(" ", "▁")
+
+
+@pytest.mark.parametrize("pieces, settings", [(UNIGRAM, SETTINGS), (BPE, BPE_SETTINGS)])
+def test_the_first_ids_of_a_long_text_are_those_of_all_of_it(pieces, settings):
+    object_ = tokenizer(pieces, settings, max_length=64)
+    draw = np.random.default_rng(0)
+    texts = ["".join(draw.choice(list("the cat  é"), object_.max_bytes * 2)) for _ in range(8)]
+    whole = ids(object_, *texts)
+    for row, expected in zip(object_(tf.constant(texts))["input_word_ids"].numpy().tolist(), whole):
+        assert row == [*expected[:63], 1]
+
+
+def config_of(path, layout="siglip", **vocabulary):
+    config = base_config()
+    config.text_tower.max_length = 8
+    config.vocabulary.update(dict(builder="sentence_pieces", layout=layout, file=str(path), **vocabulary))
+    return config
+
+
+def test_a_configuration_names_it_and_the_digest_is_of_its_lines(tmp_path):
+    path = tmp_path / "spiece.model"
+    path.write_bytes(model_of(UNIGRAM, SETTINGS))
+    found = build_tokenizer(config_of(path, cleaning=("lower_ascii",)), path)
+    assert found(tf.constant(["THE"]))["input_word_ids"].numpy().tolist() == [[11, 1, 1, 1, 1, 1, 1, 1]]
+    assert found.vocabulary_size == len(UNIGRAM)
+    build_tokenizer(config_of(path, sha256=digest(found.vocabulary)), path)
+    with pytest.raises(UserError, match="SHA-256"):
+        build_tokenizer(config_of(path, sha256="0" * 64), path)
+    with pytest.raises(UserError, match="14 pieces and vocabulary.size=9 rows"):
+        build_tokenizer(config_of(path, size=9), path)
+
+
+def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
+    (tmp_path / "vocabulary.txt").write_text("".join(line + "\n" for line in lines_of(UNIGRAM)))
+    config = config_of("")
+    module = tf.Module()
+    module.tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt", as_asset=True)
+    module.ids = tf.function(lambda texts: module.tokenizer(texts), [tf.TensorSpec([None], tf.string)])
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    texts = tf.constant(["the cat", "", "bat</s>"])
+    for name, values in module.tokenizer(texts).items():
+        np.testing.assert_array_equal(loaded.ids(texts)[name], values)
+    assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
+
+
+def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0"):
+    """A table of normalisation that makes b of a: a trie of 512 units, by hand.
+
+    The root's base is 256, so the way of "a" (0x61) is unit 256 ^ 0x61 = 353; that has a leaf, and its base is
+    353 ^ 352 = 1, where the place of the replacement stands.
+    """
+    units = np.zeros(512, "<u4")
+    units[0], units[1], units[256 ^ 0x61] = root, leaf, letter
+    return size.to_bytes(4, "little") + units.tobytes() + replacements
+
+
+def with_table(data):
+    return {**SETTINGS, "charsmap": base64.b64encode(data).decode()}
+
+
+def test_the_table_of_characters_is_carried(tmp_path):
+    text = tokenizer_json(
+        UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap=with_table(table())["charsmap"])
+    )
+    (tmp_path / "tokenizer.json").write_text(text)
+    lines = read_lines(tmp_path / "tokenizer.json")
+    assert base64.b64decode(parse_lines(lines, "")[1]["charsmap"]) == table()
+    found = SentencePieceTokenizer(lines, layout="siglip")
+    assert ids(found, "aac") == ids(found, "bbc") != ids(tokenizer(), "aac")
+
+
+def test_pieces_of_a_thousand_characters_are_taken(tmp_path):
+    build_tokenizer(config_of(""), write_lines(tmp_path / "a.txt", [*UNIGRAM, ["a" * 1000, -1.0, "normal"]]))
+
+
+def write_lines(path, pieces):
+    path.write_text("".join(f"{line}\n" for line in lines_of(pieces)))
+    return path
+
+
+def test_a_piece_of_two_merges_scores_as_the_first(tmp_path):
+    """Gemma's file has such: "▁the" of "▁t he" (rank 0) and again of "▁th e" (rank 3), after which "he" ranks 1."""
+    merges = [["▁t", "he"], ["h", "e"], ["▁", "t"], ["▁th", "e"]]
+    vocabulary = {piece: i for i, (piece, _, _) in enumerate([*BPE, ["▁th", 0.0, "normal"]])}
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json(BPE, True, vocab=vocabulary, merges=merges))
+    scores = {piece: score for piece, score, _ in parse_lines(read_lines(tmp_path / "tokenizer.json"), "")[0]}
+    assert [scores[piece] for piece in ("▁the", "he", "▁t")] == [0.0, -1.0, -2.0]

@@ -1,0 +1,230 @@
+"""The in-graph tokenizer against hand-derived rows and a naive Python oracle."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_lite.errors import UserError
+from mural_tf.text.byte_pair import BytePairTokenizer
+from mural_tf.text.byte_words import byte_characters
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [
+    *SPECIAL,
+    "red",
+    "##der",
+    "cat",
+    "##s",
+    ",",
+    "日",
+    "c",
+    "##a",
+    "##t",
+    "é",
+    "e",
+    "É",
+    "ก",
+    "##ก",
+    "##กก",
+    "ි",
+    "ක",
+    "##ි",
+]
+
+
+def tokenizer(**options):
+    return WordPieceTokenizer(PIECES, **options)
+
+
+def row(texts, **options):
+    """The pieces of one text's row, without padding."""
+    outputs = tokenizer(**options)(tf.constant([texts]))
+    length = int(outputs["input_mask"].numpy().sum())
+    return [PIECES[i] for i in outputs["input_word_ids"].numpy()[0, :length]]
+
+
+def naive_row(text, max_length):
+    """BERT's rules written out: words at white space, marks and Chinese characters apart, greedy longest pieces."""
+    words, word = [], ""
+    for c in text + " ":
+        alone = unicodedata.category(c).startswith("P") or "\u4e00" <= c <= "\u9fff"
+        if c.isspace() or alone:
+            words += [word] if word else []
+            words += [c] if alone else []
+            word = ""
+        else:
+            word += c
+    pieces = []
+    for word in words:
+        start = 0
+        while start < len(word):
+            candidates = [("##" if start else "") + word[start:end] for end in range(len(word), start, -1)]
+            piece = next((candidate for candidate in candidates if candidate in PIECES), "[UNK]")
+            pieces.append(piece)
+            start += 1 if piece == "[UNK]" else len(piece.replace("##", ""))
+    return ["[CLS]", *pieces[: max_length - 2], "[SEP]"]
+
+
+def test_rows_by_hand():
+    # "redder" = red ##der, "cats" = cat ##s, the comma and the Chinese character are words of their own.
+    outputs = tokenizer(max_length=9)(tf.constant(["redder, cats日", ""]))
+    expected = np.array([[2, 5, 6, 9, 7, 8, 10, 3, 0], [2, 3, 0, 0, 0, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(outputs["input_word_ids"], expected)
+    np.testing.assert_array_equal(outputs["input_mask"], expected != 0)
+    np.testing.assert_array_equal(outputs["input_type_ids"], np.zeros([2, 9]))
+    assert {tensor.dtype for tensor in outputs.values()} == {tf.int32}
+
+
+def test_random_texts_match_the_naive_rules():
+    draw = random.Random(0)
+    parts = ["red", "der", "cat", "s", ",", "日", "a", "t", "c", " ", "  ", "\n", "é", "ก", "กก", "x", "!"]
+    texts = ["".join(draw.choices(parts, k=draw.randint(0, 30))) for _ in range(300)]
+    ids = tokenizer(max_length=12)(tf.constant(texts))["input_word_ids"].numpy()
+    for text, pieces in zip(texts, ids):
+        expected = naive_row(text, 12)
+        assert [PIECES[i] for i in pieces] == expected + ["[PAD]"] * (12 - len(expected)), repr(text)
+
+
+def test_longest_padding_equals_the_cut_maximum_padding():
+    texts = tf.constant(["cat", "redder cats", ""])
+    full, cut = tokenizer()(texts), tokenizer()(texts, pad="longest")
+    for name in full:
+        assert full[name].shape == (3, 64) and cut[name].shape == (3, 6)
+        np.testing.assert_array_equal(full[name][:, :6], cut[name])
+        assert not full[name][:, 6:].numpy().any()
+    long = tokenizer(max_length=5)(tf.constant(["cat " * 50]), pad="longest")
+    assert long["input_word_ids"].shape == (1, 5)
+    with pytest.raises(UserError, match="Unknown padding 'short': expected one of max_length, longest"):
+        tokenizer()(texts, pad="short")
+
+
+def test_truncation_keeps_the_separator():
+    assert row("cat cat cat cat cat", max_length=5) == ["[CLS]", "cat", "cat", "cat", "[SEP]"]
+    with pytest.raises(UserError, match="max_length=2 leaves no room"):
+        tokenizer(max_length=2)
+
+
+def test_long_words_in_scripts_without_spaces_are_divided():
+    # 41 characters of three bytes: 123 bytes, over BERT's limit of 100, where its tokenizer answers [UNK].
+    assert row("ก" * 41) == ["[CLS]", "ก", *["##กก"] * 20, "[SEP]"]
+
+
+def test_unknown_characters_cost_one_piece_not_the_word():
+    assert row("catŋs 😀") == ["[CLS]", "cat", "[UNK]", "##s", "[UNK]", "[SEP]"]
+
+
+def test_case_and_accents_are_separate_options():
+    assert row("CAT É") == ["[CLS]", "c".replace("c", "[UNK]"), "[UNK]", "[UNK]", "É", "[SEP]"]
+    assert row("CAT É", lower_case=True) == ["[CLS]", "cat", "é", "[SEP]"]
+    assert row("CAT É", lower_case=True, strip_accents=True) == ["[CLS]", "cat", "e", "[SEP]"]
+    assert row("É", strip_accents=True)[1] == "[UNK]"  # a capital E, which is not a piece
+    # Sinhala "ki" is a letter and a vowel sign of category Mn: lower-casing must keep the sign.
+    assert row("කි", lower_case=True) == ["[CLS]", "ක", "##ි", "[SEP]"]
+    assert row("කි", strip_accents=True) == ["[CLS]", "ක", "[SEP]"]
+
+
+def test_spaces_joiners_and_control_characters():
+    assert row("cat\u00a0cat\u3000cat\u200bcat\x00cat\u2028cat") == ["[CLS]", *["cat"] * 6, "[SEP]"]
+    assert row("c\u200da\u00adt\u200c") == ["[CLS]", "cat", "[SEP]"]  # joiners and soft hyphens vanish
+
+
+def test_special_pieces_cannot_be_written_in_a_text():
+    assert "[SEP]" not in row("[SEP][CLS][PAD]")[1:-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\xff\xfe\x00\x80abc", b"\xe0\xb8", "a" * 100_000, "\u0e01" * 33_000, " " * 100_000, b"\xff" * 100_000],
+)
+def test_any_bytes_are_answered(text):
+    ids = tokenizer()(tf.constant([text, "cat"]))["input_word_ids"].numpy()
+    assert ids.shape == (2, 64)
+    assert [PIECES[i] for i in ids[1, :4]] == ["[CLS]", "cat", "[SEP]", "[PAD]"]
+    assert (ids[0] == 3).sum() == 1
+
+
+def test_every_unicode_character_is_answered():
+    characters = [chr(c) for c in range(0x30000) if not 0xD800 <= c < 0xE000]
+    texts = ["".join(characters[i : i + 512]) for i in range(0, len(characters), 512)]
+    ids = tokenizer()(tf.constant(texts))["input_word_ids"].numpy()
+    assert ids.min() >= 0 and ids.max() < len(PIECES)
+
+
+def whole_row(object_, texts):
+    """The rows of texts that are read to their end."""
+    return object_.pack(object_.tokenize(texts).merge_dims(1, 2), object_.max_length)["input_word_ids"].numpy()
+
+
+def test_only_what_fits_is_read():
+    # The cuts before splitting must not change the row: compare with `tokenize`, which reads the whole text.
+    draw = random.Random(1)
+    texts = ["".join(draw.choices(["ก", "cat", " ", ",", "x", "redders"], k=2000)) for _ in range(20)]
+    object_ = tokenizer(max_length=16)
+    np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole_row(object_, texts))
+
+
+@pytest.mark.parametrize("kind", [WordPieceTokenizer, BytePairTokenizer])
+def test_a_text_of_longest_pieces_keeps_them_all(kind):
+    pieces = [*SPECIAL, *byte_characters(), "aaaabbbbcccc", *("Ġaaaabbbbcccc"[:end] for end in range(2, 14))]
+    object_ = kind(pieces, max_length=6)
+    row = object_(["aaaabbbbcccc " * 3 + "aaaabbbbcccc"])["input_word_ids"].numpy()[0]
+    longest = pieces.index("aaaabbbbcccc" if kind is WordPieceTokenizer else "Ġaaaabbbbcccc")
+    assert row.tolist() == [2, *[longest] * 4, 3]
+
+
+@pytest.mark.parametrize("lower_case", [False, True])  # and accents stripped
+def test_texts_are_cut_in_bytes_before_they_are_cleaned(lower_case):
+    object_ = tokenizer(max_length=8, lower_case=lower_case, strip_accents=lower_case)
+    fillers = [x.encode() for x in (" ", "\u3000", "\x01", "\u200d", "\u0301", "e\u0301", "é", "😀", "ก")]
+    # The cut falls into the filler, at each byte of a character.
+    starts = [b"cat" + b"," * count for count in range(4)]
+    texts = [start + x * object_.max_bytes for x in [*fillers, b"\xff", b"\xe0\xb8"] for start in starts]
+    np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole_row(object_, texts))
+
+
+def test_what_stands_behind_long_runs_of_spaces_is_not_read():
+    object_ = tokenizer(max_length=8)
+    rows = object_([" " * count + "cat" for count in (object_.max_bytes - 3, object_.max_bytes)])["input_word_ids"]
+    np.testing.assert_array_equal(rows[:, :3], [[2, 7, 3], [2, 3, 0]])
+
+
+def test_eager_function_and_dataset_agree():
+    texts = ["redder cats", "日, cat", ""]
+    object_ = tokenizer(max_length=8)
+    eager = object_(tf.constant(texts))["input_word_ids"].numpy()
+    function = tf.function(object_.__call__, [tf.TensorSpec([None], tf.string)], autograph=False)
+    assert function.get_concrete_function().structured_outputs["input_word_ids"].shape[1] == 8
+    np.testing.assert_array_equal(function(tf.constant(texts))["input_word_ids"], eager)
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(2)
+    dataset = dataset.map(tf.autograph.experimental.do_not_convert(object_))
+    np.testing.assert_array_equal(tf.concat([batch["input_word_ids"] for batch in dataset], 0), eager)
+    assert object_(tf.constant([], tf.string))["input_word_ids"].shape == (0, 8)
+
+
+def test_saved_model_carries_the_vocabulary(tmp_path):
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / "vocabulary.txt"
+    tokenizer().save(path)
+    loaded = WordPieceTokenizer.load(path, max_length=8)
+    assert loaded.vocabulary == PIECES and loaded.vocabulary_size == len(PIECES)
+    texts = tf.constant(["redder cats", "日 é ŋ"])
+    expected = loaded(texts)["input_word_ids"].numpy()
+    np.testing.assert_array_equal(tokenizer(max_length=8)(texts)["input_word_ids"], expected)
+    module = tf.Module()
+    module.tokenizer = loaded
+    module.tokenize = tf.function(loaded.__call__, [tf.TensorSpec([None], tf.string)], autograph=False)
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    path.unlink()  # the asset is a copy
+    np.testing.assert_array_equal(
+        tf.saved_model.load(str(tmp_path / "saved")).tokenize(texts)["input_word_ids"], expected
+    )
+
+
+def test_padding_need_not_be_piece_zero():
+    outputs = WordPieceTokenizer(["a", "[UNK]", "[CLS]", "[SEP]", "[PAD]"], max_length=5)(tf.constant(["a"]))
+    np.testing.assert_array_equal(outputs["input_word_ids"], [[2, 0, 3, 4, 4]])
+    np.testing.assert_array_equal(outputs["input_mask"], [[1, 1, 1, 0, 0]])

@@ -1,0 +1,327 @@
+"""Checkpoints: what is in them, that training does not disturb them, damaged ones, the best one, and full disks."""
+
+import errno
+import json
+import os
+import shutil
+import threading
+import types
+
+import contract
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_lite.config_file import save_config
+from mural_lite.errors import UserError
+from mural_tf.backend import keras
+from mural_tf.models import build_model
+from mural_tf.models.step import StepGuard
+from mural_tf.runs import finish
+from mural_tf.training import checkpoints
+from mural_tf.training import checkpoints as checkpoints_module
+from mural_tf.training.checkpoints import (
+    BestCheckpoint,
+    has_checkpoint,
+    list_checkpoints,
+    restore_for_inference,
+    training_checkpoints,
+)
+from mural_tf.training.fit import compile_model
+from mural_tf.training.trained_model import load_trained
+
+TOKENIZER = toy_data.toy_tokenizer()
+
+
+class TwoWeights:
+    """As much of a `DualEncoder` as checkpoints know, small enough to be saved in no time."""
+
+    image_encoder, head_names, text_head = "pictures", ("image_text",), str
+
+    def __init__(self):
+        self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
+        self.log_temperature = tf.Variable(0.0, name="log_temperature")
+        self.step = types.SimpleNamespace(guard=StepGuard(10), average=None)
+        self.step.guard.build(["loss"])
+        self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
+        self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
+        self.towers = self
+
+    def weights_by_part(self):
+        return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}
+
+    def training_parts(self):
+        return {}
+
+
+@pytest.fixture
+def model():
+    return TwoWeights()
+
+
+def variables(model):
+    """Everything that training follows from."""
+    return [model.kernel, model.log_temperature, *model.optimizers["joint"].variables()]
+
+
+def fill(model, number):
+    for variable in variables(model):
+        variable.assign(tf.cast(tf.fill(variable.shape, number), variable.dtype))
+
+
+def assert_filled(model, number):
+    for variable in variables(model):
+        assert np.all(variable.numpy() == number), variable.name
+
+
+@pytest.fixture
+def config():
+    return contract.toy_config("align")
+
+
+def build(config):
+    model = build_model(config, TOKENIZER.vocabulary_size)
+    compile_model(model, config)
+    return model
+
+
+def damage(path):
+    with open(f"{path}.data-00000-of-00001", "r+b") as file:
+        file.truncate(100)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def files(*steps):
+    return [f"ckpt-{step}.{part}" for step in steps for part in ("data-00000-of-00001", "index")]
+
+
+@pytest.mark.parametrize("mode,optimizer", [
+    ("joint", "adam"), pytest.param("per_task", "lamb", marks=pytest.mark.slow)
+])  # fmt: skip
+def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config, tmp_path, mode, optimizer):
+    config.optimizer.update(dict(name=optimizer, mode=mode, warmup_steps=0))
+    model = build(config)
+    checkpoint = training_checkpoints(model, tmp_path, 1)._checkpoint
+    reader = checkpoints.SnapshotReader(checkpoint)
+    trained = model.trainable_variables
+
+    @tf.function
+    def step():  # in place, as training updates
+        for optimizer in model.optimizers.values():
+            optimizer.apply_gradients([(variable + 1.0, variable) for variable in trained])
+
+    step()
+    theirs = checkpoint.write(str(tmp_path / "theirs-1"))
+    values = reader.read()
+    step()
+    checkpoints.write_snapshot(values, tmp_path / "ours-1")
+    later = checkpoint.write(str(tmp_path / "later-1"))
+    ours, theirs, later = (tf.train.load_checkpoint(str(path)) for path in (tmp_path / "ours-1", theirs, later))
+    assert ours.get_variable_to_shape_map() == theirs.get_variable_to_shape_map()
+    changed = 0
+    for name in ours.get_variable_to_shape_map():  # the object graph among them
+        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
+        changed += np.any(ours.get_tensor(name) != later.get_tensor(name))
+    assert changed > 3 * len(trained)  # weights and both slots: the step did change what was read before it
+
+
+def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
+    saved = training_checkpoints(model, tmp_path, 2)
+    fill(model, 1)
+    go_on, write = threading.Event(), checkpoints_module.write_snapshot
+    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: (go_on.wait(60), write(*a)))
+    saved.save(1)
+    fill(model, 2)
+    model.kernel.assign_add(tf.ones_like(model.kernel))
+    assert names(tmp_path) == []
+    go_on.set()
+    saved.wait()
+    assert saved.restore()
+    assert_filled(model, 1)
+
+
+def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(model, tmp_path, monkeypatch):
+    copy = TwoWeights()
+    monkeypatch.setattr(finish, "build_model", lambda config, size: copy)
+    from_model = lambda model, *_, **__: types.SimpleNamespace(model=model, step=None)  # noqa: E731
+    placed = []
+    monkeypatch.setattr(finish, "embedder_of", from_model)
+    monkeypatch.setattr(finish, "known_texts", lambda *_: None)
+    monkeypatch.setattr(finish, "place_class_names", lambda *heads: placed.append(heads))
+    measured = finish.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
+    saved = training_checkpoints(model, tmp_path, 2)
+    embedders = []
+    for step in (1, 2):
+        fill(model, step)
+        saved.save(step)
+        saved.wait()
+        embedders.append(measured.embedder(step))
+        # The names of classes are where the heads of this step put them.
+        assert placed == [("pictures", "image_text")] * len(embedders)
+        assert embedders[-1].model is copy and embedders[-1].step == step
+        assert np.all(copy.kernel.numpy() == step)
+    assert embedders[0] is embedders[1]
+    copy.kernel.assign(tf.zeros_like(copy.kernel))
+    assert measured.at(2) is copy and np.all(copy.kernel.numpy() == 0)  # not read again for the same step
+
+
+def test_the_last_ones_are_kept_and_the_list_names_only_complete_ones(model, tmp_path, monkeypatch):
+    saved = training_checkpoints(model, tmp_path, 2)
+    folder, listed = tmp_path / "checkpoints", []
+    write = checkpoints_module.write_snapshot
+    monkeypatch.setattr(
+        checkpoints_module, "write_snapshot", lambda *a: (listed.append(tf.train.latest_checkpoint(folder)), write(*a))
+    )
+    for step in (10, 20, 30):
+        saved.save(step)
+    saved.wait()
+    assert names(folder) == ["checkpoint", *files(20, 30)]
+    assert listed == [None, str(folder / "ckpt-10"), str(folder / "ckpt-20")]
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    assert tf.train.latest_checkpoint(moved) == str(moved / "ckpt-30")  # relative names
+    assert tf.train.get_checkpoint_state(moved).all_model_checkpoint_paths == [
+        str(moved / "ckpt-20"), str(moved / "ckpt-30")
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def three(model, tmp_path):
+    """A workdir with checkpoints 10, 20, 30, all of whose numbers are the step."""
+    saved = training_checkpoints(model, tmp_path, 3)
+    for step in (10, 20, 30):
+        fill(model, step)
+        saved.save(step)
+    saved.wait()
+    return tmp_path
+
+
+@pytest.mark.parametrize("change", [
+    damage,
+    lambda path: os.unlink(f"{path}.data-00000-of-00001"),
+    lambda path: os.unlink(f"{path}.index"),
+    lambda path: open(f"{path}.index", "r+b").truncate(30),
+])  # fmt: skip
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(model, three, monkeypatch, change):
+    change(three / "checkpoints/ckpt-30")
+    warnings = []
+    monkeypatch.setattr(checkpoints_module.logging, "warning", lambda *a: warnings.append(a[0] % a[1:]))
+    saved = training_checkpoints(model, three, 3)
+    assert saved.restore()
+    assert_filled(model, 20)
+    assert len(warnings) == 1 and "ckpt-30 is missing or damaged" in warnings[0] and "ckpt-20" in warnings[0]
+    for partly in (False, True):
+        assert restore_for_inference(model, three, partly=partly).endswith("ckpt-20")
+    assert len(warnings) == 3
+    saved.save(25)  # then the damaged one goes
+    saved.wait()
+    assert names(three / "checkpoints") == ["checkpoint", *files(10, 20, 25)]
+
+
+def test_one_bit_of_damage_is_seen(model, three):
+    path = three / "checkpoints/ckpt-30.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert training_checkpoints(model, three, 3).restore()
+    assert_filled(model, 20)
+
+
+@pytest.mark.parametrize("content", [b'model_checkpoint_path: "ckpt-\xb730"', b""])
+def test_a_damaged_list_is_not_needed(model, three, caplog, content):
+    (three / "checkpoints/checkpoint").write_bytes(content)
+    assert training_checkpoints(model, three, 3).restore()
+    assert_filled(model, 30)
+    assert f"The list {three}/checkpoints/checkpoint is damaged" in caplog.text
+
+
+def test_no_usable_checkpoint_is_one_error(model, three):
+    for step in (10, 20, 30):
+        damage(three / f"checkpoints/ckpt-{step}")
+    for restore in (training_checkpoints(model, three, 3).restore, lambda: restore_for_inference(model, three)):
+        with pytest.raises(UserError, match="No checkpoint in .* is usable: all 3 are missing or damaged"):
+            restore()
+
+
+def test_no_checkpoint_at_all(model, tmp_path):
+    assert not has_checkpoint(tmp_path)
+    assert not training_checkpoints(model, tmp_path, 1).restore()
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        restore_for_inference(model, tmp_path)
+
+
+def test_leftovers_of_a_killed_save_are_removed(model, three):
+    folder = three / "checkpoints"  # whose last checkpoint is complete, but not listed yet
+    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-20"\nall_model_checkpoint_paths: "ckpt-20"\n')
+    assert [path.rsplit("-")[-1] for path in list_checkpoints(folder)] == ["10", "20", "30"]
+    for left in (".saving", "ckpt-40_temp"):
+        (folder / left).mkdir()
+        (folder / left / "part").write_bytes(b"half")
+    shutil.copy(folder / "ckpt-30.data-00000-of-00001", folder / "ckpt-40.data-00000-of-00001")  # index still missing
+    saved = training_checkpoints(model, three, 3)
+    assert saved.restore()
+    assert_filled(model, 30)
+    saved.save(40)
+    saved.wait()
+    assert names(folder) == ["checkpoint", *files(20, 30, 40)]
+
+
+def full_disk(*arguments, **options):
+    raise tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device")
+
+
+def out_of_space(*arguments, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("owner,name,failure", [
+    (tf.raw_ops, "SaveV2", full_disk), (checkpoints, "publish", out_of_space)
+])  # fmt: skip
+def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
+    saved = training_checkpoints(model, three, 3)
+    before = names(three / "checkpoints")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failure)
+        saved.save(40)  # fails on its thread
+        with pytest.raises(UserError, match="No space left on device. Earlier checkpoints are intact"):
+            saved.save(50)
+        saved.wait()  # said once
+    assert names(three / "checkpoints") == before
+    assert restore_for_inference(model, three).endswith("ckpt-30")
+
+
+def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypatch):
+    saved = training_checkpoints(model, tmp_path, 3)
+    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: 1 / 0)
+    saved.save(1)
+    with pytest.raises(ZeroDivisionError):
+        saved.wait()
+
+
+def test_the_best_is_kept(config, tmp_path):
+    model = build(config)
+    with pytest.raises(UserError, match="has no best checkpoint.*evaluate_every"):
+        restore_for_inference(model, tmp_path, "best")
+    for step, value in ((10, 5.0), (20, 7.0), (30, float("nan"))):
+        model.log_temperature.assign(-step / 100)
+        BestCheckpoint(model, tmp_path).offer(step, value)  # each in a process of its own
+    best = BestCheckpoint(model, tmp_path)
+    best.offer(40, 7.0)
+    assert json.loads((tmp_path / "checkpoints/best/best.json").read_text()) == {"step": 20, "value": 7.0}
+    assert names(tmp_path / "checkpoints/best") == ["best.json", "checkpoint", *files(20)]
+    training_checkpoints(model, tmp_path, 1).save(40)
+
+    save_config(config, tmp_path / "config.json")
+    TOKENIZER.save(tmp_path / "vocabulary.txt")
+    loaded, _, _, step = load_trained(tmp_path, "best")
+    assert step == 20 and abs(float(loaded.log_temperature) + 0.2) < 1e-6
+    assert load_trained(tmp_path)[3] == 40
+    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: result, latest, best"):
+        load_trained(tmp_path, "newest")
+    (tmp_path / "checkpoints/best/best.json").write_text("{")
+    with pytest.raises(UserError, match="best.json is not valid JSON"):
+        BestCheckpoint(model, tmp_path)

@@ -1,0 +1,154 @@
+"""What can go wrong with a step is said before anything is made, or in one line: counts, memory, other workers."""
+
+import types
+
+import contract
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_lite import command_line as cli
+from mural_lite.errors import UserError
+from mural_tf.backend import keras
+from mural_tf.models import build_model, complete, streams_of
+from mural_tf.models.align import Align
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.training import fit as fit_module
+from mural_tf.training.callbacks import Intervals
+from mural_tf.training.fit import check_train, chunk_numbers, compile_model, failures_in_one_line
+
+ALONE = tf.distribute.get_strategy()
+
+
+@pytest.mark.parametrize("method", [
+    pytest.param(method, marks=[pytest.mark.slow] * (method not in ("mural", "embn"))) for method in contract.METHODS
+])  # fmt: skip
+def test_the_streams_of_a_method_are_known_without_its_towers(method):
+    config = complete(contract.toy_config(method))
+    assert streams_of(config) == build_model(config, contract.tokenizer(config).vocabulary_size).streams
+
+
+@pytest.mark.parametrize("method,train,expected", [
+    ("mural", dict(micro_batches=3), "image_text_batch=16 must be a multiple of 3: .*1 replica, and train.micro_batch"),
+    ("mural", dict(micro_batches=3, image_text_batch=9), "text_text_batch=16 must be a multiple of 3"),
+    ("mural", dict(micro_batches=0), "micro_batches=0: expected 1 or more"),
+    ("mural", dict(keep_checkpoints=0), "keep_checkpoints=0: expected 1 or more"),
+    ("mural", dict(log_every=-1), "log_every=-1: expected 0 or more"),
+    ("mural", dict(image_text_batch=0), "image_text_batch=0: expected 1 or more. Only fine-tuning"),
+])  # fmt: skip
+def test_counts_that_cannot_be_are_said_before_anything_is_made(method, train, expected, tmp_path):
+    config = toy_data.toy_config("/nowhere", method)
+    config.train.update(train)
+    with pytest.raises(UserError, match=expected):
+        pretrain(config, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_that_the_method_does_not_read_may_have_any_size():
+    config = complete(toy_data.toy_config("/nowhere", "align"))
+    config.train.update(dict(micro_batches=3, image_text_batch=9))
+    check_train(config, 1, "this machine")
+    config.train.update(dict(log_every=0, checkpoint_every=0, evaluate_every=0, max_skipped_steps=0))  # never
+    check_train(config, 3, "this machine")
+    with pytest.raises(UserError, match="image_text_batch=9 must be a multiple of 6: v4-4 has 2 replicas, and train"):
+        check_train(config, 2, "v4-4")
+
+
+@pytest.mark.parametrize("log_every,checkpoint_every,evaluate_every,expected", [
+    (5, 10, 0, 5), (0, 10, 4, 4), (0, 10, 0, 10), (0, 0, 0, 30),
+])  # fmt: skip
+def test_without_a_row_every_so_often_intervals_end_where_something_else_is_due(
+    log_every, checkpoint_every, evaluate_every, expected
+):
+    train = dict(steps=30, log_every=log_every, checkpoint_every=checkpoint_every, evaluate_every=evaluate_every)
+    assert Intervals.of(types.SimpleNamespace(**train)) == Intervals(30, expected)
+
+
+class Full(Align):
+    def build_variables(self):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9,9]")
+
+
+OOM = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[node]] with shape[9,9]")
+
+
+@pytest.mark.parametrize("where,failure", [
+    ("build", OOM), ("step", OOM), pytest.param("evaluation", OOM, marks=pytest.mark.slow),
+    pytest.param("evaluation", tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+                 marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise failure
+
+    config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12), "align")
+    config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=80))
+    config.train.micro_batches = 2
+    config.vocabulary.update(dict(size=100))
+    if where == "build":
+        config.model = "test_step_failures:Full"
+    elif where == "step":
+        monkeypatch.setattr(fit_module, "_fit_intervals", full)  # no pipeline has to be made
+    else:
+        config.train.evaluate_first = True
+        monkeypatch.setattr(fit_module.PeriodicEvaluation, "evaluate_if_due", full)
+    with pytest.raises(UserError) as found:
+        pretrain(config, tmp_path / "run")
+    chunks = "K" if where == "build" else 4
+    assert f"--config.train.micro_batches={chunks}" in str(found.value) and "--dry_run" in str(found.value)
+    assert "node" not in str(found.value)
+
+
+def test_how_many_chunks_come_next():
+    config = complete(toy_data.toy_config("/nowhere"))
+    config.train.update(dict(image_text_batch=24, text_text_batch=36))
+    assert chunk_numbers(config, 2) == [2, 3, 6]  # 12 and 18 on each of two replicas
+    config.train.micro_batches = 3
+    assert chunk_numbers(config, 2) == [6]
+    config.train.micro_batches = 6
+    assert chunk_numbers(config, 2) == []
+
+
+@pytest.mark.parametrize("failure", [
+    tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device"),  # a disk's: `cli` tells it
+    tf.errors.UnavailableError(None, None, "Socket closed"),  # alone there is no other worker
+    ValueError("of ours"),
+])  # fmt: skip
+def test_other_failures_stay_what_they_are(failure):
+    with pytest.raises(type(failure)) as found, failures_in_one_line(toy_data.toy_config("/nowhere"), ALONE):
+        raise failure
+    assert found.value is failure
+
+
+@pytest.mark.parametrize("message,reason", [
+    ('Detected at node defined at (most recent call last): File "keras.py", line 1383, in step_function Collective ops '
+     "is aborted by: Connection reset by peer\nAdditional GRPC error", "Connection reset"),
+    ("Task /job:worker/replica:0/task:1 heartbeat timeout. This indicates that", "heartbeat timeout"),
+    ("failed to connect to all addresses: ipv4:127.0.0.1:80: Failed to connect: Connection refused (111)",
+     "Connection refused"),
+    ("recvmsg:Connection was broken", "Connection was broken"),
+    ('File "a.py", line 3: something else was closed', "UnavailableError"),
+])  # fmt: skip
+def test_another_worker_s_end_is_told_without_places_in_code(message, reason, monkeypatch):
+    monkeypatch.setattr(fit_module, "workers", lambda strategy: 2)
+    with pytest.raises(UserError) as found, failures_in_one_line(toy_data.toy_config("/nowhere"), ALONE):
+        raise tf.errors.UnavailableError(None, None, message)
+    assert str(found.value).startswith(f"Another worker of this run ended or cannot be reached ({reason}); if it stop")
+
+
+class Refusing(Align):
+    def image_text_loss(self, image, caption, ids):
+        raise UserError("this loss is refused")
+
+
+def test_a_mistake_that_is_found_while_a_step_is_traced_stays_one_line(tmp_path):
+    """Keras converts its loop over steps, and TensorFlow wraps what such code raises."""
+    config = contract.toy_config("align")
+    config.model = "test_step_failures:Refusing"
+    keras.utils.set_random_seed(0)
+    model = build_model(complete(config), 50)
+    compile_model(model, config)
+    batches = tf.data.Dataset.from_tensors(contract.batch_of(model, config))
+    with pytest.raises(Exception, match="in user code") as raised:
+        model.fit(batches, steps_per_epoch=1, verbose=0)
+    assert cli._one_line(raised.value) == "this loss is refused"

@@ -1,0 +1,430 @@
+"""What happens between the steps: rows, TensorBoard, stopping on a signal, resuming in the middle, profiles."""
+
+import errno
+import json
+import os
+import pathlib
+import shutil
+import signal
+import threading
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_lite.errors import UserError
+from mural_lite.skipped import KINDS, SkippedRecords
+from mural_tf.backend import keras
+from mural_tf.data.streams.epochs import start_of
+from mural_tf.models import build_model
+from mural_tf.models.labse import Labse
+from mural_tf.models.mural import Mural
+from mural_tf.models.step import StepGuard
+from mural_tf.training import callbacks
+from mural_tf.training import fit as fit_module
+from mural_tf.training import workdir as workdir_module
+from mural_tf.training.callbacks import (
+    AtChance,
+    Forecast,
+    Intervals,
+    StopRequested,
+    StopSignals,
+    TrainingLog,
+    duration,
+    parse_profile,
+)
+from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
+
+TOKENIZER = toy_data.toy_tokenizer()
+TIMED = ("seconds", "wait", "pairs_per")
+
+
+def test_intervals_begin_at_the_same_steps_wherever_a_run_was_interrupted():
+    intervals = Intervals(steps=23, log_every=5)
+    assert intervals.after(0) == [(4, 5), (1, 3)]
+    assert intervals.after(7) == [(1, 3), (2, 5), (1, 3)]
+    assert intervals.after(10) == [(2, 5), (1, 3)]
+    assert intervals.after(21) == [(1, 2)]
+    assert intervals.after(23) == []
+    assert [step for step in range(30) if step <= 23 and intervals.due(step, 7)] == [10, 15, 23]  # 7, 14, 21 → 25
+    assert not any(intervals.due(step, 0) for step in range(24))
+
+
+def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch):
+    """The first interval, which compiles, took 50 s; the 20 steps after it 30 s: 180 steps are 270 s."""
+    log = TrainingLog(tmp_path, 0, 210, 1, None)
+    now = [50.0]
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
+    log._measured_from, log.step = (10, 50.0), 10
+    assert log.seconds_left() is None
+    log.step, now[0] = 30, 80.0
+    assert (
+        log.seconds_left() == 270.0 and log.seconds_left(after=30.0) == 270.0 and log.seconds_left(after=31.0) is None
+    )
+    assert [duration(s) for s in (40, 119, 120, 5399, 5400, 129_600)] == [
+        "40 s",
+        "119 s",
+        "2 min",
+        "90 min",
+        "1.5 h",
+        "1.5 days",
+    ]
+
+
+@pytest.mark.parametrize("days,asks,answer,stopped,question", [
+    (0.1, True, "n", False, False), (3, False, "n", False, False),
+    (3, True, "n", True, True), (3, True, "", False, True),
+])  # fmt: skip
+def test_a_forecast_of_days_is_asked_about(days, asks, answer, stopped, question, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    found = [None, days * 86_400]
+    log = types.SimpleNamespace(writes=True, steps=10, step=4, seconds_left=lambda after: found.pop(0))
+    forecast = Forecast(log, asks)
+    forecast.model = types.SimpleNamespace(stop_training=False)
+    for epoch in range(2):
+        forecast.on_epoch_end(epoch)
+    printed = capsys.readouterr().out
+    assert forecast.model.stop_training == stopped and len(asked) == int(question)
+    assert (
+        printed.startswith(f"Forecast: {duration(days * 86_400)} for the 6 steps")
+        and ("Shorter: " in printed) == question
+    )
+    found.append(days * 86_400)
+    forecast.on_epoch_end(2)  # said once
+    assert capsys.readouterr().out == ""
+
+
+def test_profile_flag():
+    assert parse_profile("", 10) is None and parse_profile("3,10", 10) == (3, 10)
+    for wrong in ("3", "a,b", "0,2", "5,4", "3,11", "1,2,3", "-1,2"):
+        with pytest.raises(UserError, match="--profile=.* START <= STOP <= 10"):
+            parse_profile(wrong, 10)
+
+
+def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
+    for step in (1, 2, 3):
+        append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    drop_metrics(tmp_path, lambda row: row["step"] <= 2)
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(
+        f'{{"step": {step}, "train/loss": 0.3333333333333333}}\n' for step in (1, 2)
+    )
+
+
+class FullFile:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords({"image_text": str}))
+    optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
+    guard = StepGuard(10)
+    guard.total.assign(2)
+    optimizers = {"image_text": optimizer, "text_text": optimizer}
+    step = types.SimpleNamespace(trained_parameters=9, guard=guard)
+    progress = DataProgress({"image_text": 1}, pipelines=2)
+    progress.places["image_text"].assign(np.stack([[start_of(epoch)] for epoch in (4, 3)]))
+    log.model = types.SimpleNamespace(optimizers=optimizers, step=step, progress=progress)
+    return log
+
+
+def scalars(folder):
+    """Returns {(tag, step)} of the TensorBoard files in a folder."""
+    found = set()
+    for path in folder.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            found |= {(value.tag, event.step) for value in event.summary.value}
+    return found
+
+
+def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(4)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 0.001, "new_number": np.float32(7)})
+        log.record(5, {"dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}, ["dev/all/mean_recall"])
+    first, second = read_metrics(tmp_path)
+    assert first["step"] == 5 and first["train/new_number"] == 7.0
+    assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
+    assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
+    assert first["train/skipped_steps"] == 2 and first["train/epoch_image_text"] == 3
+    assert abs(first["train/pairs_per_second"] * first["train/seconds_per_step"] - 32) < 1e-6
+    assert second == {"step": 5, "dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}
+    tags = scalars(tmp_path / "tensorboard")
+    assert {("train/new_number", 5), ("dev/all/mean_recall", 5)} <= tags and ("dev/en/mean_recall", 5) not in tags
+    assert "First step after" in capsys.readouterr().out
+
+
+def test_waiting_is_not_measured_by_a_clock_that_was_set(log, tmp_path, monkeypatch):
+    clock = iter([(0.0, 0.0, 100.0), (2.0, 1.0, 3702.0)])  # an hour forward meanwhile
+    monkeypatch.setattr(callbacks, "_clocks", lambda: next(clock))
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(4)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 720.0})
+    (row,) = read_metrics(tmp_path)
+    assert row["train/seconds_per_step"] == 0.4 and "train/data_wait_fraction" not in row
+
+
+def test_a_run_at_chance_says_so_once(log, capsys):
+    chance = AtChance(log, {"image_text": 100, "text_text": 50}, warmup_steps=20)
+
+    def after(*steps, image_text=0.01, text_text=0.02):
+        for log.step in steps:
+            chance.on_epoch_end(0, {"recall@1_image_text": image_text, "recall@1_text_text": text_text})
+        return capsys.readouterr().err
+
+    assert not after(10, 20) and not after(30, 40) and not after(50, image_text=0.5, text_text=0.5) and not after(60)
+    assert not after(70, text_text=0.5)
+    said = after(80, text_text=0.5)  # though the other task learns
+    assert "Step 80" in said and "image_text 0.0100 (1 in 100 by guessing)" in said and "learning_rate" in said
+    assert "text_text" not in said and not after(90, text_text=0.5)
+    assert "text_text 0.0200" in after(100, 110, 120)
+
+
+def test_a_loss_of_exactly_zero_is_said_once(log, capsys):
+    chance = AtChance(log, {"image_text": 100}, warmup_steps=1000)
+    for log.step, loss in enumerate([0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0]):
+        chance.on_epoch_end(0, {"recall@1_image_text": 0.3, "loss_image_text": np.float32(loss), "loss_mlm": 1.0})
+        said = capsys.readouterr().err
+        assert ("Step 5: loss_image_text is exactly 0" in said) == (log.step == 5) and "mlm" not in said
+
+
+def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
+    log.writes = False
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(9)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1})
+    assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == "" and log.step == 10
+
+
+def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(workdir_module, "open", lambda *a, **k: FullFile(), raising=False)
+        with pytest.raises(UserError, match="Cannot write .*metrics.jsonl: No space left on device"):
+            log.record(1, {"a": 1.0})
+
+    def full(*arguments, **options):
+        raise tf.errors.UnknownError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    with pytest.raises(UserError, match="Cannot write .*tensorboard: No space left on device"), log:
+        log.record(1, {"a": 1.0})
+
+
+def test_signals_wait_for_the_step_only_while_steps_run(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        with pytest.raises(StopRequested):  # in data preparation
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.check()
+    with StopSignals() as signals, signals.after_the_step():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(StopRequested):  # twice: not even for the step
+            os.kill(os.getpid(), signal.SIGINT)
+            signals.check()
+    with StopSignals() as signals, signals.after_the_step():
+        with pytest.raises(StopRequested), signals.after_the_step(False):  # an evaluation between steps
+            os.kill(os.getpid(), signal.SIGINT)
+            signals.check()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "stopping after this step" in capsys.readouterr().err
+
+
+class Recorder:
+    """Notes the ids of what is really trained on, and does something at a step."""
+
+    at_step = staticmethod(lambda step: None)
+
+    def train_step(self, batch):
+        def note(*ids):
+            self.ids.append([of_stream.numpy().tolist() for of_stream in ids])
+            self.at_step(len(self.ids))
+            return True
+
+        ids = [batch[name] for name in ("image_id", "text_a_id") if name in batch]
+        with tf.control_dependencies([tf.py_function(note, ids, tf.bool)]):
+            return super().train_step(batch)
+
+
+class OneStream(Recorder, Labse):
+    """Its input is there in half of the time."""
+
+
+class TwoStreams(Recorder, Mural):
+    pass
+
+
+@pytest.fixture
+def run(tmp_path, eager):
+    """Returns a function that trains 9 steps (an epoch passes in 4), as a new process would."""
+    config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
+    config.train.update(dict(steps=9, log_every=3, checkpoint_every=3, image_text_batch=32, text_text_batch=32))
+    config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
+    config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
+    config.embedding_size = 32
+    config.model = "test_training_log:OneStream"
+
+    def run(name, at_step=lambda step: None, evaluate=None, **options):
+        workdir = tmp_path / name
+        workdir.mkdir(exist_ok=True)
+        keras.utils.set_random_seed(0)
+        model = build_model(config, TOKENIZER.vocabulary_size)
+        model.ids, model.at_step = [], at_step
+        compile_model(model, config)
+        with StopSignals() as signals:
+            strategy = tf.distribute.get_strategy()
+            model.finished = fit(model, TOKENIZER, config, workdir, strategy, signals, evaluate, **options)
+        return model
+
+    run.config = config
+    return run
+
+
+def untimed(rows):
+    return [{k: v for k, v in row.items() if not any(word in k for word in TIMED)} for row in rows]
+
+
+class Killed(BaseException):
+    pass
+
+
+def assert_same_weights(one, other):
+    images = [model.image_encoder.variables if model.image_encoder else [] for model in (one, other)]
+    for a, b in zip([*one.trainable_variables, *images[0]], [*other.trainable_variables, *images[1]]):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
+
+
+def batches_without_a_pipeline(config, tokenizer, places, *_):
+    """As `training_batches`, of texts that follow from the place: making a pipeline takes longer than a run here."""
+    size, (place,) = config.train.text_text_batch, places["text_text"]
+    batches = []
+    for number in range(place[2] // size, config.train.steps):
+        ids = tf.range(size, dtype=tf.int64) + number * size
+        sides = {f"text_{side}": tokenizer([f"{word}{i % 64}" for i in ids.numpy()])
+                 for side, word in (("a", "thing w"), ("b", "ding v"))}  # fmt: skip
+        after = start_of(0)
+        after[2] = (number + 1) * size
+        batches.append({
+            **sides, "text_a_id": ids, "text_b_id": -ids, "text_group_id": ids,
+            "text_text_place": tf.constant(after)[None, None],
+            "text_text_tally": tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64),
+        })  # fmt: skip
+    return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(lambda *values: tf.stack(values), *batches))
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
+    """Also: data neither repeated nor skipped, and rows that cover every step once.
+
+    What a kill leaves is a copy of the workdir. test_shares.py goes on in and after an epoch of a real pipeline, and
+    saves the places of two streams.
+    """
+    monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
+    run.config.train.update(dict(steps=4, log_every=2, checkpoint_every=2))
+
+    def copy(step):
+        if step == 3:  # in the middle of an interval of 2
+            for thread in threading.enumerate():
+                thread.join() if thread.name.startswith("checkpoint") else None
+            shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    whole = run("whole", at_step=copy)
+    assert len(whole.ids) == 4 and whole.finished
+    rest = run("killed")
+    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
+    rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
+    assert [row["step"] for row in rows] == [2, 4] and found == rows
+    assert_same_weights(whole, rest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["OneStream", "TwoStreams"])
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+    """The same, stopped by a signal before."""
+    run.config.model = f"test_training_log:{method}"
+    whole = run("whole")
+    assert len(whole.ids) == 9 and whole.finished
+    rows = untimed(read_metrics(tmp_path / "whole"))
+    assert [row["step"] for row in rows] == [3, 6, 9]
+
+    stopped = run("stopped", at_step=lambda step: step == 4 and os.kill(os.getpid(), signal.SIGTERM))
+    step = len(stopped.ids)
+    assert step in (4, 5) and not stopped.finished  # the step that runs is finished, and none after it
+    assert stopped.ids == whole.ids[:step]
+
+    def kill(place):  # in the middle of an interval of 3, after an epoch of 4 steps
+        if step + place == 8:
+            raise Killed
+
+    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
+        run("stopped", at_step=kill)
+    rest = run("stopped")
+    assert rest.ids == whole.ids[6:] and rest.finished  # the checkpoint of step 6 was the last
+    found = untimed(read_metrics(tmp_path / "stopped"))
+    assert [row["step"] for row in found] == [3, step, 6, 9]
+    assert [found[0], found[-1]] == [rows[0], rows[-1]]
+    assert_same_weights(whole, rest)
+
+
+@pytest.mark.slow  # what the flag may be: `test_profile_flag`
+def test_a_profile_is_written(run, tmp_path):
+    run.config.train.steps = 4
+    assert run("whole", profile=(2, 3)).finished
+    assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
+
+
+class Evaluate:
+    """Stands for `runs.finish.SplitEvaluation`; interrupted once, if a place is given."""
+
+    name = "dev"
+
+    def __init__(self, values, interrupt_at=None):
+        self.values, self.interrupt_at, self.steps = values, interrupt_at, []
+        self.model = lambda step: self.trained
+
+    def __call__(self, step):
+        self.steps.append(step)
+        if step == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        metrics = {"dev/en/mean_recall": self.values[step], "dev/all/mean_recall": self.values[step]}
+        return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
+
+
+@pytest.mark.slow
+def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
+    run.config.train.update(dict(steps=3, log_every=2, checkpoint_every=2, evaluate_every=2))
+    evaluate = Evaluate({2: 9.0, 3: 3.0}, interrupt_at=2)
+    fresh = build_model(run.config, TOKENIZER.vocabulary_size)
+    evaluate.trained = fresh
+    with pytest.raises(StopRequested):
+        run("run", evaluate=evaluate)
+    assert evaluate.steps == [2] and not (tmp_path / "run/checkpoints/best/best.json").exists()
+    evaluate.interrupt_at = None
+    assert len(run("run", evaluate=evaluate).ids) == 1  # no step again
+    assert evaluate.steps == [2, 2, 3]
+    log = types.SimpleNamespace(writes=True, workdir=tmp_path / "run")
+    callbacks.PeriodicEvaluation(evaluate, log, None, None, Intervals(3, 2), every=2).evaluate_if_due(3)
+    assert evaluate.steps == [2, 2, 3]  # what is done stays done, as every start of a run asks
+    best = json.loads((tmp_path / "run/checkpoints/best/best.json").read_text())
+    assert best == {"step": 2, "value": 9.0}
+    rows = [row for row in read_metrics(tmp_path / "run") if "dev/all/mean_recall" in row]
+    assert [row["step"] for row in rows] == [2, 3]
+    assert ("dev/all/mean_recall", 2) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))
