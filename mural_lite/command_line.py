@@ -103,7 +103,8 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
             main = command.define()
         if HELP & set(arguments):
             described = inspect.getdoc(command.main).replace("python -m mural_tf", program)
-            print(f"{described}\n\nflags:\n{_describe_flags(command.main.__module__)}")
+            module = flags.FLAGS.find_module_defining_flag("trust")  # which every command has
+            print(f"{described}\n\nflags:\n{_describe_flags(module)}")
             sys.exit(0)
         run(lambda argv: main(argv[1:]), command.positional)
 

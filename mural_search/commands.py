@@ -14,6 +14,7 @@ from mural_lite import command_line as cli
 from mural_lite.command_line import check_exists, check_model, check_path
 from mural_lite.errors import UserError
 
+flags.disclaim_key_flags()  # they belong to the program that has these commands
 PROGRAM = "python -m mural_search"
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 

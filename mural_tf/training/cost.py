@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
+from mural_lite.registry import registered
 from mural_tf.data.images import prepared_spec
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import training_batches
@@ -112,7 +113,7 @@ def _has_data(data: ConfigDict) -> bool:
     try:
         check_data(data)
     except UserError:
-        if data.source == "records" and (data.directory or data.sources):
+        if data.source not in registered("mural.data") and (data.directory or data.sources):
             raise
         return False  # none is named, or a run builds it
     return True

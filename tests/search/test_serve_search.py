@@ -391,7 +391,7 @@ def test_what_is_loaded_to_be_served(index, monkeypatch, tmp_path, export, small
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if LiteRT were installed
     monkeypatch.setattr(index, "model", dataclasses.replace(index.model, path="w"))
     monkeypatch.setattr(app, "load_index", lambda folder: index)
-    monkeypatch.setattr(app, "load", str)
+    monkeypatch.setattr(app, "open_model", str)
     monkeypatch.setattr(app, "search_routes", lambda *given: given)
     assert app.load_page("i", export, "Title") == (index, loaded, "Title", "i")
 

@@ -19,7 +19,7 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.trust import check_class
 from mural_tf import models
-from mural_tf.commands import COMMANDS
+from mural_tf.commands import COMMANDS, config_arguments
 
 # Calls a module or script as __main__ in one process after the other's flags are gone, and says what it imported.
 ALL_HELP = """
@@ -274,7 +274,7 @@ def test_the_flag_trust_holds_while_the_command_runs(trust, capsys):
     ([], ""),
 ])  # fmt: skip
 def test_the_last_value_of_a_flag(arguments, value):
-    assert cli.last_value("config.model", arguments) == value
+    assert config_arguments.last_value("config.model", arguments) == value
 
 
 def parsed_config(monkeypatch, tmp_path, *arguments):
@@ -289,7 +289,7 @@ def parsed_config(monkeypatch, tmp_path, *arguments):
     (tmp_path / "made.py").write_text("from mural_lite.config import base_config as get_config\n")
     monkeypatch.setattr(models, "mount", mount, raising=False)
     monkeypatch.setattr(sys, "argv", ["program", f"--config={tmp_path / 'made.py'}", *arguments])
-    config = cli.define_config(required=False)
+    config = config_arguments.define_config(required=False)
     cli._parse_flags(sys.argv)
     return config.value
 

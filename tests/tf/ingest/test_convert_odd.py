@@ -15,12 +15,12 @@ import tensorflow as tf
 from convert_data import image_bytes, images_in, pairs_in, reported, run, write_moses
 from test_caption_files import WIT_COLUMNS, Problems, write_json
 
-from mural_lite import text_files
+from mural_lite import img2dataset, text_files
 from mural_lite.errors import UserError
+from mural_lite.img2dataset import read_samples
 from mural_lite.skipped import MISSING_SHARD, NOT_AN_EXAMPLE, Tally
 from mural_tf.data import caption_files, records
-from mural_tf.ingest.sources import img2dataset, wit
-from mural_tf.ingest.sources.img2dataset import read_samples
+from mural_tf.ingest.sources import wit
 from mural_tf.ingest.translated_captions import parse_google_line
 
 DEEP = b"[" * 200_000
@@ -136,7 +136,7 @@ def test_what_another_run_may_read_ends_this_one(tmp_path, monkeypatch, number, 
     members_tar(tmp_path / "data/00000.tar", ["1.jpg", "1.txt"])
     if reader == "read_file":
         source = f"captions:{tmp_path}/a.tsv,images={tmp_path}"
-        monkeypatch.setattr(img2dataset, "read_file", fail)
+        monkeypatch.setattr("mural_tf.ingest.sources.img2dataset.read_file", fail)
     else:
         source = f"img2dataset:{tmp_path}/data"
         monkeypatch.setattr(img2dataset.tarfile, "open", lambda **_: fail(tmp_path))
@@ -207,7 +207,7 @@ def test_a_flipped_bit_in_a_tar_header_costs_one_member(tmp_path):
 
 def test_members_of_gigabytes_are_not_read(tmp_path, monkeypatch):
     path = write_tar(tmp_path / "00000.tar", ("a.jpg", bytes(5000), {}))
-    monkeypatch.setattr("mural_tf.ingest.sources.img2dataset.MAX_BYTES", 4999)
+    monkeypatch.setattr("mural_lite.img2dataset.MAX_BYTES", 4999)
     problems = Problems()
     list(read_samples(path, problems))
     assert ("file of more than 4,999 bytes", f"{path}, a.jpg") in problems
