@@ -302,7 +302,7 @@ FILTERS = {
     "none": Filters(),
     # Jia et al. (2021), §3. Left out: its list of rare tokens, which needs the unigrams of the whole web crawl.
     "align": Filters(200, 3.0, 1000, 10, 3, 20, 0),
-    # ETCL, §3.2. Left out: its language identification by cld3, which only serves an English model.
+    # ETCL, §3.4. Left out: its language identification by cld3, which only serves an English model.
     "etcl": Filters(200, 3.0, 100, 10, 3, 100, 1000),
 }
 
