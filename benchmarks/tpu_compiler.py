@@ -11,21 +11,30 @@ anything: seconds are the compiler's forecast, without transfers between chips.
 
 from __future__ import annotations
 
+import concurrent.futures
 import csv
 import dataclasses
 import importlib
+import multiprocessing
 import pathlib
 import sys
+import tempfile
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import app, flags
 from ml_collections import ConfigDict
 
 from benchmarks.results import write_rows
+from mural_lite.config import base_config
 from mural_lite.errors import UserError
-from mural_lite.progress import announcing
-from mural_tf.models import complete
+from mural_lite.progress import announce, announcing
+from mural_tf.configs import labse_text
+from mural_tf.encoders.kernels import set_fusion
+from mural_tf.export.hub_modules import text_encoder_module
+from mural_tf.models import build_model, complete
 from mural_tf.runs.dry_run import compile_for_slice
+from mural_tf.runs.tuning import LARGEST_BATCH, MOST_STEPS, STAGE_RATE, STAGE_WIDTH
 from mural_tf.training.fit import check_train
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_forecast import RefusedStep, as_on_tpu
@@ -45,12 +54,14 @@ class Row:
     """A configuration, the slices that it is compiled for, and further fields.
 
     chunks: {slice: `train.micro_batches`} where one pass does not fit.
+    write_module: writes the TF-Hub module of the text tower into a folder, where no checkout can have it.
     """
 
     configuration: str
     tpus: tuple[str, ...] = COMMON
     fields: dict = dataclasses.field(default_factory=dict)
     chunks: dict[str, int] = dataclasses.field(default_factory=dict)
+    write_module: Callable[[str], None] | None = None
 
 
 def _siglip_base() -> dict:
@@ -67,15 +78,43 @@ def _siglip_base() -> dict:
     }
 
 
+def _write_labse(folder: str) -> None:
+    """Writes a text encoder of LaBSE's interface, sizes and precision, as this project exports it, with new weights.
+
+    BERT-base with 501,153 word pieces and 512 positions. The head, Dense(768), is as large as LaBSE's pooler.
+    """
+    config = labse_text.get_config()
+    config.embedding_size = config.image_tower.projection = 768
+    config.text_tower.update(dict(max_length=512, precision="float32"))
+    set_fusion("off")
+    tf.saved_model.save(text_encoder_module(build_model(config, 501_153)), folder)
+
+
+def _translation_distillation() -> dict:
+    """What run_finetune.py sets after a MURAL-base, where there are more pairs than its largest batch is for."""
+    pairs = LARGEST_BATCH // 2
+    return {
+        "method.heads_of": "mural",
+        "train.steps": MOST_STEPS,
+        "train.text_text_batch": pairs,
+        "train.image_text_batch": pairs // 4,
+        "optimizer.learning_rate": STAGE_RATE * (STAGE_WIDTH / base_config().text_tower.hidden_size) ** 2,
+    }
+
+
 ROWS = {
     "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 2, "v5litepod-64": 2}),
     "mural_large": Row("mural_large"),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
     "globetrotter_resnet18": Row("globetrotter_resnet18", ("v5litepod-32",)),  # 800 captions
-    "mule": Row("mule", ("v5litepod-1",)),  # 450 pictures, which few numbers of replicas divide
+    "mule": Row(
+        "mule", ("v5litepod-1",), chunks={"v5litepod-1": 5}
+    ),  # 450 pictures, which few numbers of replicas divide
     "labse_text": Row("labse_text"),
     "siglip_base": Row("mural_base:siglip", fields=_siglip_base()),
+    "mural_labse": Row("mural_labse", write_module=_write_labse),
+    "translation_distillation": Row("translated", fields=_translation_distillation()),
 }
 
 
@@ -99,8 +138,21 @@ def configuration(row: Row, tpu: str) -> ConfigDict:
 
 def measure(name: str, tpu: str) -> dict[str, str]:
     """Returns a row's cells; a refusal is a cell, too."""
-    row, slice_ = ROWS[name], find_slice(tpu)
+    row = ROWS[name]
     config = configuration(row, tpu)
+    if row.write_module is None:
+        return _measured(name, config, tpu)
+    with tempfile.TemporaryDirectory() as folder:
+        announce("Writing the module of the text tower …")
+        # In a process of its own: its weights then leave the compiler memory.
+        with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            pool.submit(row.write_module, folder).result()
+        config.text_tower.handle = folder
+        return _measured(name, config, tpu)
+
+
+def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
+    slice_ = find_slice(tpu)
     cells = {"configuration": name, "slice": tpu, "chunks": str(config.train.micro_batches)}
     try:
         check_train(config, slice_.replicas, tpu)

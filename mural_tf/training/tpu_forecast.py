@@ -196,10 +196,13 @@ def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int
 
 
 def as_on_tpu(config: ConfigDict) -> ConfigDict:
-    """Returns the configuration with what a run with `--tpu` chooses: compiled steps and towers in bfloat16."""
+    """Returns the configuration with what a run with `--tpu` chooses: compiled steps and towers in bfloat16.
+
+    A TF-Hub module keeps the precision that it was exported with.
+    """
     config = config.copy_and_resolve_references()
     config.train.jit = True
     for tower in (config.image_tower, config.text_tower):
-        if tower.precision == "auto":
+        if tower.precision == "auto" and tower.name != "hub":
             tower.precision = "mixed_bfloat16"
     return config

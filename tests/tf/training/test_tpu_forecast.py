@@ -112,6 +112,8 @@ def test_the_configuration_of_a_run_on_a_tpu():
     changed = as_on_tpu(config)
     assert (changed.train.jit, changed.text_tower.precision) == (True, "mixed_bfloat16")
     assert changed.image_tower.precision == "float32" and config.text_tower.precision == "auto"
+    config.text_tower.name = "hub"
+    assert as_on_tpu(config).text_tower.precision == "auto"  # a module's own, and the tower refuses any other
 
 
 # What a dry run prints.

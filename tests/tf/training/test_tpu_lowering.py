@@ -8,7 +8,10 @@ import pytest
 import tensorflow as tf
 
 from mural_lite.errors import UserError
+from mural_tf.encoders.kernels import for_tpu
+from mural_tf.export.hub_modules import text_encoder_module
 from mural_tf.losses.pairs import Rows
+from mural_tf.training.tpu_forecast import as_on_tpu
 from mural_tf.training.tpu_lowering import SliceReplica, lower_step, xla_reason
 
 REPLICAS = 4
@@ -42,6 +45,16 @@ def test_groups_of_batch_norm(group):
     config.image_tower.update(dict(name="efficientnet", width=0.25, depth=0.25, image_size=32, resize=32))
     config.image_tower.update(dict(batch_norm_group=group, projection=0, branch_size=0))
     assert b"all-reduce" in lowered(config)
+
+
+@needs_all_reduce
+@pytest.mark.parametrize("chunks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_module_of_tf_hub_as_the_text_tower(chunks, tmp_path):
+    with for_tpu():
+        module = text_encoder_module(contract.build(contract.toy_config("labse")))
+    tf.saved_model.save(module, str(tmp_path))
+    tower = dict(text_tower__name="hub", text_tower__handle=str(tmp_path), text_tower__precision="auto")
+    assert b"all-reduce" in lowered(as_on_tpu(contract.toy_config("mural", train__micro_batches=chunks, **tower)))
 
 
 @needs_all_reduce
