@@ -353,7 +353,7 @@ ETCL_READ = (
     ))) for language, name in dict(de="German", fr="French", ja="Japanese").items()),
 )  # fmt: skip
 
-# [MURAL] A.1: heads with a hidden layer; Tables 2 and 3: towers of base's and large's kind; §3.2's rates for LAMB, 10:1.
+# [MURAL] A.1: heads with a hidden layer; Tables 2 and 3: towers of base's and large's kind; §3.2: LAMB, rates at 10:1.
 # [MURAL] A.4: captions in English and five well-resourced languages (but Korean, whose captions are missing here).
 # [MULE] Table 4: translations for the others. [MURAL] Tables 2 and 3: less data of both kinds, as CC12M and EOBT are.
 # [Globetrotter] A.2: Chinese captions come in the last epoch.
@@ -387,7 +387,7 @@ def on_trained_towers(method: str, text_pairs: int) -> Stage:
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
 
 
-# [MURAL] §3.2 trains its towers: what a text tower that trains, too, gains after the heads, at a twentieth of their rate.
+# [MURAL] §3.2 trains its towers: the gain of a text tower that trains, too, after the heads, at a twentieth of their rate.
 MURAL_ON_TOWERS = on_trained_towers("mural", 512)
 LATER = (*MURAL_ON_TOWERS.overrides, ("train.image_text_batch", 256), ("train.text_text_batch", 256),
          *SLOWLY)  # fmt: skip
