@@ -108,9 +108,8 @@ ROWS = {
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
     "globetrotter_resnet18": Row("globetrotter_resnet18", ("v5litepod-32",)),  # 800 captions
-    "mule": Row(
-        "mule", ("v5litepod-1",), chunks={"v5litepod-1": 5}
-    ),  # 450 pictures, which few numbers of replicas divide
+    # 450 pictures, which few numbers of replicas divide.
+    "mule": Row("mule", ("v5litepod-1",), chunks={"v5litepod-1": 5}),
     "labse_text": Row("labse_text"),
     "siglip_base": Row("mural_base:siglip", fields=_siglip_base()),
     "mural_labse": Row("mural_labse", write_module=_write_labse),
