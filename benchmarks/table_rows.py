@@ -387,7 +387,7 @@ def on_trained_towers(method: str, text_pairs: int) -> Stage:
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
 
 
-# [MURAL] §3.2 trains its towers: the gain of a text tower that trains, too, after the heads, at a twentieth of their rate.
+# [MURAL] §3.2 trains its towers: a text tower that trains, too, after the heads, at a twentieth of their rate.
 MURAL_ON_TOWERS = on_trained_towers("mural", 512)
 LATER = (*MURAL_ON_TOWERS.overrides, ("train.image_text_batch", 256), ("train.text_text_batch", 256),
          *SLOWLY)  # fmt: skip
