@@ -131,12 +131,15 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
         )
     if not dry_run:
         cli.require(output=output)
+    from mural_search.catalogue import catalogue, conditions
     from mural_search.tables.products import TableRequest
-    from mural_tf.commands.catalogue import catalogue, conditions
+    from mural_tf.commands.training import CatalogueTrainer
 
     source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
     request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
-    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes", fields)
+
+    trainer = CatalogueTrainer(output, source, config, tuple(translations))
+    catalogue(request, output, source, trainer, dry_run, train == "yes", fields)
 
 
 def _define_protocol():

@@ -1,6 +1,5 @@
 """The command `catalogue`: from somebody's own table to a data set, to an index that follows it, to a page."""
 
-import importlib
 import json
 import pathlib
 import re
@@ -22,19 +21,24 @@ from mural_lite.config_file import load_config, save_config
 from mural_lite.errors import UserError
 from mural_lite.files import exclusive_lock
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, TextPair
+from mural_search import catalogue
 from mural_search import runs as search_commands
 from mural_search.index import load_index
 from mural_search.queries import Query, search
 from mural_search.tables.products import Entry, RowTally, TableRequest, read, understand
-from mural_tf.commands import training_data
+from mural_tf.commands import training, training_data
 from mural_tf.commands.training_data import make_data_set
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.text.vocabulary_file import save_vocabulary
 
-runs = importlib.import_module("mural_tf.commands.catalogue")  # the package has a function of this name, too
-training = importlib.import_module("mural_tf.commands.catalogue_training")
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 HEAD = ["sku", "photo", "title_de", "title_en", "brand"]
+
+
+def search_for(request, output, source, config=None, translations=(), **options):
+    """Makes the search of a table, as the command does."""
+    trainer = training.CatalogueTrainer(output, source, config, translations)
+    return catalogue.catalogue(request, output, source, trainer, **options)
 
 
 def row(i, **changed):
@@ -196,26 +200,26 @@ def test_mistakes_are_said_before_anything_is_loaded(tmp_path, monkeypatch, sour
         config.update_from_flattened_dict(change)
     save_config(config, source / "config.json")
     with pytest.raises(UserError, match=message):
-        runs.catalogue(TableRequest(str(wide(tmp_path, 0, 1, 2))), tmp_path / "out", **{"source": str(source), **asked})
+        search_for(TableRequest(str(wide(tmp_path, 0, 1, 2))), tmp_path / "out", **{"source": str(source), **asked})
     assert not (tmp_path / "out/index").exists()
 
 
 def test_a_dry_run_says_what_is_understood_and_a_second_process_is_told(tmp_path, source, capsys):
-    assert runs.catalogue(TableRequest(str(wide(tmp_path, 0, 1, 2))), "", "", dry_run=True) is None
+    assert search_for(TableRequest(str(wide(tmp_path, 0, 1, 2))), "", "", dry_run=True) is None
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("captions: title_de (de), title_en (en)", "fields: brand", "--columns="))
     (tmp_path / "out").mkdir()
     with exclusive_lock(tmp_path / "out/catalogue.lock"):
         asked = TableRequest(str(wide(tmp_path, 0))), tmp_path / "out", str(source)
-        assert_refused(runs.catalogue, ["Another process is at work in ", "out: wait for it"], *asked)
+        assert_refused(search_for, ["Another process is at work in ", "out: wait for it"], *asked)
 
 
 def test_conditions_of_rows():
-    tests = runs.conditions(["stock>0", "stock<=12", "brand=Acme", "all"])
+    tests = catalogue.conditions(["stock>0", "stock<=12", "brand=Acme", "all"])
     passed = lambda name, text: all(fits(text) for fits in tests[name])  # noqa: E731
     assert [passed("stock", text) for text in ("", "0", "3", "12 pcs", "13", "many")] == [0, 0, 1, 1, 0, 0]
     assert passed("brand", "ACME") and not passed("brand", "bolt") and set(tests) == {"stock", "brand"}
-    assert_refused(runs.conditions, ["'stock' is not of the form"], ["stock"])
+    assert_refused(catalogue.conditions, ["'stock' is not of the form"], ["stock"])
 
 
 @pytest.fixture
@@ -226,7 +230,7 @@ def searching(tmp_path, monkeypatch):
 
     def run(table, capsys, train=False, fields=None, **asked):
         request = TableRequest(str(table), **asked)
-        assert runs.catalogue(request, tmp_path / "out", str(tmp_path / "model"), train=train, fields=fields)
+        assert search_for(request, tmp_path / "out", str(tmp_path / "model"), train=train, fields=fields)
         return capsys.readouterr().out
 
     return run
@@ -257,7 +261,9 @@ def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     searching(wide(tmp_path, *range(4)), capsys)
     assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == ""
     monkeypatch.setattr(models, "open_model", lambda *_: ColorEmbedder(seed=1))
-    monkeypatch.setattr(runs, "remove_tree", lambda folder: (folder / "index.sqlite").unlink())  # and is killed then
+    monkeypatch.setattr(
+        catalogue, "remove_tree", lambda folder: (folder / "index.sqlite").unlink()
+    )  # and is killed then
     assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4  # made anew
 
 
@@ -298,7 +304,7 @@ def test_examples_are_of_different_pictures(tmp_path):
     head = ["sku", "image", "title_de", "title_en", "title_fr"]
     table = columns(head, "ab", ["p0.jpg", "p1.jpg"], ["Hut", "Rock"], ["hat|", "coat;"], ["rond"] * 2)(tmp_path)
     entries, _ = found(understand(TableRequest(str(table))), tmp_path)
-    asked = [(query.text, query.language, query.right) for query in runs._examples(tmp_path, entries)]
+    asked = [(query.text, query.language, query.right) for query in catalogue._examples(entries, None)]
     assert asked == [("Hut", "de", ()), ("coat", "en", ()), ("rond", "fr", ())]  # there is no third picture
 
 
@@ -306,7 +312,8 @@ def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
     make = rows(["image", "title_en", "title_ru"], *([f"p{i}.jpg", "thing " * 99, "жжж"] for i in range(4)))
     entries, _ = found(understand(TableRequest(str(make(tmp_path)))), tmp_path)
     config = load_config(source / "config.json")
-    lines = runs.last_lines(source, entries)
+    trainer = training.CatalogueTrainer(tmp_path, str(source), config)
+    lines = catalogue.last_lines(source, entries, trainer)
     assert "Note: this model does not know ru (100% of its word pieces are unknown)." in lines
     assert any("longer are captions in en (100%)" in line for line in lines) and "drawings" not in " ".join(lines)
     config.data.source = "emoji"
@@ -316,8 +323,10 @@ def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
     ):
         config.image_tower.weights = weights
         save_config(config, source / "config.json")
-        assert runs.last_lines(source, entries)[0].startswith(f"Note: this model {knows}; for photographs --from=hf://")
-    assert runs.last_lines(None, entries) == []
+        assert catalogue.last_lines(source, entries, trainer)[0].startswith(
+            f"Note: this model {knows}; for photographs --from=hf://"
+        )
+    assert catalogue.last_lines(None, entries, trainer) == []
 
 
 def test_next_commands_parse(tmp_path):
@@ -329,7 +338,11 @@ def test_next_commands_parse(tmp_path):
     (folder / "workdir/summary.json").write_text("{}")
     table = text(f"image\tcaption\np0.jpg\t{said}\n")(tmp_path)
     entries, _ = found(understand(TableRequest(str(table), language="en")), tmp_path)
-    lines = [line for line in runs.next_lines(folder, entries) if "python -m" in line]
+    lines = [
+        line
+        for line in catalogue.next_lines(folder, entries, training.CatalogueTrainer(folder, "", None))
+        if "python -m" in line
+    ]
     assert len(lines) == 4 and said in shlex.split(lines[0])
     for command in lines:
         words = shlex.split(command, comments=True)

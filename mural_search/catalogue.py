@@ -1,4 +1,4 @@
-"""From somebody's table of pictures and captions to multilingual search: rows, perhaps fine-tuning, index, a page.
+"""From somebody's table of pictures and captions to multilingual search: rows, perhaps training, index, a page.
 
 Everything lies in one folder. The same command goes on where it was stopped, and follows a table that changed; a
 trained model stays.
@@ -7,9 +7,8 @@ trained model stays.
     examples.html  a page with an example in each language
     skipped.tsv    the rows that are not in the index, and why
     pictures/      pictures without a file of their own, from Parquet or img2dataset
-    data/          the data set to train on, see training_data.py; with training only, as below
-    workdir/       the trained model and its export
-    translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
+
+With training also the folders of a `Trainer`, which this package does not know: `mural_tf.commands.training`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ import pathlib
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from mural_lite import models
+from mural_lite.config import has_images
+from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
 from mural_lite.files import (
     as_path,
@@ -33,29 +35,63 @@ from mural_lite.files import (
     storage_errors,
     write_whole,
 )
+from mural_lite.fingerprint import TOLERANCE, take_fingerprint
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_folder, model_place
+from mural_lite.versions import newest_description
+from mural_search.index import CAPTIONS, VECTORS, model_of, sync
+from mural_search.items import Item, amount, parse_filters
+from mural_search.queries import Query, search, write_gallery
+from mural_search.runs import measure_noise, report
 from mural_search.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
 
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-
-DATA, WORKDIR, TRANSLATED, INDEX, PICTURES = "data", "workdir", "translated", "index", "pictures"
+INDEX, PICTURES = "index", "pictures"
 PAGE, SKIPPED = "examples.html", "skipped.tsv"
-NOTHING = "nothing"
+NOTHING = "nothing"  # in place of a model to start from
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
-MANY_CUT, MANY_UNKNOWN = 0.1, 0.1  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
+
+
+class Trainer(Protocol):
+    """Trains a model on a table, in folders beside the index.
+
+    Attributes:
+      needs_captions: whether training was asked for by more than the table, so that too few captions are a mistake.
+      page: the file in a workdir that describes its training.
+    """
+
+    needs_captions: bool
+    page: str
+
+    def check(self, description: pathlib.Path | None) -> None:
+        """Raises `UserError` for a model, described in a folder, that cannot be trained as it was asked for."""
+
+    def train(self, entries: Sequence[Entry], tally: RowTally) -> bool:
+        """Trains, or continues; returns whether training is finished."""
+
+    def workdirs(self) -> list[pathlib.Path]:
+        """Returns the workdirs that there are, the last stage's first."""
+
+    def trained(self) -> pathlib.Path | None:
+        """Returns the workdir of the finished model, `None` without one."""
+
+    def held_out(self) -> set[str]:
+        """Returns the names of entries that the trained model did not learn from."""
+
+    def commands(self, trained: pathlib.Path) -> list[str]:
+        """Returns commands that a user may want next, as a shell takes them."""
+
+    def notes(self, description: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
+        """Returns lines about captions that the model described in a folder does not read well."""
 
 
 def catalogue(
     request: TableRequest,
     output: str | os.PathLike,
     source: str,
-    config: ConfigDict | None = None,
-    translations: Sequence[str] = (),
+    trainer: Trainer,
     dry_run: bool = False,
     train: bool = True,
     fields: Sequence[str] | None = None,
@@ -65,10 +101,8 @@ def catalogue(
     Args:
       request: the table and how to read it.
       output: folder, here or in a store.
-      source: the model to start from: as `finetune` takes it, or "nothing"; without training as `mural_tf.load` does.
-      config: of training; data and evaluation are set here.
-      translations: data folders with text pairs. The model learns these and the table's in a last stage, so that
-        languages outside the table are found.
+      source: the model to start from, or "nothing"; without training as `mural_lite.open_model` takes it.
+      trainer: works in `output`, too.
       dry_run: print what is understood of the table, and do nothing.
       train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
       fields: that the search shows; `None`: it chooses.
@@ -77,29 +111,22 @@ def catalogue(
       `None` where a signal stopped training, and for a dry run.
 
     Raises:
-      UserError: a table that cannot be used, no source, another process at work, or what training raises it for.
+      UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
     """
     understood = understand(request)
     print(understood.describe(), flush=True)
     if dry_run:
         return None
-    if not source:
-        raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
-    if source != NOTHING and "://" not in source and not as_path(source).exists():
-        raise UserError(f"--from={source}: there is no such workdir, export or module.")
-    if not train and (translations or source == NOTHING):
-        given = "--translations teaches" if translations else f"--from={NOTHING} is not a model"
-        raise UserError(f"{given}: --train=no only searches, with the model that --from=MODEL names.")
+    _check_source(source, train)
     for name in fields or ():
         if name not in understood.fields:
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(understood.fields)}.")
     description = _description(source)
     _check_has_images(description, source)
-    if translations:
-        from mural_tf.commands.catalogue_training import check_translations
-
-        check_translations(translations, description, source)
     folder = as_path(output)
+    if not train and trainer.needs_captions:
+        raise UserError("--translations teaches: --train=no only searches, with the model that --from=MODEL names.")
+    trainer.check(description)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
@@ -111,18 +138,27 @@ def catalogue(
             entries = read(understood, tally, folder / PICTURES, bar)
         print("\n".join(report_lines(entries, tally)), flush=True)
         _write_skipped(folder / SKIPPED, tally)
-        if not _trained_if_wanted(entries, tally, folder, source, config, translations, train):
+        if not _trained_if_wanted(entries, tally, source, trainer, train):
             return None
-        model = _searching(folder, source)
-        _index(folder, model, entries, understood, fields)
-        print("\n".join([*next_lines(folder, entries), *last_lines(description, entries)]))
+        _index(folder, source, entries, understood, fields, trainer)
+        print("\n".join([*next_lines(folder, entries, trainer), *last_lines(description, entries, trainer)]))
     return folder / INDEX
+
+
+def _check_source(source: str, train: bool) -> None:
+    if not source:
+        raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
+    if source == NOTHING:
+        if not train:
+            raise UserError(
+                f"--from={NOTHING} is not a model: --train=no only searches, with the model that --from=MODEL names."
+            )
+    elif "://" not in source and not as_path(source).exists():
+        raise UserError(f"--from={source}: there is no such workdir, export or module.")
 
 
 def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
     """Returns column -> tests of its text, from "stock>0", "brand=acme"; raises `UserError` for anything else."""
-    from mural_search.items import amount, parse_filters
-
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
     tests_of: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
@@ -140,17 +176,12 @@ def _description(source: str) -> pathlib.Path | None:
     """Returns the folder with the configuration of a workdir or an export, `None` for other sources."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
-    from mural_lite.versions import newest_description
-
     folder = newest_description(model_place(source))
     path = folder / "config.json"
     return folder if path.is_file() and "model_type" not in read_json(path) else None  # Hugging Face's have one
 
 
 def _check_has_images(description: pathlib.Path | None, source: str) -> None:
-    from mural_lite.config import has_images
-    from mural_lite.config_file import load_config
-
     if description is not None and not has_images(load_config(description / "config.json").image_tower):
         raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
 
@@ -180,74 +211,43 @@ def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
         path.unlink(missing_ok=True)
 
 
-def _trained_if_wanted(entries, tally, folder, source, config, translations, train) -> bool:
+def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
     """Trains where that is wanted and there is enough to learn from; returns whether the command goes on."""
     captions = sum(len(entry.captions) for entry in entries if entry.file)
-    few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
-    if few and (translations or source == NOTHING):
-        raise UserError(f"{few}. Give more rows; or search without training: --from=MODEL --train=no.")
-    if few or not train:
-        reason = few if train else "--train=no"
-        print(f"Nothing is trained: {reason}. {_trained(folder) or source} searches as it is.", flush=True)
-        return True
-    from mural_tf.commands import catalogue_training
-
-    return catalogue_training.train(entries, tally, folder, source, config, translations)
-
-
-def _trained(folder: pathlib.Path) -> pathlib.Path | None:
-    """The workdir of the trained model: the finished stage's, or the training's; `None` without a workdir."""
-    if not any((folder / name).exists() for name in (TRANSLATED, WORKDIR)):
-        return None
-    from mural_tf.runs.finish import is_finished
-
-    return next((folder / name for name in (TRANSLATED, WORKDIR) if is_finished(folder / name)), None)
+    reason = ""
+    if not train:
+        reason = "--train=no"
+    elif captions < FEWEST_CAPTIONS:
+        reason = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
+        if trainer.needs_captions or source == NOTHING:
+            raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
+    if not reason:
+        return trainer.train(entries, tally)
+    print(f"Nothing is trained: {reason}. {trainer.trained() or source} searches as it is.", flush=True)
+    return True
 
 
-def _searching(folder: pathlib.Path, source: str) -> pathlib.Path | str:
-    """The model that searches: the trained one, as an export where there is one, or the source."""
-    trained = _trained(folder)
+def _searching(source: str, trained: pathlib.Path | None) -> str:
+    """Returns the model that searches: the trained one, as an export where there is one, or the source."""
     if trained is None:
         return source
-    return trained / "export" if (trained / "export").exists() else trained
+    export = trained / "export"
+    return str(export if export.exists() else trained)
 
 
-def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> list[str]:
+def last_lines(description: pathlib.Path | None, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
     """Returns what the user should know of the model before anything that is found is believed."""
     if description is None:
         return []
-    from mural_lite.config_file import load_config
-
-    config, lines = load_config(description / "config.json"), []
+    lines = []
+    config = load_config(description / "config.json")
     if config.data.source in DRAWINGS:
         tower = config.image_tower
         knows = f"knows drawings of {tower.image_size} pixels"
         if tower.weights:
             knows = f"learned captions of drawings alone, on the picture tower {tower.weights}"
         lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
-    if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
-        return lines
-    from mural_tf.text import build_tokenizer
-
-    tokenizer = build_tokenizer(config, description / "vocabulary.txt")
-    texts: dict[str, list[str]] = collections.defaultdict(list)
-    for entry in entries:
-        for language, text in entry.captions:
-            texts[language].append(text)
-    unknown, cut = [], []
-    for language, joined in texts.items():
-        pieces = tokenizer.tokenize(joined[:10_000]).merge_dims(1, 2)
-        share = float((pieces.values.numpy() == tokenizer.unknown_id).mean()) if pieces.values.shape[0] else 0.0
-        unknown += [f"{language} ({share:.0%} of its word pieces are unknown)"] if share > MANY_UNKNOWN else []
-        share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
-        cut += [f"{language} ({share:.0%})"] if share > MANY_CUT else []
-    lines += [f"Note: this model does not know {', '.join(unknown)}."] if unknown else []
-    lines += (
-        [f"Note: this model reads {tokenizer.room} word pieces; longer are captions in {', '.join(cut)}."]
-        if cut
-        else []
-    )
-    return lines
+    return [*lines, *trainer.notes(description, entries)]
 
 
 # Index and page.
@@ -255,8 +255,6 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry]) -> li
 
 def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
     """Yields (item, file of its picture or None) of everything that is found."""
-    from mural_search.items import Item
-
     for entry in entries:
         path = "" if entry.file is None else str(entry.file if "://" in str(entry.file) else entry.file.absolute())
         yield Item(entry.name, path, -1, tuple(entry.captions), "", entry.texts(), "", entry.digest()), entry.file
@@ -264,19 +262,15 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
 
 def _index(
     folder: pathlib.Path,
-    model: pathlib.Path | str,
+    source: str,
     entries: Sequence[Entry],
     understood: Understood,
     fields: Sequence[str] | None,
+    trainer: Trainer,
 ) -> None:
     """Makes the index, or brings it up to date, and writes the page."""
-    from mural_lite.models import open_model
-    from mural_search.index import sync
-    from mural_search.queries import search, write_gallery
-    from mural_search.runs import measure_noise, report
-    from mural_tf.runs.report_page import NAME as RUN_PAGE
-
-    embedder = open_model(str(model))
+    trained = trainer.trained()
+    embedder = models.open_model(_searching(source, trained))
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
@@ -284,23 +278,20 @@ def _index(
         about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
         index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
-        trained = _trained(folder)
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
-            models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
-            print(f"The model is as it was, not tuned on the new rows: `rm -r {models}` and this command tune it.")
+            workdirs = " ".join(map(_quoted, reversed(trainer.workdirs())))
+            print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
         if index.captions is not None and index.noise is None:
             measure_noise(index, index_folder, embedder)
-        links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
+        links = {"What was trained, and how well it finds": f"{trained.name}/{trainer.page}"} if trained else {}
         with tempfile.TemporaryDirectory() as pictures:
-            asked = _examples(folder, entries) or _similar(index, pathlib.Path(pictures))
+            held_out = trainer.held_out() if trained else None
+            asked = _examples(entries, held_out) or _similar(index, pathlib.Path(pictures))
             write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
 
 
 def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     """Whether there is an index of this model; one of another model, before training for example, is removed."""
-    from mural_lite.fingerprint import TOLERANCE, take_fingerprint
-    from mural_search.index import CAPTIONS, VECTORS, model_of
-
     model, recorded = take_fingerprint(embedder), model_of(folder)
     if recorded is None or model.distance(recorded) <= TOLERANCE:
         return recorded is not None
@@ -311,18 +302,12 @@ def _is_index_of(folder: pathlib.Path, embedder) -> bool:
     return False
 
 
-def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
+def _examples(entries: Sequence[Entry], held_out: set[str] | None) -> list[Query]:
     """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
-    Of a model that was trained here they are of dev, with their right answers: any picture of the product.
+    `held_out`: the names of entries that a trained model did not learn from. Only these are asked then, with their
+    right answers: any picture of the product.
     """
-    from mural_search.queries import Query
-
-    held_out: set[str] | None = None
-    if _trained(folder):
-        from mural_tf.commands.catalogue_training import names_in
-
-        held_out = names_in(folder / DATA, "dev")
     asked = [entry for entry in entries if held_out is None or entry.name in held_out]
     right: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries if held_out is not None else ():
@@ -338,10 +323,8 @@ def _examples(folder: pathlib.Path, entries: Sequence[Entry]) -> list:
     return queries
 
 
-def _similar(index, folder: pathlib.Path) -> list:
+def _similar(index, folder: pathlib.Path) -> list[Query]:
     """Returns queries where there are no captions: pictures of the index, which are written into `folder`."""
-    from mural_search.queries import Query
-
     rows = range(0, len(index), -(-len(index) // EXAMPLES))
     for row in rows:
         (folder / str(row)).write_bytes(index.read_image(row))
@@ -352,19 +335,15 @@ def _quoted(path: os.PathLike | str) -> str:
     return shlex.quote(str(path))
 
 
-def next_lines(folder: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
+def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     texts = (text for entry in entries for _, text in entry.captions)
-    trained = _trained(folder)
     index, text = _quoted(folder / INDEX), _quoted(next(texts, "a sentence"))
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     lines += [f"  {folder / SKIPPED}  rows that were not used, and why"] if (folder / SKIPPED).is_file() else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
     lines += [f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search"]
+    trained = trainer.trained()
     if trained:
-        data = folder / DATA
-        split = "test" if list((data / "image_text").glob("test-*")) else "dev"
-        about = f"--model={_quoted(trained)} --data_dir={_quoted(data)}"
-        lines.append(f"  python -m mural_tf evaluate {about} --split={split}")
-        lines.append(f"  python -m mural_tf analyse errors {about} --output={_quoted(folder / 'errors.html')}")
+        lines += [f"  {command}" for command in trainer.commands(trained)]
     return lines

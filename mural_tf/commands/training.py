@@ -1,0 +1,216 @@
+"""The part of `catalogue` that trains: a data set of the table, fine-tuning, a stage of translations.
+
+data/          the data set to train on, see training_data.py
+workdir/       the trained model and its export
+translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
+
+TensorFlow is imported where it is needed: a table that only is searched may need none.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from ml_collections import ConfigDict
+
+from mural_lite.config_file import load_config
+from mural_lite.dataset_folder import DESCRIPTION, describe
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
+from mural_lite.paths import RemotePath
+from mural_lite.remote_folders import local_copy
+from mural_lite.trust import check_class
+from mural_search.catalogue import NOTHING
+from mural_search.tables.products import Entry, RowTally
+from mural_tf.commands.config_arguments import find_config, given_fields, read_config
+
+DATA, WORKDIR, TRANSLATED = "data", "workdir", "translated"
+MANY_CUT = MANY_UNKNOWN = 0.1  # shares of captions, of pieces, that are worth a word
+MOST_READ = 10_000  # captions of a language that are looked at for notes
+
+
+@dataclasses.dataclass
+class CatalogueTrainer:
+    """The trainer of a table's model; see `mural_search.catalogue.Trainer`.
+
+    Args:
+      output: folder of the table's index, beside which its data and workdirs are, here or in a store.
+      source: the model to start from: as `finetune` takes it, or "nothing".
+      config: of training; data and evaluation are set here.
+      translations: data folders with text pairs. The model learns these and the table's in a last stage, so that
+        languages outside the table are found.
+    """
+
+    output: str | os.PathLike
+    source: str
+    config: ConfigDict
+    translations: Sequence[str] = ()
+    page: ClassVar[str] = "report.html"
+
+    @property
+    def folder(self) -> pathlib.Path | RemotePath:
+        """Where all of it is."""
+        return as_path(self.output)
+
+    @property
+    def needs_captions(self) -> bool:
+        """Whether a stage of translations was asked for."""
+        return bool(self.translations)
+
+    def check(self, description: pathlib.Path | None) -> None:
+        """Raises `UserError` for a folder without text pairs to train on, or a source without such a stage."""
+        if not self.translations:
+            return
+        from mural_tf.data import records
+        from mural_tf.models import method_class
+        from mural_tf.models.translation_distillation import TranslationDistillation
+
+        for name in self.translations:
+            if not records.find_files(name, records.TEXT_PAIRS, "train"):
+                raise UserError(
+                    f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder "
+                    "as `python -m mural_tf convert` makes it of translation pairs, or the source's training data."
+                )
+        if description is None:
+            return
+        model, stage = load_config(description / "config.json").model, TranslationDistillation
+        check_class(model, description / "config.json")
+        if not stage.may_start_from(method_class(model)):
+            raise UserError(f"--translations: the stage starts from {stage.starts_from}; {self.source} is {model}.")
+
+    def train(self, entries: Sequence[Entry], tally: RowTally) -> bool:
+        """Makes the data set of a table and trains on it, or continues; returns whether training is finished.
+
+        A model that was trained on an earlier state of the table stays as it is.
+        """
+        from mural_tf.commands.training_data import make_data_set
+
+        data = self.folder / DATA
+        begun = (self.folder / WORKDIR / "config.json").is_file()
+        trained_on = (lambda: names_in(data, "train")) if begun and (data / DESCRIPTION).is_file() else frozenset
+        make_data_set(entries, data, tally, trained_on=trained_on)
+        print(describe(data), flush=True)
+        if not self._fit():
+            return False
+        return not self.translations or self._teach()
+
+    def workdirs(self) -> list[pathlib.Path]:
+        """Returns the workdirs that there are, the last stage's first."""
+        return [self.folder / name for name in (TRANSLATED, WORKDIR) if (self.folder / name).exists()]
+
+    def trained(self) -> pathlib.Path | None:
+        """Returns the workdir of the finished model: the last stage's, or the first training's."""
+        workdirs = self.workdirs()
+        return next(filter(_is_finished, workdirs), None)
+
+    def held_out(self) -> set[str]:
+        """Returns the names of the pictures in dev."""
+        return names_in(self.folder / DATA, "dev")
+
+    def commands(self, trained: pathlib.Path) -> list[str]:
+        """Returns the commands that evaluate the model and show its errors."""
+        data = self.folder / DATA
+        split = "test" if list((data / "image_text").glob("test-*")) else "dev"
+        about = f"--model={shlex.quote(str(trained))} --data_dir={shlex.quote(str(data))}"
+        output = shlex.quote(str(self.folder / "errors.html"))
+        return [
+            f"python -m mural_tf evaluate {about} --split={split}",
+            f"python -m mural_tf analyse errors {about} --output={output}",
+        ]
+
+    def notes(self, description: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
+        """Returns lines about languages whose captions have many unknown pieces, or are often cut."""
+        config = load_config(description / "config.json")
+        if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
+            return []
+        from mural_tf.text import build_tokenizer
+
+        tokenizer = build_tokenizer(config, description / "vocabulary.txt")
+        texts: dict[str, list[str]] = collections.defaultdict(list)
+        for entry in entries:
+            for language, text in entry.captions:
+                texts[language].append(text)
+        unknown, cut = [], []
+        for language, captions in texts.items():
+            pieces = tokenizer.tokenize(captions[:MOST_READ]).merge_dims(1, 2)
+            if pieces.values.shape[0]:
+                share = float((pieces.values.numpy() == tokenizer.unknown_id).mean())
+                if share > MANY_UNKNOWN:
+                    unknown.append(f"{language} ({share:.0%} of its word pieces are unknown)")
+            share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
+            if share > MANY_CUT:
+                cut.append(f"{language} ({share:.0%})")
+        lines = []
+        if unknown:
+            lines.append(f"Note: this model does not know {', '.join(unknown)}.")
+        if cut:
+            lines.append(
+                f"Note: this model reads {tokenizer.room} word pieces; longer are captions in {', '.join(cut)}."
+            )
+        return lines
+
+    def _fit(self) -> bool:
+        """Trains, or goes on; returns whether it came to its end."""
+        from mural_tf.runs.finetune import finetune
+        from mural_tf.runs.pretrain import pretrain
+
+        workdir = self.folder / WORKDIR
+        config = _for_data(self.config, self.folder / DATA, self.source)
+        if self.source == NOTHING:
+            pretrain(config, workdir)
+        else:
+            finetune(config, self.source, workdir, given=given_fields())
+        return _is_finished(workdir)
+
+    def _teach(self) -> bool:
+        """Adds the stage of translations, or goes on with it; returns whether it came to its end."""
+        from mural_tf.runs.finetune import finetune
+
+        workdir = self.folder / TRANSLATED
+        data = str(self.folder / DATA)
+        tuned = load_config(local_copy(self.folder / WORKDIR / "config.json"))
+        stage = read_config(find_config("translated"))
+        stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
+        names = [data, *self.translations]
+        stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
+        stage.evaluation.update(tuned.evaluation)
+        print(f"Teaching translations of {', '.join(self.translations)} and of the table.", flush=True)
+        finetune(stage, str(self.folder / WORKDIR), workdir)
+        return _is_finished(workdir)
+
+
+def _is_finished(workdir: pathlib.Path) -> bool:
+    from mural_tf.runs.finish import is_finished
+
+    return is_finished(workdir)
+
+
+def names_in(data: pathlib.Path, split: str) -> set[str]:
+    """Returns the ids of the pictures in a split, so that no picture of train becomes one to measure with."""
+    from mural_tf.data import records
+
+    there = records.find_files(data, records.IMAGE_TEXT, split)
+    return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, split)} if there else set()
+
+
+def _for_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
+    """Returns the configuration for a data set, which may be too small for all that the configuration asks."""
+    config = config.copy_and_resolve_references()
+    config.data.source, config.data.directory = "records", str(data)
+    path = data / DESCRIPTION
+    counts: Mapping = json_field(read_json(path), "counts", dict, path)
+    if config.evaluation.split not in counts["image_text"]:
+        config.evaluation.split = "dev"
+    if source == NOTHING:
+        pairs, captions = counts["text_pairs"].get("train", 0), counts["image_text"]["train"]["captions"]
+        config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
+        config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
+        if not pairs:
+            config.loss.text_text_weight = 0.0
+    return config
