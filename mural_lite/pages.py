@@ -1,6 +1,6 @@
 """Pages for people: HTML without scripts; all but the server's are one file that needs nothing outside it.
 
-A page's template is a file beside the code that computes what it shows; the parts that pages share are in
+A page's template is in the folder of the code that computes its values; the parts that pages share are in
 `templates/`. Every text is escaped.
 """
 

@@ -55,7 +55,7 @@ PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
 
 class Trainer(Protocol):
-    """Trains a model on a table, in folders beside the index.
+    """Trains a model on a table, in folders next to the index.
 
     Attributes:
       needs_captions: whether training was asked for by more than the table, so that too few captions are a mistake.

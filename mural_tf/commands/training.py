@@ -40,7 +40,7 @@ class CatalogueTrainer:
     """The trainer of a table's model; see `mural_search.catalogue.Trainer`.
 
     Args:
-      output: folder of the table's index, beside which its data and workdirs are, here or in a store.
+      output: folder of the table's index, next to which its data and workdirs are, here or in a store.
       source: the model to start from: as `finetune` takes it, or "nothing".
       config: of training; data and evaluation are set here.
       translations: data folders with text pairs. The model learns these and the table's in a last stage, so that
