@@ -24,7 +24,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, write_whole
 from mural_lite.pictures import thumbnail_url
 from mural_lite.top_k import top_k
-from mural_tf.evaluation.retrieval import CaptionedImages, choose_languages, encode_captions, read_pool
+from mural_tf.evaluation.retrieval import choose_languages, encode_captions, read_pool
 from mural_tf.metrics.ranking import ranks_both_ways
 
 TEMPLATE = pathlib.Path(__file__).with_name("errors.html")
@@ -83,7 +83,7 @@ def write_error_page(
         raise UserError(f"None of the {len(pictures)} images of {pool.where} decodes.")
     sections = []
     for language in chosen:
-        texts, owners = captions_of(pool, language, kept)
+        texts, owners = pool.readable_captions(language, kept)
         if not texts:
             continue
         shown = [(of[0], encode_captions(model, texts, language)) for model, of in zip(models.values(), encoded)]
@@ -107,17 +107,6 @@ def write_error_page(
     total = sum(len(section["shown"]) for section in sections)
     print(f"Written: {path} ({total} queries in {len(chosen)} languages, both directions)")
     return path
-
-
-def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Returns the captions whose images were kept, and int64 [C]: the place of each caption's image among these images.
-
-    `kept`: int64 [K], rising: numbers of the pool's images.
-    """
-    row_of = np.full(len(pool.image_numbers), -1)
-    row_of[kept] = np.arange(len(kept))
-    owners = row_of[pool.owners[language]]
-    return [text for text, owner in zip(pool.texts[language], owners) if owner >= 0], owners[owners >= 0]
 
 
 def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray) -> list[Searched]:

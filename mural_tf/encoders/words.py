@@ -50,7 +50,8 @@ class PerLanguage(keras.layers.Layer):
         language, *values = inputs
         if len(self.layers_by_language) == 1:
             return self.layers_by_language[0](*values)
-        outputs, rows = [], []
+        outputs = []
+        rows = []
         for number, layer in enumerate(self.layers_by_language):
             if self.fixed_sizes:
                 output = layer(*values)
@@ -154,7 +155,10 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     Lines that are not a word and numbers are left out and counted; the first of a word counts.
     Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
     """
-    path, vectors, broken, count = local_copy(path), {}, 0, 0
+    path = local_copy(path)
+    vectors = {}
+    broken = 0
+    count = 0
     try:
         file = path.open(encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
@@ -180,8 +184,8 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     if broken > max(1, MOST_BROKEN_LINES * count):
         raise UserError(f"{path}: {broken} of {count} lines are not a word and {size} numbers.")
     if broken:
-        logging.warning("%s: %d of %d lines are not a word and %d numbers; they were left out.",
-                        path, broken, count, size)  # fmt: skip
+        message = f"{path}: {broken} of {count} lines are not a word and {size} numbers; they were left out."
+        logging.warning("%s", message)
     return vectors
 
 
@@ -200,7 +204,8 @@ def vectors_of_vocabulary(
     """
     if "{language}" not in pattern:
         raise UserError(f"text_tower.word_vectors={pattern!r} must hold {{language}}, which names the file.")
-    vectors, shares = {}, {}
+    vectors = {}
+    shares = {}
     for language in languages:
         prefix = f"{language}\t"
         words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}

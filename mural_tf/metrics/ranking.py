@@ -23,6 +23,7 @@ library and direction.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -282,9 +283,9 @@ def recall_at(query_ranks: np.ndarray, k: int) -> float:
     return 100.0 * float(np.mean(np.asarray(query_ranks) <= k))
 
 
-def mean_recall(image_to_text_ranks: np.ndarray, text_to_image_ranks: np.ndarray) -> float:
-    """Returns the mean in percent of R@1, R@5 and R@10 over the two directions."""
-    return float(np.mean([recall_at(r, k) for r in (image_to_text_ranks, text_to_image_ranks) for k in CUTOFFS]))
+def mean_recall(*query_ranks: np.ndarray) -> float:
+    """Returns the mean in percent of R@1, R@5 and R@10 over one or both directions, each given by its ranks [Q]."""
+    return float(np.mean([recall_at(ranks, k) for ranks, k in itertools.product(query_ranks, CUTOFFS)]))
 
 
 def summarize(image_to_text_ranks: np.ndarray, text_to_image_ranks: np.ndarray) -> dict[str, float]:

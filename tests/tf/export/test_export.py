@@ -22,8 +22,9 @@ from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.towers import preparation
 from mural_tf.export import hub_modules, saved_model, serving
 from mural_tf.export.hub_modules import restore_from_export
-from mural_tf.export.model_card import describe_model, evaluations_of
-from mural_tf.export.saved_model import export_model, export_workdir, variables_of
+from mural_tf.export.model_card import describe_model
+from mural_tf.export.saved_model import export_model, variables_of
+from mural_tf.export.workdir import evaluations_of, export_workdir
 from mural_tf.text.vocabulary_file import digest, load_vocabulary
 
 TOLERANCE = 1e-5
