@@ -107,6 +107,6 @@ REFUSALS = {  # the fixture that makes the folder, the call, the words
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name, request, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "load", lambda *_: pytest.fail("loaded the model first"))
+    monkeypatch.setattr(report, "open_model", lambda *_: pytest.fail("loaded the model first"))
     fixture, call, expected = REFUSALS[name]
     assert_refused(call, expected, request.getfixturevalue(fixture))

@@ -27,7 +27,7 @@ def write_records(folder, languages=("en", "tg")):
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
     """A folder with WIT records, Tatoeba, and STS files that are damaged."""
-    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
+    monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
     root = tmp_path / "downloads"
     write_records(root / "wit")
     (root / "tatoeba").mkdir()

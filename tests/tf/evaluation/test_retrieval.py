@@ -188,13 +188,13 @@ def lenient():
 
 
 def test_too_many_images_that_do_not_decode_end_the_evaluation(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
+    monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
     with pytest.raises(UserError, match="1 of 5 images.*image4.*max_missing=0.05"):
         report.evaluate_and_report(str(tmp_path), str(data_dir), "test")
 
 
 def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
+    monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
     workdir = tmp_path / "workdir"
     (workdir / "checkpoints").mkdir(parents=True)
     for _ in range(2):
@@ -214,7 +214,7 @@ def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeyp
 
 
 def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
+    monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
     export = tmp_path / "export"
     export.mkdir()
     report.evaluate_and_report(str(export), str(data_dir), "test", protocol=lenient())

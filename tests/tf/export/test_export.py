@@ -263,8 +263,8 @@ def test_a_card_names_what_was_evaluated_without_the_machines_folders(model, con
 
 @pytest.mark.parametrize("name", ["image_encoder", "text_encoder"])
 def test_encoders_are_saved_without_gradients_which_would_never_be_freed(export, name):
-    graph, functions = serving._parse(export / name / "1")
-    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
+    graph = serving._graph(export / name / "1")
+    nodes = list(serving.nodes_of(graph))
     assert nodes and not [node.name for node in nodes if "_gradient_op_type" in node.attr]
     assert not graph.library.registered_gradients
 
