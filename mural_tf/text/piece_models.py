@@ -106,7 +106,7 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
         pieces, settings = read_model(data, path)
         if fairseq and pieces[0][2] == "unknown":
             pieces = _with_fairseq_ids(pieces)
-    return _as_lines(pieces, settings, path)
+    return as_lines(pieces, settings, path)
 
 
 def _with_fairseq_ids(pieces: list[list]) -> list[list]:
@@ -117,7 +117,7 @@ def _with_fairseq_ids(pieces: list[list]) -> list[list]:
     return [*first, *others, ["<mask>", 0.0, "control"]]
 
 
-def _as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
+def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
     """Returns the lines of a vocabulary; raises `UserError` for pieces or settings that make none."""
     entries = [[*pieces[0], settings], *pieces[1:]]
     lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
@@ -287,7 +287,7 @@ def byte_pair_lines(
     for piece, score in scores:
         is_of_text = len(written(piece)) == 1 or piece in merged
         pieces.append([written(piece), score, special.get(piece, "normal" if is_of_text else "control")])
-    return _as_lines(pieces, BYTE_PAIR_SETTINGS, path)
+    return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
 
 
 def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
