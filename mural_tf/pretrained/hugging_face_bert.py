@@ -1,7 +1,7 @@
 """Hugging Face's `BertModel`, `DistilBertModel`, `XLMRobertaModel` and LaBSE as safetensors: names, and config.json.
 
-`BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
-layer normalisation (gamma, beta) that old files carry are understood.
+A `BertModel`, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
+layer normalisation (gamma, beta) in old files are understood.
 """
 
 from __future__ import annotations
