@@ -94,7 +94,7 @@ def globetrotter(request: Request) -> list[Evaluation]:
     if total < options.sentences:
         notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
     result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
-    _sentences(request, result, {language: [lines[i] for i in chosen] for language, lines in texts.items()})
+    _sentences(request, result, texts, chosen)
     _words(request, result, texts, options)
     result.protocol = (
         f"{len(chosen)} sentences in {len(texts)} languages, share of translations among the {len(texts) - 1} nearest; "
@@ -103,11 +103,13 @@ def globetrotter(request: Request) -> list[Evaluation]:
     return [result]
 
 
-def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]) -> None:
-    """Adds the share of translations among the nearest sentences, for each pool of candidates and each head."""
-    every = list(itertools.chain.from_iterable(texts.values()))
+def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
+    """Adds the share of translations among the nearest of the `chosen` sentences, for each pool and each head."""
+    every = []
+    for lines in texts.values():
+        every += [lines[i] for i in chosen]
     number = np.arange(len(every))
-    language, sentence = np.divmod(number, len(every) // len(texts))
+    language, sentence = np.divmod(number, len(chosen))
     excluded = {"all_candidates": number, "other_languages": language}  # candidates that are equal to the query's
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(every, head)  # [M N, D]

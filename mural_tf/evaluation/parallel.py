@@ -53,7 +53,10 @@ def read_parallel(
         notes.append(
             f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
         )
-    return {language: [row[language] for row in common] for language in chosen}, notes
+    texts = {}
+    for language in chosen:
+        texts[language] = [row[language] for row in common]
+    return texts, notes
 
 
 def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:

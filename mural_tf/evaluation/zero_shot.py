@@ -85,7 +85,7 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if not any(slot in line for slot in PLACES)]
+        without = [line for line in lines if not any(map(line.__contains__, PLACES))]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates
@@ -244,4 +244,4 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
     if len(numbers) < classes:
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
-        result.notes.append(f"{language} has no templates: class names are encoded alone.")
+        result.notes.append(f"{language} has no templates: only the class names are encoded.")

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
 from mural_tf.backend import tf_text
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.encoders.saved_models import load_saved_model, seal_graph
+from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import CHOICES, preparation
 from mural_tf.export.signatures import text_variables, traced_once
 from mural_tf.models.dual_encoder import DualEncoder
@@ -247,43 +246,3 @@ def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
 def numbers_of(model: DualEncoder) -> dict[str, float]:
     """Returns the values of a model's `learned_numbers`, for JSON."""
     return {name: float(number.numpy()) for name, number in learned_numbers(model).items()}
-
-
-def assign_numbers(model: DualEncoder, values: Mapping[str, float]) -> None:
-    """Sets the `learned_numbers` of a model that `values` name; the others do not change."""
-    for name, number in learned_numbers(model).items():
-        number.assign(values.get(name, number))
-
-
-def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
-
-    Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
-    Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
-    """
-    directory = pathlib.Path(directory)
-    pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
-    pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
-    numbers = _numbers_of_card(directory / "model_card.json")
-    for variable, value in pairs:
-        variable.assign(value)
-    assign_numbers(model, numbers)
-
-
-def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
-    return json_field(read_json(path), "learned_numbers", dict[str, float], path)
-
-
-def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
-    pairs = []
-    for variable in variables:
-        other = theirs.get(variable.name)
-        if other is None or other.shape != variable.shape:
-            shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
-            raise UserError(
-                f"{folder} belongs to another architecture or vocabulary: {variable.name} {shape}, expected "
-                f"{tuple(variable.shape)}."
-            )
-        pairs.append((variable, other.read_value()))
-    return pairs

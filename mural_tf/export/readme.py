@@ -154,13 +154,14 @@ def _body(card: Mapping) -> str:
         lines += ["", f"Its weights began as {card['origin']}."]
     rows = list(_results(card))
     if rows:
-        ends = [end for end in METRICS if any(end in numbers for *_, numbers in rows)]
-        lines += ["", "## Results", "", "In percent."]
-        lines += ["", *_row(["evaluation", "split", "language", *(METRICS[end][1] for end in ends)])]
-        lines += _row(["---", "---", "---", *("---:" for _ in ends)])
+        measured = set().union(*(numbers for *_, numbers in rows))
+        metrics = {end: words for end, (_, words) in METRICS.items() if end in measured}
+        lines += ["", "## Results", "", "In percent.", ""]
+        lines.append(_row(["evaluation", "split", "language", *metrics.values()]))
+        lines.append(_row(["---"] * 3 + ["---:"] * len(metrics)))
         for name, data, split, language, numbers in rows:
-            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in ends]
-            lines += _row([_label(name, data), split, language, *cells])
+            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in metrics]
+            lines.append(_row([_label(name, data), split, language, *cells]))
     return "\n".join(lines)
 
 
@@ -169,5 +170,5 @@ def _label(name: str, data: str) -> str:
     return f"{name} ({data})" if data and data != name else name
 
 
-def _row(cells: Iterable[str]) -> list[str]:
-    return [f"| {' | '.join(cells)} |"]
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -39,7 +39,7 @@ def evaluations_of(
       `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
       where there are no others. Data and split that a row lacks are "".
     """
-    rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
+    rows = [row for row in read_metrics(workdir) if _has_recall(row)]
     if rows and not exactly and all(row["step"] != step for row in rows):
         step = rows[-1]["step"]
     numbers: dict[str, dict[str, float]] = {}
@@ -57,6 +57,10 @@ def evaluations_of(
     for name in evaluations:
         metrics.update(numbers[name])
     return metrics, evaluations
+
+
+def _has_recall(row: Mapping) -> bool:
+    return any(key.endswith("/mean_recall") for key in row)
 
 
 def _names(row: Mapping) -> list[str]:

@@ -92,7 +92,9 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
             occurrences[character] += count
     alphabet = {character for character, _ in _most_frequent(occurrences, max_characters)}
     words = [(word, count) for word, count in sorted(counts.items()) if alphabet.issuperset(word)]
-    continuing = [SUFFIX_INDICATOR + character for character in set().union(*(word[1:] for word, _ in words))]
+    continuing = set()
+    for word, _ in words:
+        continuing.update(SUFFIX_INDICATOR + character for character in word[1:])
     # The trainer numbers single characters as its threads meet them, and equal counts are decided by number. Naming
     # them as special pieces fixes their order: without this, every run gives another vocabulary.
     special = [*RESERVED_TOKENS, *sorted(alphabet), *sorted(continuing)][:size]

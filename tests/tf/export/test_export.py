@@ -20,9 +20,9 @@ from mural_lite.errors import UserError
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.towers import preparation
-from mural_tf.export import hub_modules, saved_model, serving
-from mural_tf.export.hub_modules import restore_from_export
+from mural_tf.export import restore, saved_model, serving
 from mural_tf.export.model_card import describe_model
+from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model, variables_of
 from mural_tf.export.workdir import evaluations_of, export_workdir
 from mural_tf.text.vocabulary_file import digest, load_vocabulary
@@ -182,7 +182,7 @@ def values(model):
 
 
 def test_weights_come_back_out_of_an_export(export, model, config, monkeypatch):
-    monkeypatch.setattr(hub_modules, "load_saved_model", functools.cache(hub_modules.load_saved_model))
+    monkeypatch.setattr(restore, "load_saved_model", functools.cache(restore.load_saved_model))
     other, expected = toy_model(config, seed=1), values(model)
     assert sum((ours != theirs).any() for ours, theirs in zip(values(other), expected)) > 40
     other.log_temperature.assign(-1.0)
