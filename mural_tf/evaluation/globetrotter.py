@@ -121,7 +121,7 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
 
 
 def _equality(values: np.ndarray):
-    """Returns (begin, end) -> bool [end - begin, N]: which of N values equal those of the rows begin to end."""
+    """Returns (begin, end) -> bool [end - begin, N]: whether each of N values equals the value of a row."""
     return lambda begin, end: values[begin:end, None] == values
 
 

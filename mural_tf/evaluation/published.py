@@ -81,7 +81,7 @@ def published_tables() -> dict[tuple[str, str], Table]:
 
 def _read_table(block: str) -> Table:
     head, names, *rows = (line.split("\t") for line in block.splitlines())
-    paper, place, title, *choices = head
+    paper, table_name, title, *choices = head
     columns = tuple(names[2:])
     cells = []
     for setting, row, *numbers in rows:
@@ -89,7 +89,7 @@ def _read_table(block: str) -> Table:
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, place, title, protocol, columns, tuple(cells))
+    return Table(paper, table_name, title, protocol, columns, tuple(cells))
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float]
 
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The means of single metrics over all measured languages; evaluations have only that of the mean recall."""
+    """The means of single metrics over all measured languages; evaluations have only the mean of the mean recall."""
     values = collections.defaultdict(list)
     for key, value in metrics.items():
         benchmark, _, metric = key.partition("/")

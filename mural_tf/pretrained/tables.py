@@ -142,7 +142,7 @@ def assign(
 def _problems(
     rows: Mapping[str, Row], variables: Mapping[str, tf.Variable], weights: WeightFile, ignored: str
 ) -> list[str]:
-    """How the names and shapes of a file differ from those that `rows` need; none if all fit."""
+    """How the names and shapes of a file differ from the names and shapes that `rows` need; [] if all fit."""
     used = _sources(rows.values())
     missing = sorted(used - weights.shapes.keys())
     unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))

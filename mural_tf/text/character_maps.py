@@ -16,7 +16,7 @@ _LABEL = 0x800000FF  # of a unit: the byte that leads to it, and a bit that no b
 
 @functools.lru_cache(maxsize=4)  # one table is read several times while a model is loaded
 def problem_of(table: bytes) -> str:
-    """Returns the problem of a table, "" if it has none; the empty table has none."""
+    """Returns the problem of a table, "" for a correct table; the empty table is correct."""
     if not table:
         return ""
     size = int.from_bytes(table[:4], "little")
