@@ -1,4 +1,4 @@
-"""What is wrong with the languages that a model knows badly, and which cheap step would help.
+"""Finds why a model knows some languages badly, and which cheap step would help.
 
     python -m mural_tf analyse doctor --model=WORKDIR --data_dir=DATA
 
@@ -66,7 +66,7 @@ class TextsByLanguage:
 
 @dataclasses.dataclass
 class Language:
-    """What was found of one language; shares are of 1, `distance` is 1 - cosine, `recall` in percent.
+    """The measures of one language; shares are of 1, `distance` is 1 - cosine, `recall` in percent.
 
     `looks_like`: the language whose training texts its texts resemble most, "" where no texts can be compared.
     """
@@ -105,17 +105,17 @@ def _training_texts(data_dir: str, record_type: str) -> Iterator[tuple[str, str]
         records.list_files(data_dir, record_type, "train")
     except UserError:
         return  # a data set without captions, or without pairs
-    for record in itertools.islice(
-        records.read_records(data_dir, record_type, "train", skip_damaged=True), MOST_RECORDS
-    ):
+    read = records.read_records(data_dir, record_type, "train", skip_damaged=True)
+    for record in itertools.islice(read, MOST_RECORDS):
         if record_type == records.IMAGE_TEXT:
             yield from zip(record.languages, record.captions)
         else:
-            yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))
+            yield record.language_a, record.text_a
+            yield record.language_b, record.text_b
 
 
 def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, float], pivot: str) -> list[Language]:
-    """Returns what is found of each language of the split, with its diagnosis.
+    """Returns the measures of each language of the split, with its diagnosis.
 
     Args:
       embedder: anything with `encode_text`.
@@ -128,25 +128,23 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     """
     if pivot not in texts.split:
         raise UserError(f"No captions in the pivot {pivot}; the split has {', '.join(sorted(texts.split))}.")
-    divided = {name: _pieces(tokenizer, list(of.values())) for name, of in texts.split.items()}
-    unknown = tokenizer.unknown_id
-    profiles = {name: _profile(tokenizer, some) for name, some in texts.training.items() if some and name}
-    vectors = {
-        name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()
-    }
+    profiles = {name: _profile(tokenizer, lines) for name, lines in texts.training.items() if lines and name}
+    vectors = {}
+    for name, captions in texts.split.items():
+        vectors[name] = dict(zip(captions, embedder.encode_text(list(captions.values()), progress=False)))
     languages = []
-    for name, (pieces, words) in divided.items():
+    for name, captions in texts.split.items():
+        pieces, words = _pieces(tokenizer, list(captions.values()))
         all_pieces = np.concatenate(pieces)
-        cosines = [np.dot(vector, vectors[pivot][x]) for x, vector in vectors[name].items() if x in vectors[pivot]]
         languages.append(
             Language(
                 name,
                 captions=texts.captions[name],
                 pairs=texts.pairs[name],
                 pieces_per_word=len(all_pieces) / max(1, words),
-                unknown=float(np.mean(all_pieces == unknown)) if len(all_pieces) else 1.0,
+                unknown=float(np.mean(all_pieces == tokenizer.unknown_id)) if len(all_pieces) else 1.0,
                 cut=float(np.mean([len(row) > tokenizer.max_length - 2 for row in pieces])),
-                distance=1.0 - float(np.mean(cosines, dtype=np.float64)) if cosines else float("nan"),
+                distance=_distance(vectors[name], vectors[pivot]),
                 recall=recalls[name],
                 looks_like=_nearest(name, all_pieces, profiles),
             )
@@ -158,12 +156,18 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     return languages
 
 
+def _distance(vectors: Mapping[str, np.ndarray], pivot: Mapping[str, np.ndarray]) -> float:
+    """The mean of 1 - cosine over images, {image: its caption's vector} each; NaN if they share no image."""
+    cosines = [np.dot(vector, pivot[image]) for image, vector in vectors.items() if image in pivot]
+    return 1.0 - float(np.mean(cosines, dtype=np.float64)) if cosines else float("nan")
+
+
 def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
-    """Returns what a low recall follows from, the likeliest first; a name among the keys of `ADVICE`.
+    """Returns the first of the possible causes of a low recall, the likeliest first; a key of `ADVICE`.
 
     Args:
-      language, pivot: with all that was measured.
-      most_pairs: translation pairs of the language with most, the pivot apart.
+      language, pivot: with all measures.
+      most_pairs: translation pairs of the language with most, without the pivot.
     """
     if language.looks_like not in ("", language.name):
         return LABELS
@@ -181,18 +185,21 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
 
     `taught`: whether the model has had the stage of translations.
     """
-    advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
-    ordered = sorted(languages, key=lambda language: language.recall)
+    advice = dict(ADVICE)
+    if taught:
+        advice[STAGE] = AFTER_STAGE
     rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
-    rows += [[*ROW.format(**dataclasses.asdict(language)).split(" "), language.diagnosis] for language in ordered]
+    advised = []
+    for language in sorted(languages, key=lambda language: language.recall):
+        values = dataclasses.asdict(language)
+        rows.append([*ROW.format(**values).split(" "), language.diagnosis])
+        if language.diagnosis != WELL:
+            advised.append(f"{language.name}: {advice[language.diagnosis].format(**values, pivot=pivot)}.")
+    if not advised:
+        advised.append(f"Every language has {BELOW:.0%} of {pivot}'s recall or more.")
     widths = [max(map(len, column)) for column in zip(*rows)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-    advised = [
-        f"{language.name}: {advice[language.diagnosis].format(**dataclasses.asdict(language), pivot=pivot)}."
-        for language in ordered
-        if language.diagnosis != WELL
-    ] or [f"Every language has {BELOW:.0%} of {pivot}'s recall or more."]
-    return "\n".join([*table, "", *advised, "See docs/languages.md."])
+    lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+    return "\n".join([*lines, "", *advised, "See docs/languages.md."])
 
 
 def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
@@ -219,7 +226,7 @@ def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) 
 
 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
-    """Loads a workdir or an export, examines it, and returns what `describe` says.
+    """Loads a workdir or an export, examines it, and returns `describe`'s text.
 
     Raises `UserError` for a model without word pieces in its folder, or data without the split or the pivot.
     """

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, write_whole
 from mural_lite.pictures import thumbnail_url
 from mural_lite.top_k import top_k
-from mural_tf.evaluation.retrieval import CaptionedImages, choose_languages, encode_captions, read_pool
+from mural_tf.evaluation.retrieval import choose_languages, encode_captions, read_pool
 from mural_tf.metrics.ranking import ranks_both_ways
 
 TEMPLATE = pathlib.Path(__file__).with_name("errors.html")
@@ -35,7 +35,7 @@ DIRECTIONS = ("text_to_image", "image_to_text")
 
 @dataclasses.dataclass
 class Found:
-    """What one model found for one query: candidate numbers, best first, and the rank of the best right one."""
+    """One model's results for one query: candidate numbers, best first, and the rank of the best right candidate."""
 
     top: list[int]
     rank: float
@@ -78,46 +78,37 @@ def write_error_page(
     chosen = choose_languages(pool, languages)
     pictures = list(pool.read(range(len(pool.image_numbers))))
     encoded = [model.encode_image(pictures, on_error="skip", progress=False) for model in models.values()]
-    kept = encoded[0][1]
-    if not len(kept):
+    images = [embeddings for embeddings, _ in encoded]
+    _, readable = encoded[0]
+    if not len(readable):
         raise UserError(f"None of the {len(pictures)} images of {pool.where} decodes.")
     sections = []
     for language in chosen:
-        texts, owners = captions_of(pool, language, kept)
+        texts, owners = pool.readable_captions(language, readable)
         if not texts:
             continue
-        shown = [(of[0], encode_captions(model, texts, language)) for model, of in zip(models.values(), encoded)]
+        captions = [encode_captions(model, texts, language) for model in models.values()]
         for direction in DIRECTIONS:
-            made = find_queries(direction, shown, owners)
-            some = choose_queries(made, queries, show, seed)
+            searched = find_queries(direction, list(zip(images, captions)), owners)
+            shown = choose_queries(searched, queries, show, seed)
             by_text = direction == "text_to_image"
-            sections.append(dict(language=language, by_text=by_text, shown=some, total=len(made), texts=texts))
+            sections.append(dict(language=language, by_text=by_text, shown=shown, total=len(searched), texts=texts))
 
     @functools.cache
     def thumbnail(number: int) -> str:
-        return thumbnail_url(pictures[kept[number]], SIDE)
+        return thumbnail_url(pictures[readable[number]], SIDE)
 
-    page = pages.render(
-        TEMPLATE, models=list(models), sections=sections, source=f"{data_dir}, split {split}",
-        pictures=lambda numbers, right=(): [(thumbnail(number), number in right) for number in numbers],
-    )  # fmt: skip
+    def thumbnails(numbers: Sequence[int], right: Collection[int] = ()) -> list[tuple[str, bool]]:
+        return [(thumbnail(number), number in right) for number in numbers]
+
+    source = f"{data_dir}, split {split}"
+    page = pages.render(TEMPLATE, models=list(models), sections=sections, source=source, pictures=thumbnails)
     path = as_path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page)
     total = sum(len(section["shown"]) for section in sections)
     print(f"Written: {path} ({total} queries in {len(chosen)} languages, both directions)")
     return path
-
-
-def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Returns the captions whose images were kept, and int64 [C]: the place of each caption's image among these images.
-
-    `kept`: int64 [K], rising: numbers of the pool's images.
-    """
-    row_of = np.full(len(pool.image_numbers), -1)
-    row_of[kept] = np.arange(len(kept))
-    owners = row_of[pool.owners[language]]
-    return [text for text, owner in zip(pool.texts[language], owners) if owner >= 0], owners[owners >= 0]
 
 
 def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray) -> list[Searched]:
@@ -127,23 +118,22 @@ def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]],
     searches all captions, text-to-image the images that have one, as the benchmark does.
     """
     pool, local = np.unique(owners, return_inverse=True)
-    results = []
+    if direction == "text_to_image":
+        searched = [Searched(number, {int(owner)}, []) for number, owner in enumerate(owners)]
+    else:
+        right = [set(np.flatnonzero(local == i).tolist()) for i in range(len(pool))]
+        searched = [Searched(int(number), right[i], []) for i, number in enumerate(pool)]
     for images, texts in shown:
         to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
         if direction == "text_to_image":
-            results.append((pool[top_k(texts, images[pool], TOP)[1]], to_image))
+            top = pool[top_k(texts, images[pool], TOP)[1]]
+            ranks = to_image
         else:
-            results.append((top_k(images[pool], texts, TOP)[1], to_text))
-    if direction == "text_to_image":
-        right = [{int(owner)} for owner in owners]
-        numbers = range(len(owners))
-    else:
-        right = [set(np.flatnonzero(local == i).tolist()) for i in range(len(pool))]
-        numbers = pool.tolist()
-    return [
-        Searched(number, right[i], [Found(top[i].tolist(), float(ranks[i])) for top, ranks in results])
-        for i, number in enumerate(numbers)
-    ]
+            top = top_k(images[pool], texts, TOP)[1]
+            ranks = to_text
+        for query, nearest, rank in zip(searched, top, ranks):
+            query.found.append(Found(nearest.tolist(), float(rank)))
+    return searched
 
 
 def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 0) -> list[Searched]:
@@ -153,9 +143,10 @@ def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 
         order = np.random.default_rng(seed).permutation(len(searched))[:count]
         return [searched[i] for i in sorted(order)]
     if show == "worse":
-        behind = [x for x in searched if x.found[0].rank > x.found[1].rank]
-        return sorted(behind, key=lambda x: x.found[1].rank / x.found[0].rank)[:count]
-    return evenly(sorted((x for x in searched if x.found[0].rank > 1), key=lambda x: x.found[0].rank), count)
+        behind = [query for query in searched if query.found[0].rank > query.found[1].rank]
+        return sorted(behind, key=lambda query: query.found[1].rank / query.found[0].rank)[:count]
+    misses = [query for query in searched if query.found[0].rank > 1]
+    return evenly(sorted(misses, key=lambda query: query.found[0].rank), count)
 
 
 def evenly(values: Sequence, count: int) -> list:

@@ -32,8 +32,11 @@ UNKNOWN = "other"
 @functools.cache
 def _families() -> dict[str, str]:
     """Language -> family: branches of Indo-European, otherwise families, as Glottolog has them, at [MURAL]'s depth."""
-    lines = pathlib.Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines()
-    return {code: family for family, codes in (line.split("\t") for line in lines) for code in codes.split()}
+    families = {}
+    for line in pathlib.Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines():
+        family, codes = line.split("\t")
+        families.update(dict.fromkeys(codes.split(), family))
+    return families
 
 
 def family_of(language: str) -> str:
@@ -59,7 +62,8 @@ def map_languages(
       UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
     """
     texts, notes = read_parallel(data_dir, split, languages)
-    chosen, number = list(texts), len(next(iter(texts.values())))
+    chosen = list(texts)
+    number = len(texts[chosen[0]])
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
     try:
         matrix = svcca_matrix(embeddings)
@@ -71,10 +75,13 @@ def map_languages(
     points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    similarities = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
-    _write_csv(folder / "similarity.csv", [["language", *chosen], *similarities])
-    coordinates = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
-    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *coordinates])
+    similarities = [["language", *chosen]]
+    coordinates = [["language", "family", "x", "y"]]
+    for language, row, point in zip(chosen, matrix, points):
+        similarities.append([language, *map("{:.6f}".format, row)])
+        coordinates.append([language, family_of(language), *map("{:.6f}".format, point)])
+    _write_csv(folder / "similarity.csv", similarities)
+    _write_csv(folder / "map.csv", coordinates)
     drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
     for line in [*notes, *describe_neighbours(matrix, chosen)]:
         print(line)
@@ -116,7 +123,8 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
     if values[0] <= 1e-12 * max(1.0, np.abs(embeddings).max()):
         raise ValueError("All embeddings are equal: there is nothing to compare.")
     explained = np.cumsum(values**2) / np.sum(values**2)
-    kept = min(int(np.searchsorted(explained, variance - 1e-12)) + 1, int(np.count_nonzero(values > 1e-10 * values[0])))
+    needed = int(np.searchsorted(explained, variance - 1e-12)) + 1
+    kept = min(needed, int(np.count_nonzero(values > 1e-10 * values[0])))
     if len(centred) < 2 * kept:
         raise ValueError(
             f"{len(centred)} sentences are too few for the {kept} directions that explain {variance:.0%} of their "
@@ -168,7 +176,9 @@ def laplacian_eigenmap(similarity: np.ndarray, seed: int = 0) -> np.ndarray:
 
 # The drawing.
 
-LABEL, MARKER, FAR = 9, 4, 18  # points: a label's height, a marker's radius, from where on a line leads to the label
+LABEL = 9  # points: a label's height
+MARKER = 4  # a marker's radius
+FAR = 18  # a line leads to labels that are farther away
 
 
 def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -191,7 +201,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     axes.margins(0.08)
     for number, family in enumerate(sorted(set(families), key=lambda family: (-families.count(family), family))):
         members = [i for i, other in enumerate(families) if other == family]
-        color, marker = pyplot.get_cmap("tab20")(number % 20), "os^DvP"[number // 20 % 6]
+        color = pyplot.get_cmap("tab20")(number % 20)
+        marker = "os^DvP"[number // 20 % 6]
         axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
     axes.autoscale_view()
     in_points = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
@@ -220,13 +231,16 @@ def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first
     directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    lows, highs = centres - MARKER, centres + MARKER  # of all that must not be covered; labels are added
+    lows = centres - MARKER  # corners of all that must not be covered; labels are added
+    highs = centres + MARKER
     offsets = np.zeros_like(centres, float)
     for number, size in enumerate(sizes):
         tried = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
-        low, high = (centres[number] + tried + half for half in (-size / 2, size / 2))
+        low = centres[number] + tried - size / 2
+        high = centres[number] + tried + size / 2
         shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
         best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first direction that covers nothing, or least
         offsets[number] = tried[best]
-        lows, highs = np.concatenate([lows, low[best, None]]), np.concatenate([highs, high[best, None]])
+        lows = np.concatenate([lows, low[best, None]])
+        highs = np.concatenate([highs, high[best, None]])
     return offsets

@@ -221,7 +221,7 @@ def export(model, output, lite, own_texts, data_dir, **options):
     from mural_lite.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
-    from mural_tf.export.saved_model import export_workdir
+    from mural_tf.export.workdir import export_workdir
 
     path = export_workdir(model, output, **options)
     print(f"Exported to {path}")

@@ -16,15 +16,14 @@ in every other language, while translation pairs exist for all of them.
 What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
-only the well-resourced languages have a translation pair or a training caption, and evaluation measures apart how
-well their names find the pictures. All else is as without. In a build with *one language* a training picture has
-captions in one language alone, chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only what pictures
-have in common tells that two languages speak of the same.
+only the well-resourced languages have a translation pair or a training caption, and evaluation measures separately how
+well their names find the pictures. In a build with *one language* a training picture has captions in only one language,
+chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only pictures connect two languages.
 
 Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
 drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
-every choice is by the SHA-256 of a text, so that it depends on nothing but that text, and never on the order of files,
-the platform or a random generator's version.
+every choice is by the SHA-256 of a text, so that it does not depend on the order of files, the platform or a random
+generator's version.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import hashlib
 import io
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ml_collections import ConfigDict
 from PIL import Image
@@ -117,7 +116,7 @@ PACKAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What a build of the benchmark holds.
+    """The contents of a build of the benchmark.
 
     Args:
       languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
@@ -125,7 +124,7 @@ class Variant:
       keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
         "<emoji>:keywords", wherever there is one of the name.
       held_out_names: leave names out of training, see above; the choice does not depend on the seed.
-      one_language: training captions of each emoji in one language alone.
+      one_language: training captions of each emoji in only one language.
       locale_names: text pairs also of names of languages, territories, scripts and variants.
 
     Raises `UserError` for unknown `languages`.
@@ -143,10 +142,13 @@ class Variant:
             raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
 
     def settings(self) -> dict:
-        """What `dataset.json` says of it: the first three fields, and the others where they are not the default."""
-        always = ("languages", "seed", "keyword_captions")
-        values = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
-        return {name: value for name, value, default in values if name in always or value != default}
+        """The settings in `dataset.json`: the first three fields, and other fields that are not the default."""
+        settings = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("languages", "seed", "keyword_captions") or value != field.default:
+                settings[field.name] = value
+        return settings
 
 
 def build(data: ConfigDict) -> None:
@@ -172,19 +174,21 @@ def build_emoji(
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set of the same
         variant.
       cache: folder for the packages (250 MB), which every build can share.
-      variant: what it holds.
+      variant: its contents.
       progress: show bars.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
-    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. What an
-    interrupted build left is removed by the next one.
+    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. The next
+    build removes the files of an interrupted one.
 
     Raises `UserError`: no network or npm client, a damaged package, a full disk, or an `output` that holds anything
     else.
     """
     output = as_path(output)
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
-    identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
+    identity["packages"] = {
+        package.name: {"version": package.version, "license": package.license} for package in packages
+    }
     if is_built(output, identity):
         return output
     tarballs = fetch_packages(packages, cache, fetch, progress)
@@ -192,13 +196,14 @@ def build_emoji(
 
 
 def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> dict:
-    """Writes all records into `folder` and returns what `dataset.json` says about them."""
+    """Writes all records into `folder` and returns their description for `dataset.json`."""
     from mural_tf.data.records import write_records  # with TensorFlow, which configurations do without
 
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
     names = read_emoji_names(*annotations, variant.languages)
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
-    drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
+    styles = [*TRAINING_STYLES, TEST_STYLE]
+    drawings = draw_all([(style, tarballs[style.package]) for style in styles], emoji, progress)
     emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
     languages = choose_languages(variant.languages, names, emoji)
     names = restricted({language: names[language] for language in languages}, emoji)
@@ -207,24 +212,27 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     seed = variant.seed
     test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
     held_out = choose_held_out(test) if variant.held_out_names else set()
-    captions, keywords = captioned_in_training(names, seed), variant.keyword_captions
-    trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
-    captions = one_language_each(captions, seed) if variant.one_language else captions
+    captions = without_held_out(captioned_in_training(names, seed), held_out)
+    if variant.one_language:
+        captions = one_language_each(captions, seed)
     image_text = {
-        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
+        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, variant.keyword_captions),
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
-    locale_names = locale_names if variant.locale_names else dict.fromkeys(languages, {})
-    pairs = text_pairs(trained, locale_names, seed)
+    if not variant.locale_names:
+        locale_names = dict.fromkeys(languages, {})
+    pairs = text_pairs(without_held_out(names, held_out), locale_names, seed)
     with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
         for split, records in image_text.items():
             write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
         write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
-    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
-    marked = {"held_out_names": sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)} if held_out else {}
-    return {**count_records(languages, image_text, pairs), "language_groups": groups, **marked}
+    description = count_records(languages, image_text, pairs)
+    description["language_groups"] = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
+    if held_out:
+        description["held_out_names"] = sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)
+    return description
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
@@ -253,10 +261,8 @@ def choose_held_out(test: set[str]) -> set[str]:
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
     """Returns the names without the names of `held_out`, which well-resourced languages keep."""
-    return {
-        language: {k: v for k, v in texts.items() if language in WELL_RESOURCED or k not in held_out}
-        for language, texts in names.items()
-    }
+    others = restricted(names, set().union(*names.values()) - held_out)
+    return {language: names[language] if language in WELL_RESOURCED else others[language] for language in names}
 
 
 def captioned_in_training(names: Names, seed: int) -> Names:
@@ -274,20 +280,25 @@ def captioned_in_training(names: Names, seed: int) -> Names:
 
 
 def one_language_each(captions: Names, seed: int) -> Names:
-    """Returns of each emoji the caption in one of the languages that have it."""
+    """Returns each emoji's caption in only one of the languages that have it."""
     languages = collections.defaultdict(list)
     for language in sorted(captions):
         for key in captions[language]:
             languages[key].append(language)
-    chosen = {
-        key: min(with_name, key=lambda x: _hash("language", seed, x, key)) for key, with_name in languages.items()
-    }
-    return {x: {key: name for key, name in names.items() if chosen[key] == x} for x, names in captions.items()}
+    emoji = collections.defaultdict(set)  # of each language
+    for key, with_name in languages.items():
+        chosen = min(with_name, key=lambda language: _hash("language", seed, language, key))  # noqa: B023 - used at once
+        emoji[chosen].add(key)
+    return {language: _with_keys(names, emoji[language]) for language, names in captions.items()}
 
 
 def restricted(names: Names, emoji: set[str]) -> Names:
     """Returns the names of `emoji` only."""
-    return {language: {k: v for k, v in texts.items() if k in emoji} for language, texts in names.items()}
+    return {language: _with_keys(texts, emoji) for language, texts in names.items()}
+
+
+def _with_keys(texts: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiName]:
+    return {key: name for key, name in texts.items() if key in emoji}
 
 
 def image_text_records(
@@ -301,18 +312,17 @@ def image_text_records(
 
     `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
     """
-    by_emoji: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
+    by_emoji = collections.defaultdict(list)
     for language, entries in captions.items():
         for key, entry in entries.items():
             by_emoji[key].append((entry.name, language, f"{key}:name"))
             keywords = ", ".join(entry.keywords)
             if keyword_captions and keywords not in ("", entry.name):
                 by_emoji[key].append((keywords, language, f"{key}:keywords"))
-    records = [
-        ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples))
-        for style in styles
-        for key, triples in by_emoji.items()
-    ]
+    records = []
+    for style in styles:
+        for key, triples in by_emoji.items():
+            records.append(ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples)))
     return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
 
 
@@ -351,7 +361,7 @@ _VARIATION_SELECTOR = 0xFE0F  # "draw it as emoji"; packages disagree on where t
 
 @dataclasses.dataclass(frozen=True)
 class EmojiName:
-    """What one locale says about one emoji."""
+    """One locale's name and keywords of one emoji."""
 
     name: str
     keywords: tuple[str, ...]
@@ -360,17 +370,19 @@ class EmojiName:
 @functools.cache  # every locale asks for the same few thousand
 def key_of_text(emoji: str) -> str:
     """Returns the emoji's key: code points as lower-case hex, joined by "-", without U+FE0F ("2764" for ❤️)."""
-    return "-".join(f"{ord(c):04x}" for c in emoji if ord(c) != _VARIATION_SELECTOR)
+    return _key(map(ord, emoji))
 
 
 def key_of_code_points(code_points: str) -> str:
     """Returns the key of a file name or table entry like "0023-FE0F-20E3"."""
-    return "-".join(f"{c:04x}" for c in (int(p, 16) for p in code_points.split("-")) if c != _VARIATION_SELECTOR)
+    return _key(int(part, 16) for part in code_points.split("-"))
 
 
-def read_emoji_names(
-    annotations: pathlib.Path, derived: pathlib.Path, languages: str = "all"
-) -> dict[str, dict[str, EmojiName]]:
+def _key(code_points: Iterable[int]) -> str:
+    return "-".join(f"{point:04x}" for point in code_points if point != _VARIATION_SELECTOR)
+
+
+def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages: str = "all") -> Names:
     """Returns locale -> emoji key -> names, from the tarballs of CLDR's annotations and derived annotations.
 
     `languages` "core" reads only the locales of the two groups, "all" every one.
@@ -378,7 +390,7 @@ def read_emoji_names(
     The first has the single emoji, the second the composed emoji (flags, keycaps, families); no emoji is in both.
     A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
     """
-    names: dict[str, dict[str, EmojiName]] = {}
+    names: Names = {}
     for tarball, folder in ((annotations, "annotations"), (derived, "annotationsDerived")):
         members = read_members(tarball, lambda path, top=folder: _is_locale_file(path, top, ("annotations.json",)))
         for path, content in members.items():
@@ -402,14 +414,15 @@ def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str
     members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))
     names: dict[str, dict[str, str]] = {locale: {} for locale in locales}
     for path, content in sorted(members.items()):
-        locale, group = path.split("/")[1], path.split("/")[2].removesuffix(".json")
+        _, locale, file_name = path.split("/")
+        group = file_name.removesuffix(".json")
         if locale in names:
             entries = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"].get(group, {})
             names[locale].update({f"{group}:{code}": name for code, name in entries.items() if name != code})
     return names
 
 
-def choose_languages(languages: str, names: dict[str, dict[str, EmojiName]], emoji: set[str]) -> list[str]:
+def choose_languages(languages: str, names: Names, emoji: set[str]) -> list[str]:
     """Returns the build's languages in a fixed order: well-resourced, under-resourced, others by tag.
 
     "core" are the two groups; "all" adds every locale that itself names at least half of `emoji`.

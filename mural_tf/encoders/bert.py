@@ -5,14 +5,14 @@ trained by next-sentence prediction) is off by default: MURAL's projection heads
 are the pooler's. MURAL-large's factorised token embeddings (256, projected to 1024) are here too; its "24 attention
 heads" do not divide 1024, see configs/.
 
-Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
+Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward only for [CLS]:
 the same numbers for nearly half the work in a tower of two layers.
 
 Relatives differ by fields of `config.text_tower`: XLM-RoBERTa (Conneau et al., 2020) by `epsilon`; SigLIP's text
 tower (Zhai et al., 2023) has `norm="before"` (no norm after the embeddings, a norm after the last layer), a tanh GELU,
 `attention="full"` (padding is attended to, so all rows are of one length and nothing is skipped) and the last
-position's state, for any token there; CLIP's (Radford et al., 2021) has `norm="before"`, `attention="causal"` (a
-token sees those before it) and the state of the last token, the only one that sees the whole text. Token types, which
+position's state, for any token there; CLIP's (Radford et al., 2021) has `norm="before"`, `attention="causal"` (a token
+sees only the tokens before it) and the state of the last token, which sees the whole text. Token types, which
 both lack, are a table of zeros.
 """
 
@@ -41,14 +41,15 @@ from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializ
 from mural_tf.text.tokens import TOKENS
 
 TOKEN_TYPES = 2
-POOLER, FINAL_NORM = "pooler", "final_norm"  # names of layers
+POOLER = "pooler"  # names of layers
+FINAL_NORM = "final_norm"
 CHOICES = {
     "norm": ("after", "before"),
     "activation": tuple(ACTIVATIONS),
     "pooling": POOLINGS,
     "attention": ("masked", "full", "causal"),
 }
-# Poolings that go with one kind of attention alone: padding is the last position, or only the last token sees all.
+# Poolings that fit only one attention: padding is the last position, or only the last token sees all.
 POOLING_OF = {"full": "last", "causal": "end"}
 
 
@@ -125,7 +126,7 @@ def _pooler(config: ConfigDict) -> keras.layers.Layer:
 
 
 def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
-    """What `model(tokens)` returns, float32 [B, .], computed on the real tokens alone; see `Packing`."""
+    """The states that `model(tokens)` returns, float32 [B, .], computed only on the real tokens; see `Packing`."""
     check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
     packing = Packing(tokens["input_mask"], groups)
     packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
@@ -136,10 +137,14 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
         elif layer.name == FINAL_NORM:
             x = layer(x, training=training)
     x = tf.cast(x, tf.float32)
-    if pooling != "first":
-        x = (packed_mean if pooling == "mean" else packed_first_and_mean)(x, packing)
+    if pooling == "mean":
+        x = packed_mean(x, packing)
+    elif pooling == "first_and_mean":
+        x = packed_first_and_mean(x, packing)
     states = packing.in_batch_order(x)
-    return model.get_layer(POOLER)(states) if model.layers[-1].name == POOLER else states
+    if model.layers[-1].name == POOLER:
+        states = model.get_layer(POOLER)(states)
+    return states
 
 
 def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:

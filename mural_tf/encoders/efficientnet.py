@@ -5,7 +5,7 @@ Layers, their names and the shapes of their variables are as in `keras.applicati
 ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
 Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
-what "same" is for even sizes, for any size.
+for any size the padding of "same" for even sizes.
 Left out: the top convolution and, but for Lite where `classes` asks for it, the classifier.
 
 EfficientNet-Lite (Liu et al., 2020, tensorflow/tpu), for processors of phones, differs in four things: no
@@ -75,7 +75,9 @@ def scaled_width(channels: int, width: float) -> int:
     """Returns `channels` times `width` rounded to a multiple of 8, never more than 10% below the product."""
     scaled = channels * width
     rounded = max(WIDTH_DIVISOR, int(scaled + WIDTH_DIVISOR / 2) // WIDTH_DIVISOR * WIDTH_DIVISOR)
-    return rounded + WIDTH_DIVISOR if rounded < 0.9 * scaled else rounded
+    if rounded < 0.9 * scaled:
+        rounded += WIDTH_DIVISOR
+    return rounded
 
 
 def scaled_depth(blocks: int, depth: float) -> int:
@@ -86,7 +88,10 @@ def scaled_depth(blocks: int, depth: float) -> int:
 def blocks_by_stage(depth: float, lite: bool) -> list[int]:
     """Returns the number of blocks of each stage; Lite's first and last stage are not deepened."""
     counts = [scaled_depth(stage[1], depth) for stage in STAGES]
-    return [STAGES[0][1], *counts[1:-1], STAGES[-1][1]] if lite else counts
+    if lite:
+        counts[0] = STAGES[0][1]
+        counts[-1] = STAGES[-1][1]
+    return counts
 
 
 def kernel_initializer() -> keras.initializers.Initializer:
@@ -143,7 +148,9 @@ class PixelNormalization(keras.layers.Layer):
     def call(self, images, training=None):
         if self.kind == "symmetric":
             return images * 2.0 - 1.0
-        return images if self.kind == "none" else self.standardize(images, training=training)
+        if self.kind == "none":
+            return images
+        return self.standardize(images, training=training)
 
 
 class Swish(keras.layers.Layer):
@@ -177,7 +184,7 @@ class SwishSqueezeExcite(keras.layers.Layer):
         self.expand = convolution(self.prefix + "expand", self.squeezed, shape[-1])
 
     def call(self, x, training=None):
-        weights = [tf.cast(w, self.compute_dtype) for w in (*self.reduce, *self.expand)]
+        weights = [tf.cast(weight, self.compute_dtype) for weight in self.reduce + self.expand]
         return swish_squeeze_excite(x, *weights, training=training)
 
 
@@ -204,7 +211,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
     counts = blocks_by_stage(config.depth, builder.lite)
-    total, index = sum(counts), 0
+    total = sum(counts)
+    index = 0
     pooled = []
     for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
         kernel, _, channels, expansion, stride = stage
@@ -225,11 +233,10 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     if builder.lite:
         x = builder.normalize(builder.pointwise(x, TOP_WIDTH, "top_conv"), "top_bn", activate="top_activation")
     embeddings = average_over_space("avg_pool")(x)  # [B, D]
+    pooled.append(embeddings)
     if config.classes:
         classifier = keras.layers.Dense(config.classes, "softmax", name=CLASSIFIER, dtype="float32")
-        pooled += [embeddings, classifier(embeddings)]
-    else:
-        pooled.append(embeddings)
+        pooled.append(classifier(embeddings))
     if len(pooled) > 1:
         embeddings = keras.layers.Concatenate(name="state", dtype="float32")(pooled)
     return tower_with_projection(images, embeddings, config)
@@ -242,9 +249,11 @@ def average_over_space(name: str) -> keras.layers.Layer:
 
 def output_width(config: ConfigDict) -> int:
     """Returns D of `build_efficientnet` without a projection."""
-    lite = config.name == "efficientnet_lite"
-    widths = [scaled_width(stage[2], config.width) for stage in STAGES] + [TOP_WIDTH] * lite
-    return (sum(widths) if config.pooled_stages else widths[-1]) + config.classes
+    widths = [scaled_width(stage[2], config.width) for stage in STAGES]
+    if config.name == "efficientnet_lite":
+        widths.append(TOP_WIDTH)
+    width = sum(widths) if config.pooled_stages else widths[-1]
+    return width + config.classes
 
 
 class _Builder:
@@ -285,8 +294,10 @@ class _Builder:
 
     def normalize(self, x, name: str, activate: str = ""):
         x = BatchNormalization(self.group, momentum=self.momentum, name=name, dtype=self.policy)(x)
-        activation = ReluSix if self.lite else Swish
-        return activation(name=activate, dtype=self.policy)(x) if activate else x
+        if activate:
+            activation = ReluSix if self.lite else Swish
+            x = activation(name=activate, dtype=self.policy)(x)
+        return x
 
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
         """The mobile inverted bottleneck, without squeeze-and-excitation in Lite: [B, H, W, C] -> [B, H', W', D]."""
@@ -295,7 +306,9 @@ class _Builder:
         if expansion != 1:
             x = self.pointwise(x, width * expansion, name + "expand_conv")
             x = self.normalize(x, name + "expand_bn", activate=name + "expand_activation")
-        x, padding = self.pad(x, kernel, name + "dwconv_pad") if stride == 2 else (x, "same")
+        padding = "same"
+        if stride == 2:
+            x, padding = self.pad(x, kernel, name + "dwconv_pad")
         x = DepthwiseConvolution(
             kernel, stride, padding, depthwise_initializer=kernel_initializer(), name=name + "dwconv", dtype=self.policy
         )(x)

@@ -67,9 +67,11 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
     variable of the module; frozen, it always runs in inference mode.
     Raises `UserError` if `handle` cannot be loaded, has another interface, or takes another `image_size`.
     """
-    encoder, side = _load_encoder(config, "image_tower", IMAGE_INTERFACE), config.image_size
-    example, taken = tf.zeros([2, side, side, 3]), f"images of image_tower.image_size={side} pixels"
-    size = _embedding_size(encoder, example, config.handle, "images", taken, IMAGE_INTERFACE)
+    encoder = _load_encoder(config, "image_tower", IMAGE_INTERFACE)
+    side = config.image_size
+    example = tf.zeros([2, side, side, 3])
+    example_name = f"images of image_tower.image_size={side} pixels"
+    size = _embedding_size(encoder, example, config.handle, "images", example_name, IMAGE_INTERFACE)
     images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     embeddings = Embedding(size, name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
     return tower_with_projection(images, embeddings, config)
@@ -86,7 +88,7 @@ def settle_vocabulary(config: ConfigDict) -> None:
         return
     handle = config.vocabulary.file or config.text_tower.handle
     try:
-        folder = pathlib.Path(hub.resolve(str(local_copy(handle)) if is_in_store(handle) else handle))
+        folder = pathlib.Path(hub.resolve(_local_handle(handle)))
     except Exception as error:  # network and archive errors have no common base
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({reason}).") from error
@@ -137,13 +139,15 @@ def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
     return HubEncoder(load_module(config.handle, tower, interface), trainable=not config.frozen, name="hub_encoder")
 
 
-def is_in_store(handle: str) -> bool:
-    """Whether a handle is a folder in a store."""
-    return handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS))
+def _local_handle(handle: str) -> str:
+    """Returns the folder of a local copy for a handle that is a folder in a store; other handles unchanged."""
+    if handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS)):
+        return str(local_copy(handle))
+    return handle
 
 
 def load_module(handle: str, tower: str, interface: str):
-    """Loads the module of `config[tower].handle`; `interface` says in an error what was expected.
+    """Loads the module of `config[tower].handle`; `interface` is the expected interface, for errors.
 
     Raises `UserError` if it is missing or it cannot be called.
     """
@@ -152,11 +156,10 @@ def load_module(handle: str, tower: str, interface: str):
             f"{tower}.name='hub' needs {tower}.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, or a "
             "local folder with a SavedModel."
         )
-    if is_in_store(handle):
-        return load_module(str(local_copy(handle)), tower, interface)
-    if "://" not in handle and not pathlib.Path(handle).is_dir():
-        raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
+    handle = _local_handle(handle)
     if "://" not in handle:
+        if not pathlib.Path(handle).is_dir():
+            raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
         check_graph(handle)
     options = None
     if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
@@ -177,13 +180,13 @@ def load_module(handle: str, tower: str, interface: str):
     return loaded
 
 
-def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, taken: str, interface: str) -> int:
-    """Runs two examples through the encoder: the interface is as expected, or the message says what differs."""
+def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, example_name: str, interface: str) -> int:
+    """Runs two examples through the encoder; raises `UserError` if its interface is another."""
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{handle!r} does not take {taken} ({reason}); {interface}.") from error
+        raise UserError(f"{handle!r} does not take {example_name} ({reason}); {interface}.") from error
     embedding = _embedding(outputs)
     as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (inputs == "texts")
     if not as_expected or embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
@@ -195,4 +198,6 @@ def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, take
 def _describe(output) -> str:
     if isinstance(output, tf.Tensor):
         return f"{output.dtype.name} {tuple(output.shape)}"
-    return f"a dict with {sorted(output)}" if isinstance(output, dict) else type(output).__name__
+    if isinstance(output, dict):
+        return f"a dict with {sorted(output)}"
+    return type(output).__name__

@@ -1,4 +1,4 @@
-"""What makes towers fast: fused elementwise chains, convolutions as matrix products, and each tower's precision.
+"""Fast kernels of towers: fused elementwise chains, convolutions as matrix products, and each tower's precision.
 
 Chains of cheap operations are compiled into one pass over memory, forward and backward. TensorFlow runs `x *
 sigmoid(x)` and its gradient as eight operations that each read and write the whole tensor; on a CPU these passes cost
@@ -31,9 +31,10 @@ _for_tpu = False
 
 @contextlib.contextmanager
 def for_tpu() -> Iterator[None]:
-    """Makes all that is built and traced in this block what a TPU runs, on a machine without one."""
+    """In this block everything is built and traced as for a TPU, on a machine without one."""
     global _for_tpu
-    before, _for_tpu = _for_tpu, True
+    before = _for_tpu
+    _for_tpu = True
     try:
         yield
     finally:
@@ -55,7 +56,8 @@ def set_fusion(fusion: str) -> str:
     global _fusion
     if fusion not in FUSION:
         raise UserError(f"Unknown train.fused={fusion!r}: expected one of {', '.join(FUSION)}.")
-    before, _fusion = _fusion, fusion
+    before = _fusion
+    _fusion = fusion
     return before
 
 
@@ -103,7 +105,9 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     @functools.wraps(function)
     def call(*inputs, training=False):
-        return run(*inputs) if training is True and compiles_fused() else function(*inputs)
+        if training is True and compiles_fused():
+            return run(*inputs)
+        return function(*inputs)
 
     return call
 
@@ -207,7 +211,8 @@ class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
         super().__init__(kernel_size, strides=stride, padding=padding, use_bias=False, **options)
 
     def call(self, x):
-        kernel, stride = tf.cast(self.depthwise_kernel, self.compute_dtype), self.strides[0]
+        kernel = tf.cast(self.depthwise_kernel, self.compute_dtype)
+        stride = self.strides[0]
         if self.padding == "same" and _prefers_products(x, kernel.shape[0], stride):
             return _depthwise(stride)(x, kernel)
         return tf.nn.depthwise_conv2d(x, kernel, [1, stride, stride, 1], self.padding.upper())
@@ -246,7 +251,8 @@ def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride:
     """
     _, height, width, channels = x.shape
     out_height, out_width = upstream.shape[1:3]
-    inputs, outputs = height * width, out_height * out_width
+    inputs = height * width
+    outputs = out_height * out_width
     x = tf.transpose(tf.reshape(x, [-1, inputs, channels]), [2, 1, 0])  # [C, p, B]
     upstream = tf.transpose(tf.reshape(upstream, [-1, outputs, channels]), [2, 0, 1])  # [C, B, q]
     products = tf.reshape(tf.matmul(x, upstream), [channels, inputs * outputs])
@@ -293,12 +299,12 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability of this machine's NVIDIA cards; (0, 0) of others."""
-    details = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
 
 
 def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) -> str:
-    """Returns what "auto" means: bfloat16 only where products are faster in it.
+    """Returns the precision of "auto": bfloat16 only where products are faster in it.
 
     A TPU's matrix unit and the tensor cores of NVIDIA's Ampere and later multiply bfloat16 (read, not measured); on
     processors whose products are fast in it (see `multiplies_bfloat16`) convolutions are not, and all others emulate
@@ -313,7 +319,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
     """Whether the processor's bfloat16 products are faster than float32; `False` where the system does not say.
 
-    They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
+    They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` but without AMX float32 is faster.
     """
     try:
         words = pathlib.Path(cpuinfo).read_text(encoding="utf-8", errors="replace").split()

@@ -39,7 +39,8 @@ class ForwardPass:
     def __init__(self, seed: tf.Tensor, repeated: bool = False):
         self.repeated = repeated
         self.moments: dict[keras.layers.Layer, list[tuple[tf.Tensor, tf.Tensor]]] = {}
-        self._seed, self._draws = seed, 0
+        self._seed = seed
+        self._draws = 0
 
     def next_seed(self) -> tf.Tensor:
         """Returns int32 [2], another one at every call."""
@@ -48,16 +49,17 @@ class ForwardPass:
 
     def mean_moments(self) -> dict[keras.layers.Layer, tuple[tf.Tensor, tf.Tensor]]:
         """Returns each layer's (mean [C], variance [C]), averaged over its calls."""
-        return {
-            layer: tuple(tf.add_n(list(values)) / len(values) for values in zip(*calls))
-            for layer, calls in self.moments.items()
-        }
+        means = {}
+        for layer, calls in self.moments.items():
+            means[layer] = tuple(tf.add_n(values) / len(calls) for values in zip(*calls))
+        return means
 
 
 @contextlib.contextmanager
 def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
     """Makes a new `ForwardPass` the running one."""
-    before, current = current_pass(), ForwardPass(seed, repeated)
+    before = current_pass()
+    current = ForwardPass(seed, repeated)
     _running.current = current
     try:
         yield current
@@ -184,12 +186,14 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate: float, noise_shape: tuple | None = None, **options):
         super().__init__(**options)
-        self.rate, self.noise_shape = rate, noise_shape
+        self.rate = rate
+        self.noise_shape = noise_shape
 
     def call(self, x, training=None):
         if not training or not self.rate:
             return x
-        seed, shape = seed_of_pass(), tf.shape(x)
+        seed = seed_of_pass()
+        shape = tf.shape(x)
         if self.noise_shape is not None:
             shape = [shape[axis] if size is None else size for axis, size in enumerate(self.noise_shape)]
         kept = tf.cast(keep(shape, self.rate, seed), x.dtype)
@@ -221,7 +225,7 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def unit_range(images: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
+    """Returns uint8 images as float32 in [0, 1], and float images unchanged."""
     return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
 
 

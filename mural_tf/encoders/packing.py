@@ -9,6 +9,7 @@ one of a few lengths that are known before the first step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -33,18 +34,19 @@ class Packing:
         self.order = tf.argsort(lengths, stable=True)  # [B]: the text at each place
         lengths = tf.gather(lengths, self.order)
         self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
-        text_of, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
-        positions = tf.range(count) - tf.gather(self.first, text_of)
-        fillers = tf.zeros([_rounded(count) - count], tf.int32)  # repeat the first token; nothing reads them
-        self.is_filler = tf.range(_rounded(count)) >= count
+        text_of = tf.repeat(tf.range(tf.size(lengths)), lengths)
+        tokens = tf.reduce_sum(lengths)
+        self.count = _rounded(tokens)  # N
+        positions = tf.range(tokens) - tf.gather(self.first, text_of)
+        fillers = tf.zeros([self.count - tokens], tf.int32)  # repeat the first token; nothing reads them
+        self.is_filler = tf.range(self.count) >= tokens
         self.places = tf.concat([text_of, fillers], axis=0)  # [N]
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
-        self.count = _rounded(count)  # N
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
-        self.masks, self._rows = [], []
+        self.masks = []
+        self._rows = []
         for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:]):
-            longest = tf.reduce_max(tf.concat([lengths[begin:end], [1]], axis=0))  # 1 if there are no texts
-            longest = (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
+            longest = _longest(lengths[begin:end])
             is_token = tf.sequence_mask(lengths[begin:end], longest)  # [b, t]
             rows = self.first[begin:end, tf.newaxis] + tf.range(longest)
             self._rows.append(tf.where(is_token, rows, self.count))  # [b, t]; N: none
@@ -83,18 +85,25 @@ class Packing:
 
     def _exchange_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Which vectors of one head each group takes from the row, and which the row takes from the groups in turn."""
-        if (parts, heads) not in self._indices:
-            vectors = parts * heads  # of a token
-            columns = tf.reshape(tf.range(vectors), [parts, 1, heads, 1])
-            by_text = []
-            for rows in self._rows:
-                rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
-                by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
-            taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for places beyond the texts
-            by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
-            self._indices[parts, heads] = by_text, by_token[:-1]
+        if (parts, heads) in self._indices:
+            return self._indices[parts, heads]
+        vectors = parts * heads  # of a token
+        columns = tf.reshape(tf.range(vectors), [parts, 1, heads, 1])
+        by_text = []
+        for rows in self._rows:
+            rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
+            by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
+        taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
+        by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for places beyond the texts
+        by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
+        self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
+
+
+def _longest(lengths: tf.Tensor) -> tf.Tensor:
+    """The largest length, rounded up to a multiple of `LENGTH_STEP`; as of a length of 1 if there are no texts."""
+    longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
+    return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 
 
 def _rounded(count: tf.Tensor) -> tf.Tensor:
@@ -112,9 +121,10 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     """
 
     def gather_vectors(arrays, indices):
-        zero = tf.zeros([1, size], arrays[0].dtype)
-        vectors = tf.concat([*(tf.reshape(array, [-1, size]) for array in arrays), zero], axis=0)
-        return [tf.gather(vectors, chosen) for chosen in indices]
+        vectors = [tf.reshape(array, [-1, size]) for array in arrays]
+        vectors.append(tf.zeros([1, size], arrays[0].dtype))
+        table = tf.concat(vectors, axis=0)
+        return [tf.gather(table, chosen) for chosen in indices]
 
     @tf.custom_gradient
     def exchange(*inputs):
@@ -164,14 +174,13 @@ def encode_by_length(
 
 def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
     """The states of the texts in `order`, each group as wide as its longest."""
-    size, states = tf.shape(order)[0], []
+    size = tf.shape(order)[0]
+    states = []
     for group in range(groups):
         rows = order[size * group // groups : size * (group + 1) // groups]
-        longest = tf.reduce_max(tf.concat([tf.gather(counts, rows), [1]], axis=0))  # 1 if there are no rows
-        longest = (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
-        states.append(
-            encoder({name: tf.gather(ids, rows)[:, :longest] for name, ids in tokens.items()}, training=training)
-        )
+        longest = _longest(tf.gather(counts, rows))
+        texts = {name: tf.gather(ids, rows)[:, :longest] for name, ids in tokens.items()}
+        states.append(encoder(texts, training=training))
     return tf.concat(states, axis=0)
 
 
@@ -179,19 +188,19 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     """The states of texts that are sorted by length; a loop over groups, so that each length is compiled once."""
     size, width = tokens["input_mask"].shape
     groups = max(number for number in range(1, groups + 1) if size % number == 0)
-    widths = [*(length for length in lengths if length < width), width]
+    widths = [length for length in lengths if length < width] + [width]
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
     chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
     current = current_pass()
     seed = None if current is None else current.next_seed()
 
+    def encode_cut(rows, length):
+        return encoder({name: ids[:, :length] for name, ids in rows.items()}, training=training)
+
     def encode(group):
         rows = {name: ids[group] for name, ids in by_group.items()}
-        branches = [
-            lambda cut=cut: encoder({name: ids[:, :cut] for name, ids in rows.items()}, training=training)
-            for cut in widths
-        ]
+        branches = [functools.partial(encode_cut, rows, length) for length in widths]
         if current is None:
             return tf.switch_case(chosen[group], branches)
         with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
@@ -229,9 +238,7 @@ class FirstAndMean(keras.layers.Layer):
     def call(self, inputs):
         x, mask = inputs
         x = tf.cast(x, self.compute_dtype)
-        others = tf.expand_dims(tf.cast(mask, x.dtype)[:, 1:], -1)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(x[:, 1:] * others, axis=1), tf.reduce_sum(others, axis=1))
-        return tf.concat([x[:, 0], mean], axis=-1)
+        return tf.concat([x[:, 0], _mean(x[:, 1:], mask[:, 1:])], axis=-1)
 
 
 class MeanOfTokens(keras.layers.Layer):
@@ -242,24 +249,31 @@ class MeanOfTokens(keras.layers.Layer):
 
     def call(self, inputs):
         x, mask = inputs
-        x = tf.cast(x, self.compute_dtype)
-        is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
-        return tf.math.divide_no_nan(tf.reduce_sum(x * is_token, axis=1), tf.reduce_sum(is_token, axis=1))
+        return _mean(tf.cast(x, self.compute_dtype), mask)
+
+
+def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """[B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of the tokens; zeros without any token."""
+    is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
+    return tf.math.divide_no_nan(tf.reduce_sum(x * is_token, axis=1), tf.reduce_sum(is_token, axis=1))
 
 
 def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """What `MeanOfTokens` gives, of packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
-    texts = tf.shape(packing.first_tokens(x))[1]
-    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
-    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)
-    return tf.math.divide_no_nan(total, tf.math.unsorted_segment_sum(is_token, packing.places, texts))[tf.newaxis]
+    """`MeanOfTokens` for packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
+    return tf.math.divide_no_nan(*_packed_sums(x, packing))[tf.newaxis]
 
 
 def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """What `FirstAndMean` gives, of packed texts: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
+    """`FirstAndMean` for packed texts: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
     first = packing.first_tokens(x)[0]  # [B, hidden]
-    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
-    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, tf.shape(first)[0])
-    count = tf.math.unsorted_segment_sum(is_token, packing.places, tf.shape(first)[0])
+    total, count = _packed_sums(x, packing)
     mean = tf.math.divide_no_nan(total - first, count - 1.0)
     return tf.concat([first, mean], axis=-1)[tf.newaxis]
+
+
+def _packed_sums(x: tf.Tensor, packing: Packing) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states [1, N, hidden]."""
+    texts = tf.size(packing.order)
+    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
+    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)
+    return total, tf.math.unsorted_segment_sum(is_token, packing.places, texts)

@@ -57,7 +57,8 @@ class _Builder:
 
     def __init__(self, config: ConfigDict):
         self.policy = dtype_policy(config.precision, "image")
-        self.group, self.momentum = config.batch_norm_group, config.batch_norm_momentum
+        self.group = config.batch_norm_group
+        self.momentum = config.batch_norm_momentum
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def convolve(self, x, channels: int, size: int, stride: int, name: str):

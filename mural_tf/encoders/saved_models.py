@@ -26,7 +26,7 @@ def seal_graph(folder: str | pathlib.Path) -> None:
 
 
 def check_graph(folder: str | pathlib.Path) -> None:
-    """Raises `UserError` if the graph or an asset of a SavedModel is not what `seal_graph` saw."""
+    """Raises `UserError` if the graph or an asset of a SavedModel has changed since `seal_graph`."""
     folder = pathlib.Path(folder)
     if not (folder / DIGESTS).is_file():
         return
@@ -41,15 +41,17 @@ def check_graph(folder: str | pathlib.Path) -> None:
 
 
 def _lines(folder: pathlib.Path) -> list[str]:
-    names = [pathlib.Path("saved_model.pb"), *(path.relative_to(folder) for path in sorted(folder.glob("assets/*")))]
-    files = [name for name in names if (folder / name).is_file()]
-    return [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in files]
+    lines = []
+    for path in (folder / "saved_model.pb", *sorted(folder.glob("assets/*"))):
+        if path.is_file():
+            lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}")
+    return lines
 
 
 def load_saved_model(folder: str | pathlib.Path):
     """Loads a SavedModel, which must be kept as long as its signatures.
 
-    Raises `UserError` if it is damaged, or its graph or assets are not what it was saved with.
+    Raises `UserError` if it is damaged, or its graph or assets have changed since it was saved.
     """
     check_graph(folder)
     try:

@@ -1,6 +1,6 @@
-"""What other rooms ask of a tower, what every image tower ends in, and the towers that compute little or nothing.
+"""Properties of towers for other rooms, the last layers of image towers, and towers that compute little or nothing.
 
-Only `encoders` and `text` know towers by name; all others ask the functions below.
+Only `encoders` and `text` know towers by name; all other rooms call the functions below.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def computed_in(tower: ConfigDict, modality: str) -> str:
     return dtype_policy(precision, "text" if tower.name == "vit" else modality).compute_dtype
 
 
-# What towers are built with: the least and the most that makes sense. Beyond it building would end in one of
-# TensorFlow's many errors, or not at all.
+# Least and most of the numbers that towers are built with. Beyond them building would end in one of TensorFlow's many
+# errors, or not at all.
 RANGES = {
     "width": (0.01, 100.0),
     "depth": (0.01, 100.0),
@@ -53,7 +53,7 @@ RANGES = {
     "language_size": (1, 2**16),
     "max_length": (2, 2**16),
 }
-# What `data.images` can do.
+# Choices that `data.images` implements.
 CHOICES = {
     "resize_mode": ("squash", "shorter_side"),
     "interpolation": ("bilinear", "bicubic", "big_vision"),
@@ -107,8 +107,7 @@ def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: Conf
 def build_features(config: ConfigDict) -> keras.Model:
     """Returns the image tower that computes nothing, see `feature_input`."""
     if config.feature_size < 1:
-        raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an "
-                                 "image has.")  # fmt: skip
+        raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an image has.")
     return feature_input(config.feature_size)
 
 
@@ -127,8 +126,9 @@ def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
     The branch trains even where the tower is frozen. It computes in float32.
     """
     if config.projection < 1:
-        raise UserError(f"image_tower.branch_size={config.branch_size} needs image_tower.projection, the "
-                                 "size of the embedding.")  # fmt: skip
+        raise UserError(
+            f"image_tower.branch_size={config.branch_size} needs image_tower.projection, the size of the embedding."
+        )
     x = keras.layers.Dense(config.branch_size, name="branch_hidden", dtype="float32")(tower.output)
     # [B, 1, 1, C], as images have: one BatchNorm for all towers.
     x = keras.layers.Reshape((1, 1, config.branch_size), name="branch_columns", dtype="float32")(x)
@@ -144,7 +144,7 @@ def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
 
 
 def build_no_image(config: ConfigDict) -> keras.Model:
-    """Builds the tower of a model of texts alone: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
+    """Builds the tower of a model of only texts: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
 
     So one kind of model serves all methods: it trains, resumes, exports and embeds texts as the others do. Its image
     embeddings say nothing, and evaluations of images leave it out.

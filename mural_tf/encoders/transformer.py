@@ -22,7 +22,7 @@ _drawn = threading.local()
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Weights of towers that are made inside begin as zeros: to draw a large table takes several times its memory."""
+    """Towers built inside start with zeros as weights: to draw a large table takes several times its memory."""
     _drawn.off = True
     try:
         yield
@@ -46,14 +46,17 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, t
 
     All in two axes, where TensorFlow joins them to one operation; in three, as Keras' Dense has them, it does not.
     """
-    rows, shape = tf.reshape(x, [-1, x.shape[-1]]), [*leading_sizes(x), kernel.shape[-1]]
+    rows = tf.reshape(x, [-1, x.shape[-1]])
+    shape = [*leading_sizes(x), kernel.shape[-1]]
     if activation is None and not training and rows.dtype == tf.bfloat16 and compiles_fused():
         # As a 1x1 convolution of a picture one pixel wide: the same sums by a CPU's faster kernel, see docs/speed.md.
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
         return tf.reshape(tf.nn.bias_add(y, bias), shape)
     # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
     y = tf.nn.bias_add(tf.matmul(rows, kernel), tf.cast(tf.cast(bias, tf.float32), rows.dtype))
-    return tf.reshape(y if activation is None else activation(y, training=training), shape)
+    if activation is not None:
+        y = activation(y, training=training)
+    return tf.reshape(y, shape)
 
 
 class Dense(keras.layers.Dense):
@@ -76,15 +79,15 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight("beta", shape=(size,), initializer="zeros", experimental_autocast=False)
 
     def call(self, inputs, training=None):
-        terms = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-        gamma, beta = (tf.cast(weight, tf.float32) for weight in (self.gamma, self.beta))
-        return layer_norm(self.epsilon)(*terms, gamma, beta, training=training)
+        gamma = tf.cast(self.gamma, tf.float32)
+        beta = tf.cast(self.beta, tf.float32)
+        return layer_norm(self.epsilon)(*tf.nest.flatten(inputs), gamma, beta, training=training)
 
 
 class TransformerLayer(keras.layers.Layer):
-    """One layer: [B, T, hidden] and an int32 mask [B, T], or without a mask [B, T, hidden] alone -> [B, T, hidden].
+    """One layer: [[B, T, hidden], int32 mask [B, T]], or without a mask [B, T, hidden] -> [B, T, hidden].
 
-    With `only` the output is [B, 1, hidden], that position's alone, except in `every_position` calls.
+    With `only` the output is that position's, [B, 1, hidden], except in `every_position` calls.
 
     Args:
       heads: of attention; they divide hidden.
@@ -94,7 +97,7 @@ class TransformerLayer(keras.layers.Layer):
       norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
       activation: one of `kernels.ACTIVATIONS`.
       epsilon: of both norms.
-      causal: each position sees itself and those before it alone; it needs a mask.
+      causal: each position sees only itself and the positions before it; it needs a mask.
     """
 
     def __init__(
@@ -141,16 +144,20 @@ class TransformerLayer(keras.layers.Layer):
         self.intermediate = dense(self.feed_forward_size, "intermediate")
         self.output_dense = dense(hidden, "output")
         self.output_norm = norm("output_norm")
-        self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
+        self.attention_dropout = dropout()
+        self.hidden_dropout = dropout()
+        self.output_dropout = dropout()
 
     def call(self, inputs, training=None, packing=None, every_position=False):
-        x, mask = (*inputs, None)[:2] if isinstance(inputs, (list, tuple)) else (inputs, None)
+        x, *mask = tf.nest.flatten(inputs)
         only = "" if every_position else self.only
-        seen = self.attention_norm(x, training=training) if self.norm_first else x
+        attention_input = x
+        if self.norm_first:
+            attention_input = self.attention_norm(x, training=training)
         if packing is None:
-            attended = self.attend(seen, mask, training, only)
+            attended = self.attend(attention_input, mask, training, only)
         else:
-            attended = self.attend_packed(seen, packing, training)
+            attended = self.attend_packed(attention_input, packing, training)
         attended = self.attention_output(attended, training=training)
         if only:
             x = one_token(x, only, packing)
@@ -167,13 +174,20 @@ class TransformerLayer(keras.layers.Layer):
         return self.output_dropout(self.output_dense(y, training=training), training=training)
 
     def attend(self, x, mask, training, only):
-        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
+        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden].
+
+        `mask`: a list of a mask, or an empty one.
+        """
         if only:
-            parts = [part for y in self.project_one(one_token(x, only), x, training) for part in self.by_head(y)]
-        else:
-            parts = self.by_head(product(x, *self.kernel_and_bias(x), training=training))  # each [B, heads, T, size]
-        attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
-        return tf.reshape(attended, [*leading_sizes(x)[:1], -1, self.hidden_size])
+            return self.attend_once(one_token(x, only), x, mask, training)
+        parts = self.by_head(product(x, *self.kernel_and_bias(x), training=training))  # each [B, heads, T, size]
+        return self.join_heads(self.attention(*parts, mask, training))
+
+    def attend_once(self, token, x, mask, training):
+        """The same with queries of one token: [B, 1, hidden] and [B, T, hidden] -> [B, 1, hidden]."""
+        queries, keys_values = self.project_one(token, x, training)
+        parts = [*self.by_head(queries), *self.by_head(keys_values)]
+        return self.join_heads(self.attention(*parts, mask, training))
 
     def attend_packed(self, x, packing, training):
         """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
@@ -185,7 +199,7 @@ class TransformerLayer(keras.layers.Layer):
         else:
             x = product(x, *self.kernel_and_bias(x), training=training)
             parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
-        attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
+        attended = [self.attention(*part, [mask], training) for part, mask in zip(parts, packing.masks)]
         if self.only:
             return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
         return packing.by_token(attended)
@@ -193,27 +207,36 @@ class TransformerLayer(keras.layers.Layer):
     def attention(self, query, key, value, mask, training):
         """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
         logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
-        mask = [] if mask is None else [tf.cast(mask, tf.float32)]
+        mask = [tf.cast(tokens, tf.float32) for tokens in mask]
         if self.causal:
-            length = tf.shape(mask[0])[1]
-            mask = [mask[0][:, tf.newaxis] * tf.sequence_mask(tf.range(1, length + 1), length, tf.float32)]  # [B, T, T]
+            (tokens,) = mask
+            length = tf.shape(tokens)[1]
+            mask = [tokens[:, tf.newaxis] * tf.sequence_mask(tf.range(1, length + 1), length, tf.float32)]  # [B, T, T]
         weights = softmax(logits, *mask, training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project_one(self, token, x, training):
-        """Queries of one token alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
+        """Queries of one token, keys and values of all tokens: [., ., hidden] and [., ., 2 hidden]."""
+        kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
-        (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
-        return product(token, kernel, bias, training=training), product(x, others, other_biases, training=training)
+        query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)
+        query_bias, other_biases = tf.split(bias, sizes, axis=-1)
+        queries = product(token, query_kernel, query_bias, training=training)
+        return queries, product(x, other_kernels, other_biases, training=training)
 
     def kernel_and_bias(self, x):
         return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
 
     def by_head(self, x):
         """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
-        parts, size = x.shape[-1] // self.hidden_size, self.hidden_size // self.heads
-        x = tf.reshape(x, [*leading_sizes(x), parts, self.heads, size])
+        parts = x.shape[-1] // self.hidden_size
+        x = tf.reshape(x, [*leading_sizes(x), parts, self.heads, self.hidden_size // self.heads])
         return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
+
+    def join_heads(self, x):
+        """[B, heads, T, size] -> [B, T, hidden]."""
+        x = tf.transpose(x, [0, 2, 1, 3])
+        return tf.reshape(x, [*leading_sizes(x)[:2], self.hidden_size])
 
 
 def leading_sizes(x):
@@ -235,5 +258,5 @@ def one_token(x, which, packing=None):
 
 
 def _first(shapes):
-    """The shape of a tensor, or of the first one in a list."""
+    """The shape of a tensor, or of the first of several tensors."""
     return shapes[0] if isinstance(shapes, (list, tuple)) else shapes

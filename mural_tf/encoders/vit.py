@@ -4,7 +4,7 @@
     after the last norm is the embedding. SigLIP (Zhai et al., 2023): no class token; a learned query attends to all
     patches after the last norm ("attention pooling", Zhai et al., 2022).
 
-Layers have their norms first. Positions are learned, one for each patch, so a tower takes images of one size alone.
+Layers have their norms first. Positions are learned, one for each patch, so a tower takes images of one size only.
 CLIP's patches have no bias; here it is zeros.
 """
 
@@ -25,7 +25,7 @@ POOLINGS = ("attention", "class")
 
 
 def patch_count(config: ConfigDict) -> int:
-    """Patches of an image, row by row; what is left over at the right and the bottom is not seen."""
+    """Patches of an image; pixels at the right and the bottom that fill no patch are not seen."""
     return (config.image_size // config.patch_size) ** 2
 
 
@@ -62,7 +62,9 @@ class PatchEmbeddings(keras.layers.Layer):
 
     def __init__(self, patch_size: int, hidden_size: int, with_class: bool, **options):
         super().__init__(**options)
-        self.patch_size, self.hidden_size, self.with_class = patch_size, hidden_size, with_class
+        self.patch_size = patch_size
+        self.hidden_size = hidden_size
+        self.with_class = with_class
 
     def build(self, shape):
         def weight(name, *size, start=None):
@@ -80,9 +82,13 @@ class PatchEmbeddings(keras.layers.Layer):
         x = tf.nn.conv2d(images, tf.cast(self.kernel, images.dtype), strides=self.patch_size, padding="VALID")
         x = tf.reshape(x + tf.cast(self.bias, x.dtype), [tf.shape(x)[0], x.shape[1] * x.shape[2], self.hidden_size])
         if self.with_class:
-            token = tf.cast(self.class_token, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
-            x = tf.concat([token, x], axis=1)
+            x = tf.concat([_for_each_row(self.class_token, x), x], axis=1)
         return x + tf.cast(self.position_table, x.dtype)
+
+
+def _for_each_row(token, x):
+    """A learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden] -> [B, 1, hidden]."""
+    return tf.cast(token, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
 
 
 class AttentionPooling(TransformerLayer):
@@ -96,10 +102,8 @@ class AttentionPooling(TransformerLayer):
         self.probe = self.add_weight("probe", shape=(1, 1, shape[-1]), initializer=initializer(shape[-1]))
 
     def call(self, x, training=None):
-        probe = tf.cast(self.probe, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
-        parts = [part for y in self.project_one(probe, x, training) for part in self.by_head(y)]
-        attended = tf.transpose(self.attention(*parts, None, training), [0, 2, 1, 3])
-        y = self.attention_output(tf.reshape(attended, [tf.shape(x)[0], 1, self.hidden_size]), training=training)
+        attended = self.attend_once(_for_each_row(self.probe, x), x, [], training)
+        y = self.attention_output(attended, training=training)
         return y + self.feed_forward(self.output_norm(y, training=training), training)
 
 

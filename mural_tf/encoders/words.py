@@ -12,16 +12,12 @@ The released code has a GRU where the paper has an LSTM: `recurrent` says which.
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import tensorflow as tf
-from absl import logging
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
-from mural_lite.remote_folders import local_copy
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.text.tokens import TOKENS
@@ -50,7 +46,8 @@ class PerLanguage(keras.layers.Layer):
         language, *values = inputs
         if len(self.layers_by_language) == 1:
             return self.layers_by_language[0](*values)
-        outputs, rows = [], []
+        outputs = []
+        rows = []
         for number, layer in enumerate(self.layers_by_language):
             if self.fixed_sizes:
                 output = layer(*values)
@@ -143,73 +140,3 @@ def _check(config: ConfigDict) -> None:
         )
     if config.projection < 1:
         raise UserError(f"text_tower.projection={config.projection} must be at least 1 with word vectors.")
-
-
-MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors
-
-
-def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
-    """Returns {number of the word: float32 [size]} for the `words` (word → number) that the file holds.
-
-    Lines that are not a word and numbers are left out and counted; the first of a word counts.
-    Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
-    """
-    path, vectors, broken, count = local_copy(path), {}, 0, 0
-    try:
-        file = path.open(encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from None
-    with file:
-        for count, line in enumerate(file, start=1):
-            fields = line.rstrip().split(" ")
-            if count == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-                _check_size(path, int(fields[1]), size)
-                continue
-            if fields[0] not in words or words[fields[0]] in vectors:
-                continue
-            try:
-                vector = np.array(fields[1:], np.float32)
-            except ValueError:
-                vector = np.zeros(0, np.float32)
-            if vector.shape == (size,) and np.isfinite(vector).all():
-                vectors[words[fields[0]]] = vector
-            elif not vectors and len(vector) > 1 and np.isfinite(vector).all():
-                _check_size(path, len(vector), size)
-            else:
-                broken += 1
-    if broken > max(1, MOST_BROKEN_LINES * count):
-        raise UserError(f"{path}: {broken} of {count} lines are not a word and {size} numbers.")
-    if broken:
-        logging.warning("%s: %d of %d lines are not a word and %d numbers; they were left out.",
-                        path, broken, count, size)  # fmt: skip
-    return vectors
-
-
-def vectors_of_vocabulary(
-    pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
-) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
-    """Reads one file per language for the lines of a `text.language_words` vocabulary.
-
-    Args:
-      pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".
-      vocabulary, languages: the tokenizer's.
-      size: numbers in a vector.
-
-    Returns:
-      {id: float32 [size]} and {language: (words found, words)}.
-    """
-    if "{language}" not in pattern:
-        raise UserError(f"text_tower.word_vectors={pattern!r} must hold {{language}}, which names the file.")
-    vectors, shares = {}, {}
-    for language in languages:
-        prefix = f"{language}\t"
-        words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
-        read = read_vectors(pattern.replace("{language}", language), words, size)
-        vectors.update(read)
-        shares[language] = (len(read), len(words) - 1)  # [UNK] is not a word
-    return vectors, shares
-
-
-def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
-    if numbers != expected:
-        raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

@@ -48,7 +48,7 @@ class Entry:
 
     def missing(self, folder: pathlib.Path) -> list[str]:
         """Returns the patterns that match nothing in `folder`."""
-        return [pattern for pattern in self.needs if not any(any(folder.glob(option)) for option in pattern.split("|"))]
+        return [pattern for pattern in self.needs if not _matches(folder, pattern)]
 
     @property
     def measure(self):
@@ -56,13 +56,19 @@ class Entry:
         return getattr(importlib.import_module(f"mural_tf.evaluation.{self.module}"), self.name)
 
 
+def _matches(folder: pathlib.Path, pattern: str) -> bool:
+    return any(any(folder.glob(option)) for option in pattern.split("|"))
+
+
 def _read_benchmarks() -> dict[str, Entry]:
     """Returns name -> entry, from benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
-    entries = []
+    entries = {}
     for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
-        entries.append(Entry(**{key: tuple(value.split()) if key in LISTS else value for key, value in row.items()}))
-    return {entry.name: entry for entry in entries}
+        for column in LISTS:
+            row[column] = tuple(row[column].split())
+        entries[row["name"]] = Entry(**row)
+    return entries
 
 
 LISTS = ("needs", "options", "shared", "image_sources")  # columns with several values, separated by spaces
@@ -135,13 +141,14 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
     """
     if not data_dir.is_dir():
         raise UserError(f"The data folder {data_dir} does not exist.")
-    ready, lacking = [], {}
+    ready = []
+    lacking = {}
     for name, entry in BENCHMARKS.items():
         folder = _folder(entry, data_dir)
         if name in ONLY_IN_OWN_FOLDER and folder == data_dir:
-            lacking[name] = [f"{name}/"]
-            continue
-        missing = entry.missing(folder)
+            missing = [f"{name}/"]
+        else:
+            missing = entry.missing(folder)
         if missing:
             lacking[name] = missing
         else:
@@ -164,12 +171,12 @@ def check_options(name: str, protocol: ConfigDict) -> None:
 
 # A warning where a model may have been trained on a benchmark's images.
 #
-# A model's record says what it was trained on: the configuration's data folder with its dataset.json, and an export's
-# model card. Their names and splits say which image collections they hold; 800 of XTD's 1,000 images, for example, are
-# of MS-COCO's train2014. Only the last training is recorded: it is not known what a fine-tuned model saw before, or
-# whether images from the web happen to be the same.
+# A model's record names its training data: the configuration's data folder with its dataset.json, and an export's
+# model card. Their names and splits tell which image collections they hold; for example, 800 of XTD's 1,000 images are
+# of MS-COCO's train2014. Only the last training is recorded: the data of an earlier one is unknown, and images from the
+# web may happen to be the same.
 
-# What a description of training data says -> the image collection. Splits follow in `_parts`.
+# Pattern in a description of training data -> the image collection. Splits follow in `_parts`.
 _COLLECTIONS = (
     (r"flickr30k|multi30k", "flickr30k"),
     (r"coco(?!-?cn)|stair|yj.?captions", "coco"),
@@ -185,12 +192,14 @@ def contamination_notes(
 ) -> list[str]:
     """Returns warnings, a sentence each; none if nothing recorded overlaps the benchmark's images.
 
-    `collections`: the image collections that they are from.
+    `collections`: the image collections of these images.
     """
     directory, descriptions = _record(embedder)
     if directory and split == "train" and _resolved(as_path(directory)) == _resolved(folder):
         return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
-    trained = {part: text for text in descriptions for part in _parts(text)}
+    trained = {}
+    for text in descriptions:
+        trained.update(dict.fromkeys(_parts(text), text))
     notes = []
     if benchmark == "multi30k" and "mscoco" in split:
         collections = ("coco_train2014",)
@@ -237,20 +246,32 @@ def _one_line(source) -> str:
     split = ",".join(split) if isinstance(split, list) else split
     files = [file[0] if isinstance(file, list) else file for file in source.get("files", [])[:3]]
     names = [pathlib.PurePosixPath(str(file)).name for file in files]
-    return " ".join([str(source.get("kind", "")), *([f"split={split}"] if split else []), *names])
+    words = [str(source.get("kind", "")), *names]
+    if split:
+        words.insert(1, f"split={split}")
+    return " ".join(words)
 
 
 def _parts(text: str) -> set[str]:
-    """Returns the parts of image collections that a description names."""
+    """Returns the parts of image collections that a description names, for example {"coco_train2014"}."""
     text = text.lower()
     collections = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
-    stated = re.search(r"split=(\S+)", text)
-    named = ("train", "restval", "val", "test")
-    splits = set(stated[1].split(",")) if stated else {x for x in named if re.search(rf"(?<![a-z]){x}", text)}
-    uses_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
-    parts = collections - {"coco", "coco_cn", "xtd"} if others else set()
+    splits = _splits(text)
+    parts = set()
+    if splits != {"train"}:
+        parts |= collections - {"coco", "coco_cn", "xtd"}
     if collections & {"coco_cn", "xtd"}:
         return parts | {"coco_train2014", "coco_val2014"}
-    if "coco" in collections:
-        parts |= {name for name, some in (("coco_train2014", uses_train), ("coco_val2014", others)) if some}
+    if "coco" in collections and (not splits or "train" in splits):
+        parts.add("coco_train2014")
+    if "coco" in collections and splits != {"train"}:
+        parts.add("coco_val2014")
     return parts
+
+
+def _splits(text: str) -> set[str]:
+    """Returns the splits that a description names; none means that it may be any."""
+    stated = re.search(r"split=(\S+)", text)
+    if stated:
+        return set(stated[1].split(","))
+    return {split for split in ("train", "restval", "val", "test") if re.search(rf"(?<![a-z]){split}", text)}

@@ -1,4 +1,4 @@
-"""Image-text retrieval benchmarks: what each pools, and how.
+"""Image-text retrieval benchmarks: the images and captions of each.
 
 Folders of image-text records, and benchmarks that come as caption files and folders of images: Multi30K and Flickr30K,
 MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in `retrieval.py`,
@@ -7,6 +7,7 @@ the reading of the files in `mural_tf.data.caption_files`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,8 @@ from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
 from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, Request
 
-COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
+COCO_IMAGES = 5000  # of the test split
+COCO_FOLD = 1000  # of each of its five folds
 XTD_IMAGES = 1000
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 
@@ -45,17 +47,17 @@ def multi30k(request: Request) -> list[Evaluation]:
     """Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE]."""
     task = 1 if request.protocol.multi30k.captions == "one" else None
     root = request.folder / "data" if (request.folder / "data").is_dir() else request.folder
-    long = "test_2016_flickr" if request.split == "test_2016" else request.split
-    languages = [x for x in MULTI30K_LANGUAGES if list((root / "task1" / "raw").glob(f"{long}.{x}*"))]
+    raw = root / "task1" / "raw"
+    file_name = "test_2016_flickr" if request.split == "test_2016" else request.split
+    languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
-        splits = sorted({path.name.split(".")[0] for path in (root / "task1" / "raw").glob("*.en*")})
+        splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})
         raise UserError(f"{root} has no split {request.split!r}; it has {', '.join(splits) or 'none'}.")
-    captions = (
-        caption
+    captions = [
+        caption_files.read_multi30k(request.folder, request.split, language, task, request.on_problem)
         for language in languages
-        for caption in caption_files.read_multi30k(request.folder, request.split, language, task, request.on_problem)
-    )
-    pool = request.file_pool(captions, f"Multi30K, {request.split}")
+    ]
+    pool = request.file_pool(itertools.chain.from_iterable(captions), f"Multi30K, {request.split}")
     return request.measure(pool, "multi30k")
 
 
@@ -160,15 +162,15 @@ def mule_coco(request: Request) -> list[Evaluation]:
     """
     listed = request.folder / f"{request.split}_images.txt"
     wanted = {_coco_id(line) for _, line in text_files.read_lines(listed) if line}
-    sources = [
-        caption_files.read_coco(path, language, request.on_problem)
-        for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json"))
-        for path in sorted(request.folder.glob(pattern))
-    ]
+    sources = []
+    for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json")):
+        for path in sorted(request.folder.glob(pattern)):
+            sources.append(caption_files.read_coco(path, language, request.on_problem))
     for split in ("train", "val", "test"):
         if (request.folder / f"coco-cn_{split}.txt").is_file():
             sources.append(caption_files.read_coco_cn(request.folder, split, on_problem=request.on_problem))
-    captions = (caption for source in sources for caption in source if caption.image_id in wanted)
+    captions = itertools.chain.from_iterable(sources)
+    captions = (caption for caption in captions if caption.image_id in wanted)
     pool = request.file_pool(captions, f"MS-COCO, {listed.name}")
     if len(pool.image_numbers) < len(wanted):
         complete = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
@@ -183,40 +185,34 @@ def xtd(request: Request) -> list[Evaluation]:
     images = sum(1 for _ in text_files.read_lines(names))
     if images != XTD_IMAGES:
         raise UserError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
-    files = {}
+    captions = {}
     for path in sorted(request.folder.glob("*/test_1kcaptions_*.txt")):
-        files[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = path  # the jp of STAIR/ is ja
-    captions = (
-        caption
-        for language, path in files.items()
-        for caption in caption_files.read_aligned(path, names, language, request.on_problem)
-    )
-    pool = request.file_pool(captions, "XTD")
+        language = canonical_language(path.stem.removeprefix("test_1kcaptions_"))  # the jp of STAIR/ is ja
+        captions[language] = caption_files.read_aligned(path, names, language, request.on_problem)
+    pool = request.file_pool(itertools.chain.from_iterable(captions.values()), "XTD")
     return request.measure(pool, "xtd", groups={"mural-7": ("it", "es", "ru", "zh", "pl", "tr", "ko")})
 
 
 def xm3600(request: Request) -> list[Evaluation]:
     """Crossmodal-3600: all captions of each image and language, or, as CLIP_benchmark, the first."""
-    first_only = request.protocol.xm3600.captions == "first"
-    captions = _read_xm3600(request.folder / "captions.jsonl", first_only)
+    most = 1 if request.protocol.xm3600.captions == "first" else None
+    captions = _read_xm3600(request.folder / "captions.jsonl", most)
     return request.measure(request.file_pool(captions, "Crossmodal-3600"), "xm3600")
 
 
-def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
+def _read_xm3600(path: pathlib.Path, most: int | None) -> Iterator[Caption]:
+    """Yields the first `most` captions of each image and language, or all of them."""
     for number, line in text_files.read_lines(path):
         if not line:
             continue
+        location = f"{path}:{number}"
         try:
             entry = json.loads(line)
             key = entry["image/key"]
-            languages = {
-                code: json_field(value, "caption", list[str], f"{path}:{number}")
-                for code, value in entry.items()
-                if isinstance(value, dict)
-            }
+            languages = {code: value for code, value in entry.items() if isinstance(value, dict)}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}:{number}: no line of Crossmodal-3600's captions ({error!r}).") from None
-        for code, texts in languages.items():
-            for text in texts[:1] if first_only else texts:
-                language = canonical_language(code)
-                yield Caption(f"{key}.jpg", key, text_files.clean(text), language, f"{path}:{number}")
+            raise UserError(f"{location}: no line of Crossmodal-3600's captions ({error!r}).") from None
+        for code, value in languages.items():
+            language = canonical_language(code)
+            for text in json_field(value, "caption", list[str], location)[:most]:
+                yield Caption(f"{key}.jpg", key, text_files.clean(text), language, location)

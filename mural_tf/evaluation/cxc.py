@@ -5,8 +5,8 @@ The ratings extend MS-COCO's Karpathy test (and val) split: 5,000 images, five c
 
 Retrieval: STS and SITS count as positive if at least 3, SIS if at least 2.5 (Parekh et al., §3); R@K is the hit rate.
 Text-text and image-image search all other items; queries without a positive are left out. Image-text positives are
-MS-COCO's own and the rated pairs (`cxc.positives=union`), or the rated pairs alone (`rated`, what the eccv_caption
-package counts). In text-text, only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
+MS-COCO's own and the rated pairs (`cxc.positives=union`), or only the rated pairs (`rated`, as in the eccv_caption
+package). In text-text, only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
 
 Correlation: mean and standard deviation of Spearman's r, times 100, over bootstrap draws (`metrics/correlation.py`).
 Queries are captions for STS, images for SIS and SITS: then simulated draws have the published deviations.
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,7 +44,7 @@ class Ratings:
 
     def keep(self, wanted: np.ndarray) -> Ratings:
         """Returns the rows where `wanted` [N] is true."""
-        methods = [method for method, want in zip(self.methods, wanted) if want]
+        methods = list(itertools.compress(self.methods, wanted))
         return Ratings(self.first[wanted], self.second[wanted], self.scores[wanted], methods)
 
 
@@ -60,24 +62,29 @@ class Rated:
 
 def restrict(data: Rated, kept: np.ndarray) -> Rated:
     """Leaves out all images but `kept` (numbers), with their captions and ratings."""
-    image_place = np.full(len(data.images), -1)
-    image_place[kept] = np.arange(len(kept))
-    stays = np.flatnonzero(image_place[data.owners] >= 0)
-    caption_place = np.full(len(data.captions), -1)
-    caption_place[stays] = np.arange(len(stays))
+    new_image = _new_numbers(kept, len(data.images))
+    kept_captions = np.flatnonzero(new_image[data.owners] >= 0)
+    new_caption = _new_numbers(kept_captions, len(data.captions))
 
-    def move(ratings: Ratings, first: np.ndarray, second: np.ndarray) -> Ratings:
-        moved = dataclasses.replace(ratings, first=first[ratings.first], second=second[ratings.second])
-        return moved.keep((moved.first >= 0) & (moved.second >= 0))
+    def renumber(ratings: Ratings, first: np.ndarray, second: np.ndarray) -> Ratings:
+        renumbered = dataclasses.replace(ratings, first=first[ratings.first], second=second[ratings.second])
+        return renumbered.keep((renumbered.first >= 0) & (renumbered.second >= 0))
 
     return Rated(
         [data.images[i] for i in kept],
-        [data.captions[i] for i in stays],
-        image_place[data.owners[stays]],
-        move(data.sts, caption_place, caption_place),
-        move(data.sis, image_place, image_place),
-        move(data.sits, caption_place, image_place),
+        [data.captions[i] for i in kept_captions],
+        new_image[data.owners[kept_captions]],
+        renumber(data.sts, new_caption, new_caption),
+        renumber(data.sis, new_image, new_image),
+        renumber(data.sits, new_caption, new_image),
     )
+
+
+def _new_numbers(kept: np.ndarray, size: int) -> np.ndarray:
+    """Returns int [size]: the index in `kept` of each old number, -1 where it is left out."""
+    numbers = np.full(size, -1)
+    numbers[kept] = np.arange(len(kept))
+    return numbers
 
 
 def read_split(folder: pathlib.Path, split: str) -> Rated:
@@ -88,15 +95,17 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     Raises:
       UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
     """
-    folder = folder / "data" if (folder / "data").is_dir() else folder
-    rows = {file: list(_read_csv(folder / f"{file}_{split}.csv")) for file in ("sts", "sis", "sits")}
-    originals = [row for row in rows["sits"] if row[3] == ORIGINAL]
+    if (folder / "data").is_dir():
+        folder = folder / "data"
+    sts, sis, sits = (list(_read_csv(folder / f"{file}_{split}.csv")) for file in ("sts", "sis", "sits"))
+    originals = [row for row in sits if row.method == ORIGINAL]
     if not originals:
         raise UserError(
             f"{folder / f'sits_{split}.csv'} has no rows {ORIGINAL!r}, which name each caption's image: fetch it again."
         )
-    images = {name: number for number, name in enumerate(dict.fromkeys(row[1] for row in originals))}
-    captions = {row[0]: number for number, row in enumerate(originals)}
+    names = dict.fromkeys(row.second for row in originals)
+    images = {name: number for number, name in enumerate(names)}
+    captions = {row.first: number for number, row in enumerate(originals)}
     texts = _read_texts(folder if _text_files(folder) else folder.parent)
     missing = [name for name in captions if _sentence_id(name) not in texts]
     if missing:
@@ -104,28 +113,38 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     return Rated(
         list(images),
         [texts[_sentence_id(name)] for name in captions],
-        np.array([images[row[1]] for row in originals]),
-        _ratings(rows["sts"], captions, captions),
-        _ratings(rows["sis"], images, images),
-        _ratings(rows["sits"], captions, images),
+        np.array([images[row.second] for row in originals]),
+        _ratings(sts, captions, captions),
+        _ratings(sis, images, images),
+        _ratings(sits, captions, images),
     )
 
 
-def _ratings(rows: list[tuple], first: dict[str, int], second: dict[str, int]) -> Ratings:
+class _Row(NamedTuple):
+    """A row of a file of ratings. `location`: file:line."""
+
+    first: str
+    second: str
+    score: float
+    method: str
+    location: str
+
+
+def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) -> Ratings:
+    """Returns the ratings of items by number; raises `UserError` for an item without a number."""
     for row in rows:
-        unknown = row[0] if row[0] not in first else row[1] if row[1] not in second else ""
-        if unknown:
-            raise UserError(f"{row[4]}: {unknown} is not part of the split's {ORIGINAL} pairs.")
+        for name, numbers in ((row.first, first), (row.second, second)):
+            if name not in numbers:
+                raise UserError(f"{row.location}: {name} is not part of the split's {ORIGINAL} pairs.")
     return Ratings(
-        np.array([first[row[0]] for row in rows]),
-        np.array([second[row[1]] for row in rows]),
-        np.array([row[2] for row in rows]),
-        [row[3] for row in rows],
+        np.array([first[row.first] for row in rows]),
+        np.array([second[row.second] for row in rows]),
+        np.array([row.score for row in rows]),
+        [row.method for row in rows],
     )
 
 
-def _read_csv(path: pathlib.Path) -> Iterator[tuple[str, str, float, str, str]]:
-    """Yields (item, item, score, sampling method, file:line)."""
+def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
     reader = csv.reader(text or "" for _, text in read_lines(path))
     header = next(reader, [])
     if header[2:] != ["agg_score", "sampling_method"]:
@@ -134,7 +153,7 @@ def _read_csv(path: pathlib.Path) -> Iterator[tuple[str, str, float, str, str]]:
         location = f"{path}:{reader.line_num}"
         try:
             first, second, score, method = row
-            yield first, second, float(score), method, location
+            yield _Row(first, second, float(score), method, location)
         except ValueError:
             raise UserError(f"{location}: expected item, item, score, method; got {row}.") from None
 
@@ -157,12 +176,14 @@ def _read_texts(folder: pathlib.Path) -> dict[str, str]:
         content = json.loads(files[0].read_text(encoding="utf-8"))
         if "annotations" in content:
             return {str(row["id"]): clean(row["caption"]) for row in content["annotations"]}
-        return {str(row["sentid"]): clean(row["raw"]) for image in content["images"] for row in image["sentences"]}
+        sentences = itertools.chain.from_iterable(image["sentences"] for image in content["images"])
+        return {str(row["sentid"]): clean(row["raw"]) for row in sentences}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{files[0]} is not as MS-COCO or Karpathy and Li publish it ({error!r}).") from None
 
 
-TEXT_THRESHOLD, IMAGE_THRESHOLD = 3.0, 2.5
+TEXT_THRESHOLD = 3.0
+IMAGE_THRESHOLD = 2.5
 
 
 def cxc(request: Request) -> list[Evaluation]:
@@ -174,14 +195,15 @@ def cxc(request: Request) -> list[Evaluation]:
         data = restrict(data, kept)
     result = Evaluation("cxc", request.split, "", {}, {}, notes=notes)
     texts = {suffix: request.encode_texts(data.captions, head) for suffix, head in request.text_heads().items()}
-    _retrieval(result, data, images, texts, request.protocol.cxc)
-    _correlation(result, data, images, texts, request.protocol.cxc)
     options = request.protocol.cxc
-    replacement, original = ("with" if flag else "without" for flag in (options.replacement, options.sits_original))
+    _retrieval(result, data, images, texts, options)
+    _correlation(result, data, images, texts, options)
+    words = {True: "with", False: "without"}
     result.protocol = (
         f"{len(data.images):,} images, {len(data.captions):,} captions; image-text positives: {options.positives}, "
         f"co-captions: {options.co_captions}; correlations: {options.draws:,} draws of half the queries "
-        f"{replacement} replacement, SITS {original} {ORIGINAL}, STS queries: {options.sts_queries}"
+        f"{words[options.replacement]} replacement, SITS {words[options.sits_original]} {ORIGINAL}, "
+        f"STS queries: {options.sts_queries}"
     )
     if notes:
         result.protocol = f"NOT COMPLETE: {result.protocol}"
@@ -189,8 +211,9 @@ def cxc(request: Request) -> list[Evaluation]:
 
 
 def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
-    positive = data.sits.scores >= TEXT_THRESHOLD
-    captions, owners = data.sits.first[positive], data.sits.second[positive]
+    is_positive = data.sits.scores >= TEXT_THRESHOLD
+    captions = data.sits.first[is_positive]
+    owners = data.sits.second[is_positive]
     if options.positives == "union":
         captions = np.concatenate([captions, np.arange(len(data.captions))])
         owners = np.concatenate([owners, data.owners])
@@ -217,50 +240,54 @@ def _add(result: Evaluation, row: str, ranks: np.ndarray) -> None:
 
 def _symmetric(ratings: Ratings, threshold: float) -> np.ndarray:
     """Returns int [2, P]: (query, candidate) of the pairs rated at least `threshold`, in both orders."""
-    good = ratings.scores >= threshold
-    first, second = ratings.first[good], ratings.second[good]
-    return np.stack([np.concatenate([first, second]), np.concatenate([second, first])])
+    good = ratings.keep(ratings.scores >= threshold)
+    pairs = np.stack([good.first, good.second])
+    return np.concatenate([pairs, pairs[::-1]], axis=1)
 
 
 def _co_captions(owners: np.ndarray) -> np.ndarray:
     """Returns int [2, P]: all ordered pairs of different captions of one image."""
     order = np.argsort(owners, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(owners))[:-1])
-    return np.array([(a, b) for group in groups for a in group for b in group if a != b], np.int64).reshape(-1, 2).T
+    pairs = []
+    for group in np.split(order, np.cumsum(np.bincount(owners))[:-1]):
+        pairs += itertools.permutations(group, 2)
+    return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
 def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np.ndarray:
     """Ranks of the items that have a positive, each searching all others."""
     order = np.lexsort(positives[::-1])
     queries, starts = np.unique(positives[0][order], return_index=True)
+    if not len(queries):
+        return np.zeros(0)
     wanted = np.split(positives[1][order], starts[1:])
-    return ranking.ranks(embeddings[queries], embeddings, wanted, excluded=queries) if len(queries) else np.zeros(0)
+    return ranking.ranks(embeddings[queries], embeddings, wanted, excluded=queries)
 
 
 def _correlation(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
     sits = data.sits
     if not options.sits_original:
-        sits = sits.keep(np.array([method != ORIGINAL for method in sits.methods]))
+        sits = sits.keep(np.array(sits.methods) != ORIGINAL)
+    query_of_caption = data.owners if options.sts_queries == "images" else np.arange(len(data.captions))
+    sts_queries = [query_of_caption[data.sts.first], query_of_caption[data.sts.second]]
     for suffix, embeddings in texts.items():
-        sts_query = data.owners if options.sts_queries == "images" else np.arange(len(data.captions))
-        _bootstrap(result, f"sts{suffix}", data.sts, embeddings, embeddings, (sts_query, sts_query), options)
-    identity = np.arange(len(data.images))
-    _bootstrap(result, "sis", data.sis, images, images, (identity, identity), options)
-    _bootstrap(result, "sits", sits, texts[""], images, (None, identity), options)
+        _bootstrap(result, f"sts{suffix}", data.sts, embeddings, embeddings, sts_queries, options)
+    _bootstrap(result, "sis", data.sis, images, images, [data.sis.first, data.sis.second], options)
+    _bootstrap(result, "sits", sits, texts[""], images, [sits.second], options)
 
 
-def _bootstrap(result: Evaluation, row: str, ratings: Ratings, left, right, query_of, options) -> None:
-    """Adds mean and deviation; an item is given under each end whose `query_of` (item -> query) is not None."""
+def _bootstrap(result: Evaluation, row: str, ratings: Ratings, left, right, queries: list[np.ndarray], options) -> None:
+    """Adds mean and deviation. `queries`: for one or both ends of the ratings, int [N]: which query each belongs to."""
     cosines = np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
-    ends = [query[items] for query, items in zip(query_of, (ratings.first, ratings.second)) if query is not None]
+    all_queries = np.concatenate(queries)
     draws = bootstrap_spearman(
-        np.concatenate(ends),
-        np.tile(ratings.scores, len(ends)),
-        np.tile(cosines, len(ends)),
+        all_queries,
+        np.tile(ratings.scores, len(queries)),
+        np.tile(cosines, len(queries)),
         options.draws,
         replacement=options.replacement,
         seed=options.seed,
     )
-    result.sizes[row] = {"ratings": len(cosines), "queries": len(np.unique(np.concatenate(ends)))}
+    result.sizes[row] = {"ratings": len(cosines), "queries": len(np.unique(all_queries))}
     result.metrics[f"{result.name}/{row}/correlation"] = 100.0 * float(np.mean(draws))
     result.metrics[f"{result.name}/{row}/deviation"] = 100.0 * float(np.std(draws))

@@ -6,9 +6,9 @@ in its code sentences in the query's own language are not (`other_languages`). T
 prints a mean count; here it is M - 1, as in the paper.
 
 Words: Recall@10 over pairs found in the sentences by tf-idf (appendix B.2), both directions, the mean over all pairs of
-languages; with and without pairs of identical words; of the embeddings as they are and after rotation onto each other
-(`align`). A word's document is everything said in the other language in the sentences that hold the
-word; words are paired if each is among the five with the largest tf-idf in the other's document. The paper pairs
+languages; with and without pairs of identical words; of the raw embeddings and of embeddings rotated onto each other
+(`align`). A word's document is the text, in the other language, of the sentences that hold the word; two words are
+paired if each is among the five with the largest tf-idf in the other's document. The paper pairs
 byte-pair tokens and compares its model's token embeddings; here they are whole words, encoded as texts.
 
 Both are measured with each head of the text tower, as STS and Tatoeba are: the released code compares by the head of
@@ -19,6 +19,7 @@ Cross-modal recall of the paper is the benchmark "retrieval" on 1,000 images.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -42,18 +43,16 @@ def words_of(sentence: str) -> list[str]:
 
 def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.ndarray]:
     """Returns the `limit` most frequent words and their counts per sentence, float32 [sentences, words]."""
-    tokens = [words_of(sentence) for sentence in sentences]
-    totals: dict[str, int] = {}
-    for sentence in tokens:
-        for word in sentence:
-            totals[word] = totals.get(word, 0) + 1
+    counters = [collections.Counter(words_of(sentence)) for sentence in sentences]
+    totals = collections.Counter()
+    for counter in counters:
+        totals.update(counter)
     vocabulary = sorted(totals, key=lambda word: (-totals[word], word))[:limit]
-    column_of = {word: i for i, word in enumerate(vocabulary)}
+    column_of = {word: column for column, word in enumerate(vocabulary)}
     counts = np.zeros((len(sentences), len(vocabulary)), np.float32)
-    for row, sentence in enumerate(tokens):
-        for word in sentence:
-            if word in column_of:
-                counts[row, column_of[word]] += 1
+    for row, counter in enumerate(counters):
+        for word in counter.keys() & column_of.keys():
+            counts[row, column_of[word]] = counter[word]
     return vocabulary, counts
 
 
@@ -62,7 +61,8 @@ def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, 
 
     counts_a, counts_b: [sentences, words] of aligned sentences.
     """
-    forward, backward = _top(_tf_idf(counts_a, counts_b)), _top(_tf_idf(counts_b, counts_a))
+    forward = _top(_tf_idf(counts_a, counts_b))
+    backward = _top(_tf_idf(counts_b, counts_a))
     return np.nonzero(forward & backward.T)
 
 
@@ -94,7 +94,7 @@ def globetrotter(request: Request) -> list[Evaluation]:
     if total < options.sentences:
         notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
     result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
-    _sentences(request, result, {language: [lines[i] for i in chosen] for language, lines in texts.items()})
+    _sentences(request, result, texts, chosen)
     _words(request, result, texts, options)
     result.protocol = (
         f"{len(chosen)} sentences in {len(texts)} languages, share of translations among the {len(texts) - 1} nearest; "
@@ -103,57 +103,61 @@ def globetrotter(request: Request) -> list[Evaluation]:
     return [result]
 
 
-def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]) -> None:
-    languages, number = len(texts), len(next(iter(texts.values())))
-    every = [text for lines in texts.values() for text in lines]
-    size = languages * number
-    language, sentence = np.divmod(np.arange(size), number)
-    masks = {
-        "all_candidates": lambda begin, end: np.arange(begin, end)[:, None] == np.arange(size),
-        "other_languages": lambda begin, end: language[begin:end, None] == language,
-    }
+def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
+    """Adds the share of translations among the nearest of the `chosen` sentences, for each pool and each head."""
+    every = []
+    for lines in texts.values():
+        every += [lines[i] for i in chosen]
+    number = np.arange(len(every))
+    language, sentence = np.divmod(number, len(chosen))
+    excluded = {"all_candidates": number, "other_languages": language}  # candidates that are equal to the query's
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(every, head)  # [M N, D]
-        for name, mask in masks.items():
-            nearest = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
+        for name, values in excluded.items():
+            nearest = top_k(embeddings, embeddings, len(texts) - 1, _equality(values))[1]  # [M N, M - 1]
             hits = (sentence[nearest] == sentence[:, None]) & (language[nearest] != language[:, None])
             result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
-    result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
+    result.sizes["sentence_translation"] = {"queries": len(every), "languages": len(texts)}
+
+
+def _equality(values: np.ndarray):
+    """Returns (begin, end) -> bool [end - begin, N]: whether each of N values equals the value of a row."""
+    return lambda begin, end: values[begin:end, None] == values
 
 
 def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
-    counted = [count_words(lines, options.words) for lines in texts.values()]
-    vocabularies = [words for words, _ in counted]
-    if not all(vocabularies):
-        without = [language for language, words in zip(texts, vocabularies) if not words]
+    """Adds the recall of words' translations, the mean over all pairs of languages."""
+    counted = {language: count_words(lines, options.words) for language, lines in texts.items()}
+    without = [language for language, (words, _) in counted.items() if not words]
+    if without:
         raise UserError(f"No sentence in {', '.join(without)} has a word: leave them out of --languages.")
-    clouds = {}
+    embeddings = {}
     for suffix, head in request.text_heads().items():
-        raw = [request.encode_texts(words, head) for words in vocabularies]
-        rotated = list(align(dict(zip(texts, raw))).values())
-        clouds.update({("raw", suffix): raw, ("rotated", suffix): rotated})
-    values: dict[str, list[float]] = {}
-    pairs = 0
-    for a, b in itertools.combinations(range(len(counted)), 2):
-        left, right = pair_words(counted[a][1], counted[b][1])
-        pairs += len(left)
-        different = np.array([vocabularies[a][i] != vocabularies[b][j] for i, j in zip(left, right)], bool)
-        for name, keep in {"": np.ones(len(left), bool), "_without_identical": different}.items():
-            for (measure, suffix), cloud in clouds.items() if keep.any() else ():
-                recall = _word_recall(cloud[a], cloud[b], left[keep], right[keep])
-                values.setdefault(f"{measure}{name}{suffix}", []).append(recall)
-    for name, recalls in values.items():
-        result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(recalls))
-    result.sizes["word_translation"] = {"pairs": pairs, "languages": len(texts)}
+        raw = {language: request.encode_texts(words, head) for language, (words, _) in counted.items()}
+        embeddings["raw", suffix] = raw
+        embeddings["rotated", suffix] = align(raw)
+    recalls = collections.defaultdict(list)
+    number = 0
+    for a, b in itertools.combinations(counted, 2):
+        (words_a, counts_a), (words_b, counts_b) = counted[a], counted[b]
+        pairs = np.stack(pair_words(counts_a, counts_b))  # [2, P]
+        number += pairs.shape[1]
+        is_different = np.array(words_a)[pairs[0]] != np.array(words_b)[pairs[1]]
+        for name, chosen in {"": pairs, "_without_identical": pairs[:, is_different]}.items():
+            if not chosen.size:
+                continue
+            for (measure, suffix), words in embeddings.items():
+                recalls[f"{measure}{name}{suffix}"].append(_word_recall(words[a], words[b], *chosen))
+    for name, values in recalls.items():
+        result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(values))
+    result.sizes["word_translation"] = {"pairs": number, "languages": len(texts)}
 
 
 def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
     """Recall@10 in percent over the pairs (left[p], right[p]), each its own query, both directions."""
-    recalls = []
-    for queries, candidates, rows, wanted in ((a, b, left, right), (b, a, right, left)):
-        ranks = ranking.ranks(queries[rows], candidates, wanted)
-        recalls.append(ranking.recall_at(ranks, WORD_CUTOFF))
-    return float(np.mean(recalls))
+    forward = ranking.recall_at(ranking.ranks(a[left], b, right), WORD_CUTOFF)
+    backward = ranking.recall_at(ranking.ranks(b[right], a, left), WORD_CUTOFF)
+    return float(np.mean([forward, backward]))
 
 
 # Words that are each other's neighbours across two languages are anchors, and an orthogonal map for each language
@@ -183,11 +187,12 @@ def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = T
       first, second: float [N, D] and [M, D], L2-normalised for cosines.
       neighbours: k, at least 1; of equal neighbours the first count.
     """
-    nearest, back = top_k(first, second, neighbours)[1], top_k(second, first, neighbours)[1]  # [N, k] and [M, k]
+    nearest = top_k(first, second, neighbours)[1]  # [N, k]
+    nearest_back = top_k(second, first, neighbours)[1]  # [M, k]
     i = np.repeat(np.arange(len(first)), nearest.shape[1])
     j = nearest.reshape(-1)
-    mutual = (back[j] == i[:, None]).any(axis=1)
-    return np.stack([i[mutual], j[mutual]], axis=1)
+    is_mutual = (nearest_back[j] == i[:, None]).any(axis=1)
+    return np.stack([i[is_mutual], j[is_mutual]], axis=1)
 
 
 def align(embeddings: Mapping[str, np.ndarray], neighbours: int = TOP, sweeps: int = 2) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ image and a caption group say the same (`mural_tf/data/records.py`); an example 
 from __future__ import annotations
 
 import collections
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -33,36 +34,42 @@ def read_parallel(
     """
     files = sorted(as_path(folder).glob("*.*.txt"))
     rows = _from_files(files) if files else _from_records(as_path(folder), split)
-    counts = collections.Counter(language for row in rows for language in row)
+    counts = collections.Counter(itertools.chain.from_iterable(rows))
     unknown = sorted(set(languages) - set(counts))
     if unknown:
         raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
-    chosen = list(languages) or sorted(x for x, count in counts.items() if count >= least_share * len(rows))
+    frequent = sorted(language for language, count in counts.items() if count >= least_share * len(rows))
+    chosen = list(languages) or frequent
     if len(chosen) < 2:
         raise UserError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
-    left_out, notes = sorted(set(counts) - set(chosen)), []
+    left_out = sorted(set(counts) - set(chosen))
+    notes = []
     if left_out and not languages:
         notes.append(f"Left out, with less than {100 * least_share:.0f}% of the sentences: {', '.join(left_out)}.")
-    common = [row for row in rows if all(language in row for language in chosen)]
+    common = [row for row in rows if row.keys() >= set(chosen)]
     if not common:
         raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
     if len(common) < len(rows):
         notes.append(
             f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
         )
-    return {language: [row[language] for row in common] for language in chosen}, notes
+    texts = {}
+    for language in chosen:
+        texts[language] = [row[language] for row in common]
+    return texts, notes
 
 
 def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
-    texts = {canonical_language(path.name.split(".")[-2]): [t or "" for _, t in read_lines(path)] for path in files}
-    lengths = {language: len(lines) for language, lines in texts.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{language} {length}" for language, length in lengths.items())
+    texts = {}
+    for path in files:
+        texts[canonical_language(path.name.split(".")[-2])] = [line or "" for _, line in read_lines(path)]
+    if len({len(lines) for lines in texts.values()}) > 1:
+        listed = ", ".join(f"{language} {len(lines)}" for language, lines in texts.items())
         raise UserError(f"Aligned files must have equally many lines; in {files[0].parent}: {listed}.")
-    return [
-        {language: lines[i] for language, lines in texts.items() if lines[i].strip()}
-        for i in range(next(iter(lengths.values())))
-    ]
+    rows = []
+    for lines in zip(*texts.values()):
+        rows.append({language: line for language, line in zip(texts, lines) if line.strip()})
+    return rows
 
 
 def _from_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:

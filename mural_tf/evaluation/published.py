@@ -2,8 +2,8 @@
 
 The numbers are in `published.tsv`. [MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] all but 7 and
 11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of the
-measures used here: its tables are of adapted models, sentence correspondence and its own pictures. What came after
-them: [SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et
+measures used here: its tables are of adapted models, sentence correspondence and its own pictures. Later models:
+[SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et
 al., 2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
 docs/openclip_multilingual_retrieval_results.csv as of June 2026, made with CLIP_benchmark.
 
@@ -19,17 +19,18 @@ not there make no difference to the columns. Numbers of two protocols are not su
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ml_collections import ConfigDict
 
 from mural_tf.evaluation.protocol import default_protocol
 
 NOT_SAID = "not said"  # by the source: neither equal nor different
-COLUMNS_A_BLOCK = 8  # so that a line fits a wide terminal
+COLUMNS_PER_BLOCK = 8  # so that a line fits a wide terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,56 +80,63 @@ def published_tables() -> dict[tuple[str, str], Table]:
 
 
 def _read_table(block: str) -> Table:
-    (paper, table_name, title, *choices), (_, _, *columns), *rows = (line.split("\t") for line in block.splitlines())
+    head, names, *rows = (line.split("\t") for line in block.splitlines())
+    paper, table_name, title, *choices = head
+    columns = tuple(names[2:])
     cells = []
     for setting, row, *numbers in rows:
         for metric, number in zip(columns, numbers, strict=True):
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, table_name, title, protocol, tuple(columns), tuple(cells))
+    return Table(paper, table_name, title, protocol, columns, tuple(cells))
 
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
     """Returns benchmark -> the languages of a published mean whose table has no columns of single languages."""
-    columns = [column.split("/") for table in published_tables().values() if table.paper == "open_clip"
-               for column in table.columns]  # fmt: skip
-    benchmarks = {benchmark for benchmark, *_ in columns}
-    rows_of = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
-    return {name: frozenset(rows - {"all"}) for name, rows in rows_of.items()}
+    languages = collections.defaultdict(set)
+    for table in published_tables().values():
+        if table.paper == "open_clip":
+            for column in table.columns:
+                benchmark, row, _ = column.split("/", 2)
+                languages[benchmark].add(row)
+    return {benchmark: frozenset(rows - {"all"}) for benchmark, rows in languages.items()}
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
-    """Returns tables of the published numbers for what `metrics` holds, each with ours minus it in brackets.
+    """Returns tables of the published numbers of these `metrics`, each with ours minus it in brackets.
 
     Where `protocol`, with which ours were made (None: the defaults), is not the table's, nothing is subtracted, and a
     line says which choice differs. Empty if no paper prints any of these metrics.
     """
-    protocol, blocks = protocol or default_protocol(), []
+    protocol = protocol or default_protocol()
     metrics = {**metrics, **_means(metrics)}
+    blocks = []
     for table in published_tables().values():
         columns = [metric for metric in table.columns if _comparable(metric, table.columns, metrics)]
-        for begin in range(0, len(columns), COLUMNS_A_BLOCK):
-            blocks.append(_titled_block(table, columns[begin : begin + COLUMNS_A_BLOCK], metrics, protocol))
+        for begin in range(0, len(columns), COLUMNS_PER_BLOCK):
+            blocks.append(_titled_block(table, columns[begin : begin + COLUMNS_PER_BLOCK], metrics, protocol))
     return "\n\n".join(blocks)
 
 
 def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float], protocol: ConfigDict) -> str:
     reasons = {metric: _differences(table, metric, protocol) for metric in columns}
-    said = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
-    how = "" if all(reasons.values()) else " (ours minus it)"
+    notes = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
+    title = f"{table.name}: {table.title}"
+    if not all(reasons.values()):
+        title += " (ours minus it)"
     block = _block(table.cells, {metric: not reason for metric, reason in reasons.items()}, metrics)
-    return "\n".join([f"{table.name}: {table.title}{how}", *sorted(said), block])
+    return "\n".join([title, *sorted(notes), block])
 
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The means of single metrics over all measured languages, which evaluations give of the mean recall alone."""
-    values: dict[str, list[float]] = {}
+    """The means of single metrics over all measured languages; evaluations have only the mean of the mean recall."""
+    values = collections.defaultdict(list)
     for key, value in metrics.items():
         benchmark, _, metric = key.partition("/")
         if benchmark in languages_of_means() and "/recall@" in metric:
-            values.setdefault(f"{benchmark}/all/{metric.split('/', 1)[1]}", []).append(value)
+            values[f"{benchmark}/all/{metric.split('/', 1)[1]}"].append(value)
     return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
 
 
@@ -148,38 +156,54 @@ def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
     """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same columns."""
     benchmark, row, rest = metric.split("/", 2)
-    if row not in ("all", "monolingual", "cross-lingual"):
-        return metric in metrics
-    members = {other for other in columns if other != metric and other.split("/")[0] == benchmark}
-    members = {other for other in members if other.split("/", 2)[1] != row and other.split("/", 2)[2] == rest}
-    members = members or {f"{benchmark}/{language}/{rest}" for language in languages_of_means().get(benchmark, ())}
-    measured = {key for key in metrics if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == rest}
-    if row == "all" and "accuracy" not in rest:  # a table of classification has no columns of single languages
-        return metric in metrics and measured - {metric} == members
-    return metric in metrics and (members <= measured or "accuracy" in rest)
+    if metric not in metrics:
+        return False
+    if row not in ("all", "monolingual", "cross-lingual") or "accuracy" in rest:
+        return True  # a table of classification has no columns of single languages
+    members = _same_metric(columns, benchmark, rest) - {metric}
+    if not members:
+        members = {f"{benchmark}/{language}/{rest}" for language in languages_of_means().get(benchmark, ())}
+    measured = _same_metric(metrics, benchmark, rest)
+    return measured - {metric} == members if row == "all" else members <= measured
+
+
+def _same_metric(keys: Iterable[str], benchmark: str, metric: str) -> set[str]:
+    """Returns the keys of all rows of a benchmark for one metric."""
+    return {key for key in keys if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == metric}
 
 
 def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
     """The lines of some columns; with the difference where a column is True."""
-    rows: dict[str, dict[str, str]] = {}
+    rows = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
     for cell in cells:
         if cell.metric in columns:
-            mark = "†" if cell.footnote else ""
-            text = "-" if cell.value is None else f"{cell.value:.1f}{mark}"
-            if cell.value is not None and columns[cell.metric]:
-                text += f" ({metrics[cell.metric] - cell.value:+.1f})"
-            rows.setdefault(f"{cell.setting}, {cell.row}", {})[cell.metric] = text
-    ours = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
-    width = max(len(row) for row in rows)
-    heads = [_short(metric) for metric in columns]
-    widths = [max(14, len(head)) for head in heads]
-    lines = [f"{'':{width}}" + "".join(f"  {head:>{w}}" for head, w in zip(heads, widths))]
-    for row, values in {**ours, **rows}.items():
-        lines.append(f"{row:{width}}" + "".join(f"  {values[m]:>{w}}" for m, w in zip(columns, widths)))
+            row = rows.setdefault(f"{cell.setting}, {cell.row}", {})
+            row[cell.metric] = _cell_text(cell, metrics[cell.metric] if columns[cell.metric] else None)
+    width = max(map(len, rows))
+    heads = {metric: _short(metric) for metric in columns}
+    lines = []
+    for name, texts in {"": heads, **rows}.items():
+        line = f"{name:{width}}"
+        for metric, head in heads.items():
+            line += f"  {texts[metric]:>{max(14, len(head))}}"
+        lines.append(line)
     return "\n".join(lines)
+
+
+def _cell_text(cell: Cell, ours: float | None) -> str:
+    """For example "54.0† (-1.2)"; without our number only the published one."""
+    if cell.value is None:
+        return "-"
+    text = f"{cell.value:.1f}"
+    if cell.footnote:
+        text += "†"
+    if ours is not None:
+        text += f" ({ours - cell.value:+.1f})"
+    return text
 
 
 def _short(metric: str) -> str:
     """ "multi30k/de/mean_recall" -> "multi30k/de"; other metrics keep their names without the benchmark's."""
     parts = metric.split("/")
-    return "/".join(parts[:2]) if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else "/".join(parts[1:])
+    short = parts[:2] if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else parts[1:]
+    return "/".join(short)

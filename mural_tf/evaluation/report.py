@@ -57,32 +57,36 @@ def evaluate_and_report(
     folder = _output_folder(model, output)
     names = _chosen(benchmark, as_path(data_dir), protocol)
     embedder = open_model(model, checkpoint)
-    evaluations, failed = [], []
+    evaluations = []
+    failed = []
     for name in names:
         request = Request(
             embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
         )
         try:
-            made = benchmarks.run_benchmark(name, request)
+            results = benchmarks.run_benchmark(name, request)
         except UserError as error:
             if len(names) == 1:
                 raise
             failed.append(name)
             print(f"{name} failed: {error}\n")
             continue
-        for evaluation in made:
+        for evaluation in results:
             print(table(evaluation), end="\n\n")
         if published:
-            _print_published(made, name, protocol)
-        _keep(made, folder, model, embedder.step, request)
-        evaluations += made
+            _print_published(results, name, protocol)
+        _keep(results, folder, model, embedder.step, request)
+        evaluations += results
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
     return evaluations
 
 
 def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigDict) -> None:
-    text = compare({key: value for evaluation in evaluations for key, value in evaluation.metrics.items()}, protocol)
+    metrics = {}
+    for evaluation in evaluations:
+        metrics.update(evaluation.metrics)
+    text = compare(metrics, protocol)
     print(text or f"No paper's table holds numbers of {name}.")
     if text and any(evaluation.protocol.startswith("NOT COMPLETE") for evaluation in evaluations):
         print("Ours are NOT COMPLETE, as said above: they cannot be compared with the papers'.")
@@ -104,13 +108,13 @@ def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> lis
     return ready
 
 
-def _keep(made: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
+def _keep(evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
-    append_metrics(folder, metrics_row(made, step, str(request.folder)))
+    append_metrics(folder, metrics_row(evaluations, step, str(request.folder)))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
-    paths = [write_report(evaluation, folder, **origin) for evaluation in made]
+    paths = [write_report(evaluation, folder, **origin) for evaluation in evaluations]
     print(f"Written: {folder / 'metrics.jsonl'} (one row), {', '.join(map(str, paths))}")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -39,9 +40,10 @@ class Evaluation:
     """Numbers of one benchmark and the data that they were measured on.
 
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
-    `sizes`: row -> what was counted there, such as {"images": 1000, "captions": 5000}. `groups`: group -> its languages
-    that were evaluated; "all" is not in it. `notes`: what a reader must know to judge the numbers, a sentence each.
-    `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, for who looks at the same pool.
+    `sizes`: row -> counts, for example {"images": 1000, "captions": 5000}. `groups`: group -> its languages
+    that were evaluated, without "all". `notes`: sentences that a reader needs to judge the numbers.
+    `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
+    the images again.
     """
 
     name: str
@@ -54,8 +56,8 @@ class Evaluation:
     pictures: tuple[np.ndarray, np.ndarray] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-# The metric of captions that no training text said, in data that hold some out: text to image, the mean of R@1, R@5 and
-# R@10, among all images of the language.
+# The metric of held-out captions, which occur in no training text: text to image, the mean of R@1, R@5 and R@10, among
+# all images of the language.
 HELD_OUT = "held_out_names/text_to_image/mean_recall"
 MIXED = 5  # captions of an image by which a pool of all languages is judged
 UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
@@ -65,7 +67,7 @@ UNDETERMINED = "und"  # BCP 47's code for captions whose records name no languag
 class CaptionedImages:
     """Images, numbered from 0 in file order, and their captions.
 
-    `read`: increasing image numbers -> an iterable of what `encode_image` takes. `where`: names the data in messages.
+    `read`: increasing image numbers -> an iterable of images for `encode_image`. `where`: names the data in messages.
     `texts` and `owners`: per language parallel lists of captions and image numbers. `empty`: captions left out.
     """
 
@@ -86,6 +88,16 @@ class CaptionedImages:
         else:
             self.empty += 1
 
+    def readable_captions(self, language: str, readable: np.ndarray) -> tuple[list[str], np.ndarray]:
+        """Returns the C captions whose images can be read, and int64 [C]: the index of each one's image in `readable`.
+
+        `readable`: int [K], increasing: the numbers of the images that can be read.
+        """
+        index_of = np.full(len(self.image_numbers), -1)
+        index_of[readable] = np.arange(len(readable))
+        owners = index_of[self.owners[language]]
+        return list(itertools.compress(self.texts[language], owners >= 0)), owners[owners >= 0]
+
 
 @dataclasses.dataclass
 class Request:
@@ -105,31 +117,35 @@ class Request:
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (problem, file and line)
 
     def on_problem(self, problem: str, location: str) -> None:
-        """Keeps what a reader could not use; `take_problems` decides whether it was too much."""
+        """Notes a row that a reader could not use; `take_problems` decides whether there were too many."""
         self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:
         """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
         if not self.problems:
             return []
-        kinds = collections.Counter(problem for problem, _ in self.problems)
-        first = {problem: location for problem, location in reversed(self.problems)}
-        listed = "; ".join(
-            f"{count} x {problem}, first at {first[problem]}" for problem, count in sorted(kinds.items())
-        )
+        counts = collections.Counter(problem for problem, _ in self.problems)
+        first = dict(reversed(self.problems))
+        listed = "; ".join(f"{count} x {name}, first at {first[name]}" for name, count in sorted(counts.items()))
         left_out = len(self.problems)
+        rows = used + left_out
         self.problems.clear()
-        if left_out > self.protocol.max_missing * (used + left_out):
+        if left_out > self.protocol.max_missing * rows:
             raise UserError(
-                f"{left_out} of {used + left_out} rows cannot be used ({listed}): more than "
+                f"{left_out} of {rows} rows cannot be used ({listed}): more than "
                 f"--protocol.max_missing={self.protocol.max_missing} allows. Repair the files."
             )
-        return [f"NOT COMPLETE: {left_out} of {used + left_out} rows are left out: {listed}."]
+        return [f"NOT COMPLETE: {left_out} of {rows} rows are left out: {listed}."]
 
     def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
         """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples."""
-        files: dict[str, str] = {}
-        pool = CaptionedImages(where, read=lambda wanted: self._paths(files, pool, wanted))
+        files: dict[str, str] = {}  # image_id -> file name, in the order of the image numbers
+
+        def paths(numbers: Sequence[int]) -> list[pathlib.Path]:
+            names = list(files.values())
+            return [self.image_path(names[number]) for number in numbers]
+
+        pool = CaptionedImages(where, paths)
         for image_file, image_id, caption, language, _ in captions:
             files.setdefault(image_id, image_file)
             pool.add(image_id, caption, language)
@@ -149,12 +165,12 @@ class Request:
         Captions are translated first if the protocol names translations.
 
         Args:
-          pool: what to search and to search with.
+          pool: images and captions.
           name: first part of the keys, if there are no views.
           groups: group -> languages, for group means.
           views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
-            MS-COCO 1K is a view of five parts.
-          held_out: ids of images whose captions are measured once more, apart from the others: see `HELD_OUT`.
+            For example, MS-COCO 1K is a view of five parts.
+          held_out: ids of images whose captions are also measured separately: see `HELD_OUT`.
 
         Returns:
           One evaluation for each view.
@@ -167,44 +183,40 @@ class Request:
             from mural_tf.evaluation.translated import translate_pool  # a protocol of its own
 
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
-        embedder, progress = self.embedder, self.progress
-        chosen = choose_languages(pool, self.languages)
-        wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
-        images, kept = self.encode(pool.read(wanted))
+        languages = choose_languages(pool, self.languages)
+        wanted = np.unique(np.concatenate([pool.owners[language] for language in languages]))
+        images, indices = self.encode(pool.read(wanted.tolist()))
+        readable = wanted[indices]
         ids = list(pool.image_numbers)
-        missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
+        missing = [ids[number] for number in np.setdiff1d(wanted, readable)]
         missing_notes = check_missing(missing, len(wanted), pool.where, self.protocol.max_missing)
-        row_of = np.full(len(pool.image_numbers), -1)
-        row_of[np.array(wanted)[kept]] = np.arange(len(kept))
+        held_out = set(held_out)
+        held_out_images = np.array([ids[number] in held_out for number in readable])
 
-        views = views or {name: [np.arange(len(row_of))]}
-        pictures = images, np.array(wanted)[kept]
-        results = {view: Evaluation(view, self.split, "", {}, {}, pictures=pictures) for view in views}
-        by_language: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
-            owners = row_of[pool.owners[language]]
-            texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
-            owners = owners[owners >= 0]
+        views = views or {name: [np.arange(len(ids))]}
+        results = {view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in views}
+        encoded: dict[str, _Captions] = {}
+        for language in tqdm(languages, desc="Evaluating", unit="language", disable=not self.progress):
+            texts, owners = pool.readable_captions(language, readable)
             if not texts:  # its only images cannot be read
                 continue
-            text_embeddings = encode_captions(embedder, texts, language, self.batch_size)
+            captions = _Captions(texts, encode_captions(self.embedder, texts, language, self.batch_size), owners)
             if self.protocol.mixed_pool:
-                by_language[language] = text_embeddings, owners
+                encoded[language] = captions
+            is_held_out = held_out_images[owners]
             for view, parts in views.items():
-                rows_of_parts = [row_of[part] for part in parts]
-                _measure_view(results[view], language, images, text_embeddings, owners, texts, rows_of_parts)
-                marked = np.isin(owners, row_of[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
-                if marked.any():
-                    recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
+                _measure_view(results[view], language, images, captions, [np.isin(readable, part) for part in parts])
+                if is_held_out.any():
+                    recall = _text_to_image_recall(images, captions, is_held_out)
                     results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
         for view, result in results.items():
-            if by_language:
-                _measure_mixed_pool(result, images, by_language)
+            if encoded:
+                _measure_mixed_pool(result, images, encoded)
             add_groups(result, groups or {})
             if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
                 add_groups(result, groups or {}, HELD_OUT)
             result.notes = [*missing_notes, *pool.notes, *result.notes]
-            result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
+            result.protocol = _protocol(len(readable), len(wanted), pool.empty, result.sizes, len(views[view]))
         return list(results.values())
 
     def measure_records(self, name: str) -> list[Evaluation]:
@@ -213,13 +225,13 @@ class Request:
         return self.measure(pool, name, language_groups(self.folder), held_out=held_out_images(self.folder))
 
     def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
-        """Returns embeddings [K, D] and the int [K] places of the images that can be read."""
+        """Returns embeddings [K, D] and int [K]: the indices of the images that can be read."""
         return self.embedder.encode_image(images, batch_size=self.batch_size, on_error="skip", progress=self.progress)
 
     def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Encodes paths or uint8 arrays; what cannot be read is bounded as in `check_missing`.
+        """Encodes paths or uint8 arrays; raises `UserError` if too many cannot be read, as `check_missing` does.
 
-        Returns embeddings [K, D], the int [K] places of the readable images, and notes.
+        Returns embeddings [K, D], the int [K] indices of the readable images, and notes.
         """
         embeddings, kept = self.encode(images)
         missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
@@ -233,19 +245,20 @@ class Request:
 
     def text_heads(self) -> dict[str, str]:
         """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
-        return {"": "", **{f"_{head}_head": head for head in getattr(self.embedder, "text_heads", ())}}
+        heads = {"": ""}
+        for head in getattr(self.embedder, "text_heads", ()):
+            heads[f"_{head}_head"] = head
+        return heads
 
     def image_path(self, name: str) -> pathlib.Path:
-        """Returns where an image lies, or the first place where it should."""
-        roots = [as_path(self.protocol.images)] if self.protocol.images else []
-        folders = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
+        """Returns the path of an image, or, if it is missing, the first path that was looked for."""
+        roots = [self.folder]
+        if self.protocol.images:
+            roots.insert(0, as_path(self.protocol.images))
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
-        candidates = [directory / file_name for file_name in names for directory in folders]
+        options = itertools.product(names, roots, IMAGE_FOLDERS)
+        candidates = [root / folder / file_name for file_name, root, folder in options]
         return next((path for path in candidates if path.is_file()), candidates[0])
-
-    def _paths(self, files: dict[str, str], pool: CaptionedImages, wanted: Sequence[int]) -> list[pathlib.Path]:
-        ids = list(pool.image_numbers)
-        return [self.image_path(files[ids[number]]) for number in wanted]
 
 
 def measure_retrieval(
@@ -260,8 +273,8 @@ def measure_retrieval(
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
-    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. Arguments are as in `Request`, `name` begins the keys;
-    raises as `Request.measure`.
+    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. Arguments are as in `Request`; `name` is the first
+    part of the keys. Raises as `Request.measure`.
     """
     protocol = default_protocol()
     protocol.max_missing = 1.0
@@ -271,8 +284,10 @@ def measure_retrieval(
 
 def encode_captions(embedder: Embedder, texts: Sequence[str], language: str, batch_size: int = 128) -> np.ndarray:
     """Returns float32 [C, D]; a model with word vectors per language gets the language."""
-    said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-    return embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
+    options = {"batch_size": batch_size, "progress": False}
+    if getattr(embedder, "takes_languages", False):
+        options["language"] = language
+    return embedder.encode_text(texts, **options)
 
 
 def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:
@@ -282,19 +297,21 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
     if unknown or not existing:
         problem = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
         raise UserError(f"{problem} in {pool.where}; its languages: {', '.join(existing) or 'none'}.")
-    return list(dict.fromkeys(languages)) if languages else existing
+    return list(dict.fromkeys(languages or existing))
 
 
 def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
     """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps."""
-    present = {group: tuple(x for x in members if x in evaluation.sizes) for group, members in groups.items()}
-    evaluation.groups = {group: members for group, members in present.items() if members}
-    for group, members in evaluation.groups.items():
-        note = f"Group {group} has {len(members)} of its {len(groups[group])} members."
-        if len(members) < len(groups[group]) and note not in evaluation.notes:
+    evaluation.groups = {}
+    for group, members in groups.items():
+        evaluated = tuple(language for language in members if language in evaluation.sizes)
+        if evaluated:
+            evaluation.groups[group] = evaluated
+        note = f"Group {group} has {len(evaluated)} of its {len(members)} members."
+        if 0 < len(evaluated) < len(members) and note not in evaluation.notes:
             evaluation.notes.append(note)
     for group, members in {**evaluation.groups, "all": tuple(evaluation.sizes)}.items():
-        values = [evaluation.metrics[f"{evaluation.name}/{x}/{metric}"] for x in members]
+        values = [evaluation.metrics[f"{evaluation.name}/{language}/{metric}"] for language in members]
         evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
 
 
@@ -318,75 +335,89 @@ def check_missing(missing: Sequence[str], total: int, where: str, max_missing: f
     return [f"NOT COMPLETE: {text}. These numbers are of a smaller pool and easier than the benchmark's."]
 
 
-def _measure_view(result: Evaluation, language: str, images, texts, owners, captions, parts) -> None:
-    """Adds the means over the parts' metrics; images [I, D], texts [C, D] and owners [C] among the images."""
-    rows, sizes = [], collections.Counter()
+@dataclasses.dataclass
+class _Captions:
+    """Captions of one language: C texts, embeddings float32 [C, D], and owners, int [C] indices among the images."""
+
+    texts: list[str]
+    embeddings: np.ndarray
+    owners: np.ndarray
+
+    def of_images(self, wanted: np.ndarray) -> _Captions:
+        """Returns the captions of the images for which `wanted`, bool [I], is true."""
+        chosen = wanted[self.owners]
+        return _Captions(list(itertools.compress(self.texts, chosen)), self.embeddings[chosen], self.owners[chosen])
+
+
+def _measure_view(
+    result: Evaluation, language: str, images: np.ndarray, captions: _Captions, parts: Sequence[np.ndarray]
+) -> None:
+    """Adds the means over the metrics of the parts, bool [I] each, of the images [I, D]."""
+    rows = []
+    sizes = dict.fromkeys(("images", "captions", "repeated_captions"), 0)
     for part in parts:
-        part = part[part >= 0]
-        inside = np.isin(owners, part)
-        if not inside.any():
+        pool = captions.of_images(part)
+        if not pool.texts:
             continue
-        rows.append(_measure_part(images, texts[inside], owners[inside]))
-        sizes["images"] += len(np.unique(owners[inside]))
-        sizes["captions"] += int(inside.sum())
-        sizes["repeated_captions"] += _count_repeated([captions[i] for i in np.flatnonzero(inside)], owners[inside])
+        numbers, owners = np.unique(pool.owners, return_inverse=True)  # only images with a caption in this language
+        pairs = owners, np.arange(len(owners))
+        rows.append(ranking.summarize(*ranking.ranks_both_ways(images[numbers], pool.embeddings, pairs)))
+        sizes["images"] += len(numbers)
+        sizes["captions"] += len(owners)
+        sizes["repeated_captions"] += _count_repeated(pool)
     if rows:
-        result.sizes[language] = {key: sizes[key] for key in ("images", "captions", "repeated_captions")}
+        result.sizes[language] = sizes
         for key in rows[0]:
             result.metrics[f"{result.name}/{language}/{key}"] = float(np.mean([row[key] for row in rows]))
 
 
-def _measure_part(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> dict[str, float]:
-    """Ranks both ways: the images [I, D] with a caption among `owners` [C] against texts [C, D]."""
-    pool, owners = np.unique(owners, return_inverse=True)  # the images of this language, renumbered
-    return ranking.summarize(*ranking.ranks_both_ways(images[pool], texts, (owners, np.arange(len(texts)))))
+def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mapping[str, _Captions]) -> None:
+    """Adds the results of searching the captions of all languages at once with images [I, D] ([MURAL] A.5).
 
-
-def _measure_mixed_pool(result: Evaluation, images: np.ndarray, pools: Mapping) -> None:
-    """Adds what images [I, D] find among the captions of all languages, {language: ([C, D], owners [C])} ([MURAL] A.5).
-
-    Per language the percentage of the first five captions that are in it; over all, of these that are the image's own.
-    A view's parts are one pool here.
+    Per language: the percentage of the first five captions that are in it. Over all languages: the percentage of the
+    first five that are the image's own. A view's parts are one pool here.
     """
-    texts, owners = (np.concatenate(parts) for parts in zip(*pools.values()))
-    counts = [len(owners_of) for _, owners_of in pools.values()]
-    language_of, owned, count = np.repeat(np.arange(len(pools)), counts), np.unique(owners), min(MIXED, len(texts))
-    first = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[owned]]
-    shares = 100 * np.bincount(language_of[np.ravel(first)], minlength=len(pools)) / np.size(first)
-    right = float(100 * np.mean(owners[first] == owned[:, None]))
-    for language, share in zip(pools, shares):
+    texts = np.concatenate([pool.embeddings for pool in captions.values()])
+    owners = np.concatenate([pool.owners for pool in captions.values()])
+    language_of = np.repeat(np.arange(len(captions)), [len(pool.owners) for pool in captions.values()])
+    queries = np.unique(owners)
+    first = [np.argsort(-(image @ texts.T), kind="stable")[:MIXED] for image in images[queries]]
+    shares = 100 * np.bincount(language_of[np.ravel(first)], minlength=len(captions)) / np.size(first)
+    precision = float(100 * np.mean(owners[first] == queries[:, None]))
+    for language, share in zip(captions, shares):
         result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
-    result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = right
-    most = ", ".join(f"{share:.1f}% in {language}" for share, language in sorted(zip(shares, pools), reverse=True)[:5])
-    result.notes.append(f"Of the first {MIXED} captions of all languages {right:.1f}% are the image's own; {most}.")
+    result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = precision
+    largest = sorted(zip(shares, captions), reverse=True)[:5]
+    most = ", ".join(f"{share:.1f}% in {language}" for share, language in largest)
+    result.notes.append(f"Of the first {MIXED} captions of all languages {precision:.1f}% are the image's own; {most}.")
 
 
-def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, queries: np.ndarray) -> float:
-    """The mean of R@1, R@5 and R@10 of the texts `queries`, bool [C], among the images [I, D] that have a text."""
-    _, image_of = np.unique(owners, return_inverse=True)
-    ranks = ranking.ranks(texts[queries], images, image_of[queries])
-    return float(np.mean([ranking.recall_at(ranks, k) for k in ranking.CUTOFFS]))
+def _text_to_image_recall(images: np.ndarray, captions: _Captions, queries: np.ndarray) -> float:
+    """The mean of R@1, R@5 and R@10 of the captions `queries`, bool [C], among the images [I, D] with a caption."""
+    numbers, owners = np.unique(captions.owners, return_inverse=True)
+    return ranking.mean_recall(ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries]))
 
 
-def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:
+def _count_repeated(captions: _Captions) -> int:
     """Counts captions whose text is also a caption of another image."""
     images_of = collections.defaultdict(set)
-    for text, owner in zip(texts, owners):
+    for text, owner in zip(captions.texts, captions.owners):
         images_of[text].add(owner)
-    return sum(len(images_of[text]) > 1 for text in texts)
+    return sum(len(images_of[text]) > 1 for text in captions.texts)
 
 
 def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int) -> str:
-    total, repeated = (sum(size[key] for size in sizes.values()) for key in ("captions", "repeated_captions"))
-    parts_of = f"means over {parts} parts, " if parts > 1 else ""
-    lines = [
-        f"image-text retrieval, both directions, every caption counted; {parts_of}{decoded:,} of {images:,} images",
-        f"{total:,} captions in {len(sizes)} language{'s' * (len(sizes) != 1)}",
-        f"{repeated:,} captions repeat another image's (not positives)",
-    ]
+    captions = sum(size["captions"] for size in sizes.values())
+    repeated = sum(size["repeated_captions"] for size in sizes.values())
+    means = f"means over {parts} parts, " if parts > 1 else ""
+    languages = "1 language" if len(sizes) == 1 else f"{len(sizes)} languages"
+    text = (
+        f"image-text retrieval, both directions, every caption counted; {means}{decoded:,} of {images:,} images, "
+        f"{captions:,} captions in {languages}, {repeated:,} captions repeat another image's (not positives)"
+    )
     if empty:
-        lines.append(f"{empty:,} empty captions left out")
-    return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
+        text += f", {empty:,} empty captions left out"
+    return f"NOT COMPLETE: {text}" if decoded < images else text
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
@@ -401,8 +432,9 @@ def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
 
 
 def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]) -> Iterator[bytes]:
-    """Yields the wanted images, each once though it may come in several records; in file order, as `wanted` is."""
-    missing, numbers = set(wanted), {}
+    """Yields the wanted images in file order, as `wanted` is; an image of several records comes once."""
+    missing = set(wanted)
+    numbers: dict[str, int] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not record.captions:
             continue
@@ -413,14 +445,18 @@ def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]
 
 
 def held_out_images(data_dir: str | pathlib.Path) -> list[str]:
-    """Returns the ids of images whose names the data set's dataset.json says were held out of training."""
-    path = as_path(data_dir) / "dataset.json"
-    return json_field(read_json(path) if path.exists() else {}, "held_out_names", list[str], path, [])
+    """Returns the ids of images whose names were held out of training, by the data set's dataset.json."""
+    return _dataset_field(data_dir, "held_out_names", list[str], [])
 
 
 def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Returns the language groups of the data set's dataset.json, or else the paper's (A.3)."""
+    groups = _dataset_field(data_dir, "language_groups", dict[str, list[str]], {})
+    return groups or base_config().evaluation.groups.to_dict()
+
+
+def _dataset_field(data_dir: str | pathlib.Path, name: str, form: type, default):
+    """Returns a field of the data set's dataset.json, or the default without this file or field."""
     path = as_path(data_dir) / "dataset.json"
     description = read_json(path) if path.exists() else {}
-    groups = json_field(description, "language_groups", dict[str, list[str]], path, {})
-    return groups or base_config().evaluation.groups.to_dict()
+    return json_field(description, name, form, path, default)

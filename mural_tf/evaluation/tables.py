@@ -1,7 +1,8 @@
-"""What is printed and kept of an evaluation: tables, a row of `metrics.jsonl`, and a JSON file."""
+"""The forms of an evaluation: printed tables, a row of `metrics.jsonl`, and a JSON file."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
@@ -34,12 +35,12 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
         f"{'language':{width}} {'images':>7} {'captions':>8}  {cutoffs}  {cutoffs}   recall",
     ]
     for language, size in evaluation.sizes.items():
-        values = lambda key: evaluation.metrics[f"{evaluation.name}/{language}/{key}"]  # noqa: B023, E731
-        recalls = ["".join(f"{values(f'{way}/recall@{k}'):7.1f}" for k in CUTOFFS)[1:] for way in DIRECTIONS]
-        lines.append(
-            f"{language:{width}} {size['images']:7,} {size['captions']:8,}  {recalls[0]}  {recalls[1]}  "
-            f"{values('mean_recall'):7.1f}"
-        )
+        key = f"{evaluation.name}/{language}"
+        line = f"{language:{width}} {size['images']:7,} {size['captions']:8,}"
+        for direction in DIRECTIONS:
+            recalls = [evaluation.metrics[f"{key}/{direction}/recall@{k}"] for k in CUTOFFS]
+            line += " " + "".join(f"{recall:7.1f}" for recall in recalls)
+        lines.append(f"{line}  {evaluation.metrics[f'{key}/mean_recall']:7.1f}")
     return lines
 
 
@@ -52,37 +53,45 @@ def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence
     width = max(len("group"), *(len(group) for group, _ in rows))
     lines = [f"{'group':{width}}  languages" + "".join(f"  {title}" for title in titles)]
     for group, count in rows:
-        values = ((len(title), metrics.get(f"{name}/{group}/{key}")) for title, key in titles.items())
-        cells = "".join(f"  {'–' if value is None else f'{value:.1f}':>{space}}" for space, value in values)
-        lines.append(f"{group:{width}}  {count:9,}{cells}")
+        line = f"{group:{width}}  {count:9,}"
+        for title, key in titles.items():
+            value = metrics.get(f"{name}/{group}/{key}")
+            text = "–" if value is None else f"{value:.1f}"
+            line += f"  {text:>{len(title)}}"
+        lines.append(line)
     return "\n".join(lines)
 
 
 def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Returns tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share one table."""
-    values: dict[str, dict[str, float]] = {}
+    values = collections.defaultdict(dict)
     for key, value in metrics.items():
         _, row, metric = key.split("/", 2)
-        values.setdefault(row, {})[metric] = value
-    shapes: dict[tuple, list[str]] = {}
+        values[row][metric] = value
+    rows_of = collections.defaultdict(list)
     for row, cells in values.items():
-        shapes.setdefault((tuple(sizes.get(row, ())), tuple(cells)), []).append(row)
+        rows_of[tuple(sizes.get(row, ())), tuple(cells)].append(row)
     lines: list[str] = []
-    for (counted, columns), rows in shapes.items():
-        width = max(len(row) for row in rows)
-        lines += [""] if lines else []
-        lines.append(f"{'':{width}}" + "".join(f"  {x:>9}" for x in counted) + "".join(f"  {x:>11}" for x in columns))
+    for (counted, columns), rows in rows_of.items():
+        width = max(map(len, rows))
+        if lines:
+            lines.append("")
+        head = "".join(f"  {name:>9}" for name in counted) + "".join(f"  {name:>11}" for name in columns)
+        lines.append(f"{'':{width}}{head}")
         for row in rows:
-            counts = "".join(f"  {sizes[row][x]:{max(9, len(x))},}" for x in counted)
-            numbers = "".join(f"  {values[row][x]:{max(11, len(x))}.2f}" for x in columns)
+            counts = "".join(f"  {sizes[row][name]:{max(9, len(name))},}" for name in counted)
+            numbers = "".join(f"  {values[row][name]:{max(11, len(name))}.2f}" for name in columns)
             lines.append(f"{row:{width}}{counts}{numbers}")
     return lines
 
 
-def metrics_row(made: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
+def metrics_row(evaluations: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
     """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
-    numbers = {key: value for result in made for key, value in result.metrics.items()}
-    return {"step": step, EVALUATED: {result.name: {"data": data, "split": result.split} for result in made}, **numbers}
+    evaluated = {evaluation.name: {"data": data, "split": evaluation.split} for evaluation in evaluations}
+    row = {"step": step, EVALUATED: evaluated}
+    for evaluation in evaluations:
+        row.update(evaluation.metrics)
+    return row
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Translate-test ([MURAL] §3.3): captions translated into English, for a model that knows English alone."""
+"""Translate-test ([MURAL] §3.3): captions translated into English, for a model that knows only English."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
     is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
     language's captions lacks a translation, or if there is no translation at all.
     """
-    translations, translated = read_translations(path), []
+    translations = read_translations(path)
+    translated = []
     for language in [language for language in pool.texts if language != "en"]:
-        texts = [translations.get((language, clean(text))) for text in pool.texts[language]]
-        missing = [text for text, new in zip(pool.texts[language], texts) if new is None]
+        texts = pool.texts[language]
+        missing = [text for text in texts if (language, clean(text)) not in translations]
         if len(missing) == len(texts):
             del pool.texts[language], pool.owners[language]
             pool.notes.append(f"{language} is left out: {path} has no translation of it.")
@@ -51,7 +52,7 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
             )
         if missing:
             pool.notes.append(f"{len(missing)} captions in {language} have no translation and stay as they are.")
-        pool.texts[language] = [old if new is None else new for old, new in zip(pool.texts[language], texts)]
+        pool.texts[language] = [translations.get((language, clean(text)), text) for text in texts]
         translated.append(language)
     if not translated:
         raise UserError(f"{path} translates none of the captions of {pool.where}.")

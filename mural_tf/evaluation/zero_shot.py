@@ -15,6 +15,7 @@ images are left out. Both are noted.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -51,7 +52,9 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     Raises:
       UserError: a wrong number of names, a template without a place for the name, no names at all.
     """
-    names: dict[str, dict[int, str]] = {"en": dict(enumerate(english))} if english else {}
+    names: dict[str, dict[int, str]] = {}
+    if english:
+        names["en"] = dict(enumerate(english))
     if (folder / BABEL).is_file():
         for code, lists in read_json(folder / BABEL).items():
             names[canonical_language(code.lower())] = _names_by_number(lists, code, folder / BABEL)
@@ -77,13 +80,12 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     templates = {}
     if (folder / NLLB).is_file():
         for code, lines in read_json(folder / NLLB).items():
-            templates[canonical_language(code.lower().split("_")[0])] = check_json(
-                lines, list[str], code, folder / NLLB
-            )
+            language = canonical_language(code.lower().split("_")[0])
+            templates[language] = check_json(lines, list[str], code, folder / NLLB)
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if not any(slot in line for slot in PLACES)]
+        without = [line for line in lines if not any(map(line.__contains__, PLACES))]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates
@@ -102,25 +104,26 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, more = _encode(request, "train")
-    names = np.unique(np.concatenate([query_classes, candidate_classes]))
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    classes = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
-    hits = classes == query_classes[:, None]
-    metrics = {
-        f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
-    }
-    sizes = {"queries": len(queries), "candidates": len(candidates), "classes": len(names)}
+    hits = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]] == query_classes[:, None]  # [Q, K]
     protocol = (
         f"class of the nearest training images by cosine; {len(queries):,} queries, {len(candidates):,} candidates"
     )
-    prefix = "NOT COMPLETE: " if notes or more else ""
-    return [
-        Evaluation(
-            "imagenet_knn", request.split, prefix + protocol, metrics, {"image_to_image": sizes}, notes=notes + more
-        )
-    ]
+    result = _result("imagenet_knn", request, protocol, notes + more)
+    for k in CUTOFFS:
+        result.metrics[f"imagenet_knn/image_to_image/recall@{k}"] = 100.0 * float(hits[:, :k].any(axis=1).mean())
+    classes = np.union1d(query_classes, candidate_classes)
+    result.sizes["image_to_image"] = {"queries": len(queries), "candidates": len(candidates), "classes": len(classes)}
+    return [result]
+
+
+def _result(name: str, request: Request, protocol: str, notes: list[str]) -> Evaluation:
+    """Returns an evaluation without numbers; notes mean that images are missing."""
+    if notes:
+        protocol = f"NOT COMPLETE: {protocol}"
+    return Evaluation(name, request.split, protocol, {}, {}, notes=notes)
 
 
 def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -131,7 +134,10 @@ def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[
 
 def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
     """Returns the files of <folder>/<class>/ in order, and the class of each."""
-    paths = [path for sub in sorted(folder.iterdir()) if sub.is_dir() for path in sorted(sub.iterdir())]
+    paths = []
+    for class_folder in sorted(folder.iterdir()):
+        if class_folder.is_dir():
+            paths += sorted(class_folder.iterdir())
     if not paths:
         raise UserError(f"{folder} holds no folders of images: expected {folder}/n01440764/….JPEG.")
     return paths, [path.parent.name for path in paths]
@@ -147,9 +153,8 @@ GROUPS = {  # [ETCL] §4.1
 def imagenet(request: Request) -> list[Evaluation]:
     """ImageNet's 50,000 validation images; labels are the class folders in alphabetical order."""
     paths, folders = list_class_folders(request.folder / request.split)
-    classes = sorted(set(folders))
-    labels = np.searchsorted(classes, folders)
-    return _classify(request, "imagenet", paths, labels, len(classes), None, expected=50_000)
+    labels = np.unique(folders, return_inverse=True)[1]
+    return _classify(request, "imagenet", paths, labels, None, expected=50_000)
 
 
 _CIFAR_ROW = 2 + 3 * 32 * 32  # bytes: the coarse label, the fine one, and the image, channel by channel
@@ -165,19 +170,20 @@ def cifar100(request: Request) -> list[Evaluation]:
         raise UserError(f"{path} is not a file of CIFAR-100's binary version with {len(names)} classes.")
     rows = content.reshape(-1, _CIFAR_ROW)
     images = rows[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # [N, 32, 32, 3]
-    return _classify(request, "cifar100", list(images), rows[:, 1], len(names), names, expected=10_000)
+    return _classify(request, "cifar100", list(images), rows[:, 1], names, expected=10_000)
 
 
 def sun397(request: Request) -> list[Evaluation]:
     """All 108,754 images of SUN397, as torchvision and CLIP_benchmark count; ETCL does not name a split."""
     folder = request.folder / "SUN397"
     classes = [line[1:] for _, line in read_lines(folder / "ClassName.txt") if line]  # "/a/abbey" -> "a/abbey"
-    images = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).glob("sun_*.jpg"))]
-    if not images:
+    images = [sorted((folder / name).glob("sun_*.jpg")) for name in classes]
+    paths = list(itertools.chain.from_iterable(images))
+    if not paths:
         raise UserError(f"{folder} has no images: expected {folder / classes[0]}/sun_….jpg.")
-    paths, labels = zip(*images)
+    labels = np.repeat(np.arange(len(classes)), list(map(len, images)))
     names = [name.split("/", 1)[1].replace("_", " ").replace("/", " ") for name in classes]
-    return _classify(request, "sun397", list(paths), np.array(labels), len(classes), names, expected=108_754)
+    return _classify(request, "sun397", paths, labels, names, expected=108_754)
 
 
 def food101(request: Request) -> list[Evaluation]:
@@ -185,17 +191,24 @@ def food101(request: Request) -> list[Evaluation]:
     folder = request.folder / "food-101"
     path = folder / "meta" / f"{request.split}.json"
     listed = read_json(path)
-    classes = sorted(listed)
-    images = [(name, i) for i, dish in enumerate(classes) for name in check_json(listed[dish], list[str], dish, path)]
-    paths = [folder / "images" / f"{name}.jpg" for name, _ in images]
-    names = [dish.replace("_", " ") for dish in classes]
-    labels = np.array([label for _, label in images])
-    return _classify(request, "food101", paths, labels, len(classes), names, expected=25_250)
+    paths = []
+    labels = []
+    for label, dish in enumerate(sorted(listed)):
+        for name in check_json(listed[dish], list[str], dish, path):
+            paths.append(folder / "images" / f"{name}.jpg")
+            labels.append(label)
+    names = [dish.replace("_", " ") for dish in sorted(listed)]
+    return _classify(request, "food101", paths, np.array(labels), names, expected=25_250)
 
 
 def _classify(
-    request: Request, name: str, images: Sequence, labels: np.ndarray, classes: int, english, expected: int
+    request: Request, name: str, images: Sequence, labels: np.ndarray, english: list[str] | None, expected: int
 ) -> list[Evaluation]:
+    """Measures the accuracy in every language.
+
+    `labels`: int [N]; `english`: the classes' names, None where only files have names; `expected`: images.
+    """
+    classes = len(english or np.unique(labels))
     prompts = read_prompts(request.folder, classes, english)
     unknown = sorted(set(request.languages) - set(prompts))
     if unknown:
@@ -205,7 +218,7 @@ def _classify(
     if len(images) != expected:
         notes.append(f"NOT COMPLETE: {len(images):,} images; the benchmark has {expected:,}.")
     protocol = f"class by the mean of normalised prompt embeddings; {len(kept):,} images, {classes} classes"
-    result = Evaluation(name, request.split, ("NOT COMPLETE: " if notes else "") + protocol, {}, {}, notes=notes)
+    result = _result(name, request, protocol, notes)
     for language in request.languages or prompts:
         _measure_language(request, result, language, prompts[language], embeddings, labels, classes)
     for k in ACCURACIES:
@@ -231,4 +244,4 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
     if len(numbers) < classes:
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
-        result.notes.append(f"{language} has no templates: class names are encoded alone.")
+        result.notes.append(f"{language} has no templates: only the class names are encoded.")

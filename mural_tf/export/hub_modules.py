@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import pathlib
 import tempfile
@@ -18,11 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
 from mural_tf.backend import tf_text
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.encoders.saved_models import load_saved_model, seal_graph
+from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import CHOICES, preparation
 from mural_tf.export.signatures import text_variables, traced_once
 from mural_tf.models.dual_encoder import DualEncoder
@@ -46,18 +46,19 @@ def save_hub_modules(
     """
     directory = pathlib.Path(directory)
     with _without_fusion():
-        for name, module, settings in (
-            (IMAGE_ENCODER, image_encoder_module(model), image_settings(model, config)),
-            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer), text_settings(tokenizer, config)),
-            (TEXT_ENCODER, text_encoder_module(model), {}),
-        ):
-            with tempfile.TemporaryDirectory() as temporary:
-                if settings:
-                    path = pathlib.Path(temporary) / SETTINGS
-                    path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
-                    module.settings = tf.saved_model.Asset(str(path))
-                tf.saved_model.save(module, str(directory / name))
-            seal_graph(directory / name)
+        _save(image_encoder_module(model), directory / IMAGE_ENCODER, image_settings(model, config))
+        _save(text_preprocessor_module(tokenizer), directory / TEXT_PREPROCESSOR, text_settings(tokenizer, config))
+        _save(text_encoder_module(model), directory / TEXT_ENCODER, {})
+
+
+def _save(module: tf.train.Checkpoint, folder: pathlib.Path, settings: Mapping) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        if settings:
+            path = pathlib.Path(temporary) / SETTINGS
+            path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+            module.settings = tf.saved_model.Asset(str(path))
+        tf.saved_model.save(module, str(folder))
+    seal_graph(folder)
 
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
@@ -79,13 +80,14 @@ def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
     if not path.is_file():
         return {}
     settings = read_json(path)
-    sizes = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
-    ways = {name: json_field(settings, name, str, path, choices[0]) for name, choices in CHOICES.items()}
-    return {**sizes, **ways}  # older modules do not say in which way
+    stored = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
+    for name, choices in CHOICES.items():
+        stored[name] = json_field(settings, name, str, path, choices[0])  # older modules lack these
+    return stored
 
 
 def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigDict) -> dict[str, object]:
-    """Returns what `settings.json` of a preprocessor says: how it makes tokens of its vocabulary."""
+    """Returns the contents of a preprocessor's `settings.json`: how it makes tokens of its vocabulary."""
     return {
         "max_length": tokenizer.max_length,
         "lower_case": bool(tokenizer.lower_case),
@@ -188,25 +190,32 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     def tokenize(inputs):
         return tokenizer.tokenize(tokenizer.prompted(inputs))
 
-    pairs = isinstance(tokenizer, WordPieceTokenizer)
-    pack = pack_segments if pairs else _pack_words
-    pack = functools.partial(pack, tokenizer.vocabulary if pairs else tokenizer)
+    if isinstance(tokenizer, WordPieceTokenizer):
+        pack = functools.partial(pack_segments, tokenizer.vocabulary)
+        counts = (1, 2)
+    else:
+        pack = functools.partial(_pack_words, tokenizer)
+        counts = (1,)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
-    pieces, words = (tf.RaggedTensorSpec([None] * (rank + 1), tf.int32, rank) for rank in (1, 2))
-    traced = {count: traced_once(pack, [pieces] * count, length) for count in ((1, 2) if pairs else (1,))}
+    pieces = tf.RaggedTensorSpec([None, None], tf.int32, 1)
+    words = tf.RaggedTensorSpec([None, None, None], tf.int32, 2)
+    traced = {count: traced_once(pack, [pieces] * count, length) for count in counts}
 
     @functools.partial(tf.function, autograph=False)
     def bert_pack_inputs(inputs, seq_length):
         segments = [segment.merge_dims(1, 2) if segment.ragged_rank == 2 else segment for segment in inputs]
         return traced[len(segments)](segments, seq_length)
 
-    for count in traced:
-        for spec in (pieces, words):
-            bert_pack_inputs.get_concrete_function([spec] * count, seq_length=length)
+    for count, spec in itertools.product(counts, (pieces, words)):
+        bert_pack_inputs.get_concrete_function([spec] * count, seq_length=length)
 
     module = tf.train.Checkpoint(tokenizer=tokenizer)
-    module.variables, module.trainable_variables, module.regularization_losses = [], [], []
-    module.__call__, module.tokenize, module.bert_pack_inputs = preprocess, tokenize, bert_pack_inputs
+    module.variables = []
+    module.trainable_variables = []
+    module.regularization_losses = []
+    module.__call__ = preprocess
+    module.tokenize = tokenize
+    module.bert_pack_inputs = bert_pack_inputs
     return module
 
 
@@ -229,7 +238,7 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
 
 
 def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
-    """Returns the parts of a trained model that are one number, by name, such as the logarithm of the temperature."""
+    """Returns the parts of a trained model that are one number, by name, for example the temperature's logarithm."""
     parts = model.weights_by_part().items()
     return {name: part for name, part in parts if not isinstance(part, tf.Module) and part.shape.rank == 0}
 
@@ -237,43 +246,3 @@ def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
 def numbers_of(model: DualEncoder) -> dict[str, float]:
     """Returns the values of a model's `learned_numbers`, for JSON."""
     return {name: float(number.numpy()) for name, number in learned_numbers(model).items()}
-
-
-def assign_numbers(model: DualEncoder, values: Mapping[str, float]) -> None:
-    """Sets the `learned_numbers` of a model that `values` name; the others stay as they are."""
-    for name, number in learned_numbers(model).items():
-        number.assign(values.get(name, number))
-
-
-def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
-
-    Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
-    Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
-    """
-    directory = pathlib.Path(directory)
-    pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
-    pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
-    numbers = _numbers_of_card(directory / "model_card.json")
-    for variable, value in pairs:
-        variable.assign(value)
-    assign_numbers(model, numbers)
-
-
-def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
-    return json_field(read_json(path), "learned_numbers", dict[str, float], path)
-
-
-def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
-    pairs = []
-    for variable in variables:
-        other = theirs.get(variable.name)
-        if other is None or other.shape != variable.shape:
-            shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
-            raise UserError(
-                f"{folder} belongs to another architecture or vocabulary: {variable.name} {shape}, expected "
-                f"{tuple(variable.shape)}."
-            )
-        pairs.append((variable, other.read_value()))
-    return pairs

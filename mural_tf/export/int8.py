@@ -1,7 +1,7 @@
 """Weights of a TensorFlow Lite file in int8, one scale per channel, activations quantised on the fly or float32.
 
 Jacob et al., 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
-symmetric and for weights alone: w ≈ scale[c] * q with q in [-127, 127] and scale[c] = max |w[c]| / 127.
+symmetric and only for weights: w ≈ scale[c] * q with q in [-127, 127] and scale[c] = max |w[c]| / 127.
 
     FULLY_CONNECTED, CONV_2D   the weights become int8 per output channel; kernels quantise each row of the input
     GATHER of a table          int8 rows and a scale per row: two gathers, a cast and a product
@@ -33,13 +33,14 @@ def _schema():
 
 def layers_of(content: bytes) -> list[str]:
     """Returns the names of the layers that `to_int8` quantises, in the order in which they are computed."""
-    schema, model = _schema(), _read(content)
-    return list(dict.fromkeys(name for _, _, name in _weights(schema, model)))
+    schema = _schema()
+    return list(dict.fromkeys(name for _, _, name in _weights(schema, _read(content))))
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
-    """Returns a file of float32 weights in int8, layers of `layers_of` that are named in `in_float` as they are."""
-    schema, model = _schema(), _read(content)
+    """Returns a file of float32 weights in int8, except for the layers of `layers_of` that `in_float` names."""
+    schema = _schema()
+    model = _read(content)
     for operator, tensor, name in list(_weights(schema, model)):
         if name in in_float:
             continue
@@ -47,7 +48,8 @@ def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
         rows = weights.reshape(len(weights), -1)
         scales = np.maximum(np.abs(rows).max(axis=1), 1e-12).astype(np.float32) / 127.0  # [C]
         quantised = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
-        tensor.type, tensor.buffer = schema.TensorType.INT8, _add_buffer(schema, model, quantised)
+        tensor.type = schema.TensorType.INT8
+        tensor.buffer = _add_buffer(schema, model, quantised)
         if name == TABLE:
             _scale_after_gather(schema, model, operator, tensor, scales)
             continue
@@ -61,8 +63,10 @@ def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
 
 def to_float16(content: bytes) -> bytes:
     """Returns a file of float32 weights in float16, which are unpacked to float32 when it is loaded."""
-    schema, model = _schema(), _read(content)
-    graph, unpacked = model.subgraphs[0], {}
+    schema = _schema()
+    model = _read(content)
+    graph = model.subgraphs[0]
+    unpacked = {}
     for operator, tensor, _ in list(_weights(schema, model, depthwise=True)):
         index = next(i for i in operator.inputs if i >= 0 and graph.tensors[i] is tensor)
         if index not in unpacked:
@@ -79,10 +83,13 @@ def without_copies(content: bytes) -> bytes:
     """Returns a float32 file that computes once what the converter computes several times.
 
     An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
-    constants, which lies in the copy's weights. Here a copy becomes the first product times the constant.
+    constants, which is in the copy's weights. Here a copy becomes the first product times the constant.
     """
-    schema, model = _schema(), _read(content)
-    graph, firsts, last = model.subgraphs[0], {}, len(model.subgraphs[0].tensors)
+    schema = _schema()
+    model = _read(content)
+    graph = model.subgraphs[0]
+    tensors = len(graph.tensors)
+    firsts = {}  # input, shapes -> a product's operator and its weights and bias
     for operator, tensor, _ in list(_weights(schema, model)):
         options = operator.builtinOptions
         data = [model.buffers[graph.tensors[index].buffer].data for index in operator.inputs[1:] if index >= 0]
@@ -93,16 +100,19 @@ def without_copies(content: bytes) -> bytes:
         key = operator.inputs[0], tuple(graph.tensors[operator.outputs[0]].shape), tuple(tensor.shape), len(values)
         first, weights = firsts.setdefault(key, (operator, values))
         factor = np.vdot(weights[0], values[0]) / (np.vdot(weights[0], weights[0]) or 1.0)
-        if first is operator or not all(np.allclose(b, factor * a, rtol=1e-4) for a, b in zip(weights, values)):
-            continue  # another product of the same input
+        is_copy = all(np.allclose(ours, factor * theirs, rtol=1e-4) for theirs, ours in zip(weights, values))
+        if first is operator or not is_copy:
+            continue
         constant = _add_tensor(schema, model, [], schema.TensorType.FLOAT32, b"constant/%d" % len(graph.tensors))
         graph.tensors[constant].buffer = _add_buffer(schema, model, np.float32(factor))
-        inputs, number = [first.outputs[0], constant], [other is operator for other in graph.operators].index(True)
+        inputs = [first.outputs[0], constant]
         product = _operator(schema, model, "MUL", inputs, operator.outputs[0], schema.MulOptionsT())
-        graph.operators[number] = product
-    if len(graph.tensors) == last:
+        graph.operators[graph.operators.index(operator)] = product
+    if len(graph.tensors) == tensors:
         return content
-    taken = {index for operator in graph.operators for index in (*operator.inputs, *operator.outputs)}
+    taken = set()
+    for operator in graph.operators:
+        taken.update(operator.inputs, operator.outputs)
     for index, tensor in enumerate(graph.tensors):
         if index not in taken and index not in graph.inputs:
             tensor.buffer = 0
@@ -115,40 +125,46 @@ def _read(content: bytes):
 
 def _weights(schema, model, depthwise: bool = False):
     """Yields (operator, tensor of weights, layer) of every large product, convolution and gathered table."""
-    codes, graph = schema.BuiltinOperator, model.subgraphs[0]
-    products = {codes.FULLY_CONNECTED, codes.CONV_2D, *([codes.DEPTHWISE_CONV_2D] if depthwise else [])}
+    codes = schema.BuiltinOperator
+    graph = model.subgraphs[0]
+    products = {codes.FULLY_CONNECTED, codes.CONV_2D}
+    if depthwise:
+        products.add(codes.DEPTHWISE_CONV_2D)
     for operator in graph.operators:
         code = model.operatorCodes[operator.opcodeIndex].builtinCode
         if code not in products and code != codes.GATHER:
             continue
-        tensor = graph.tensors[operator.inputs[0 if code == codes.GATHER else 1]]
+        is_table = code == codes.GATHER
+        tensor = graph.tensors[operator.inputs[0 if is_table else 1]]
         data = model.buffers[tensor.buffer].data
         is_float = tensor.type == schema.TensorType.FLOAT32 and data is not None
-        if not is_float or len(data) < 4 * SMALLEST or (code == codes.GATHER and len(tensor.shape) != 2):
+        if not is_float or len(data) < 4 * SMALLEST or (is_table and len(tensor.shape) != 2):
             continue
         name = graph.tensors[operator.outputs[0]].name.decode("utf-8", "replace").split(";")[0]
-        yield operator, tensor, TABLE if code == codes.GATHER else "/".join(name.split("/")[:2])
+        yield operator, tensor, TABLE if is_table else "/".join(name.split("/")[:2])
 
 
 def _scale_after_gather(schema, model, operator, table, scales: np.ndarray) -> None:
     """Makes rows = table[ids] into float32(table[ids]) * scales[ids]."""
-    graph, rows = model.subgraphs[0], operator.outputs[0]
-    shape, name = graph.tensors[rows].shape, graph.tensors[rows].name
-    column = _add_tensor(schema, model, [len(scales), 1], schema.TensorType.FLOAT32, table.name + b"/scales")
+    graph = model.subgraphs[0]
+    rows = operator.outputs[0]
+    shape = graph.tensors[rows].shape
+    name = graph.tensors[rows].name
+    int8, float32 = schema.TensorType.INT8, schema.TensorType.FLOAT32
+    column = _add_tensor(schema, model, [len(scales), 1], float32, table.name + b"/scales")
     graph.tensors[column].buffer = _add_buffer(schema, model, scales)
-    types = [schema.TensorType.INT8, schema.TensorType.FLOAT32, schema.TensorType.FLOAT32]
-    names = [name + b"/int8", name + b"/float", name + b"/scale"]
-    in_int8, in_float, scale = (_add_tensor(schema, model, shape, *pair) for pair in zip(types, names))
-    graph.tensors[scale].shape = np.array([*shape[:-1], 1], np.int32)
-    for index in (in_int8, in_float, scale):
-        signature = graph.tensors[rows].shapeSignature
-        if signature is not None:
-            last = 1 if index == scale else signature[-1]
-            graph.tensors[index].shapeSignature = np.array([*signature[:-1], last], np.int32)
+    in_int8 = _add_tensor(schema, model, shape, int8, name + b"/int8")
+    in_float = _add_tensor(schema, model, shape, float32, name + b"/float")
+    scale = _add_tensor(schema, model, [*shape[:-1], 1], float32, name + b"/scale")
+    signature = graph.tensors[rows].shapeSignature
+    if signature is not None:
+        graph.tensors[in_int8].shapeSignature = signature
+        graph.tensors[in_float].shapeSignature = signature
+        graph.tensors[scale].shapeSignature = np.array([*signature[:-1], 1], np.int32)
     operator.outputs = np.array([in_int8], np.int32)
     cast = _operator(schema, model, "CAST", [in_int8], in_float, schema.CastOptionsT())
-    cast.builtinOptions.inDataType = schema.TensorType.INT8
-    cast.builtinOptions.outDataType = schema.TensorType.FLOAT32
+    cast.builtinOptions.inDataType = int8
+    cast.builtinOptions.outDataType = float32
     gather_scales = _operator(schema, model, "GATHER", [column, operator.inputs[1]], scale, operator.builtinOptions)
     product = _operator(schema, model, "MUL", [in_float, scale], rows, schema.MulOptionsT())
     index = graph.operators.index(operator) + 1
@@ -184,14 +200,18 @@ def _add_buffer(schema, model, values: np.ndarray) -> int:
 def _write(schema, model) -> bytes:
     import flatbuffers
 
-    used = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors} | {0}
-    used |= {entry.buffer for entry in model.metadata or []}
+    used = {0}
+    for graph in model.subgraphs:
+        used.update(tensor.buffer for tensor in graph.tensors)
+    used.update(entry.buffer for entry in model.metadata or [])
+    size = 2**20
     for index, buffer in enumerate(model.buffers):
         if index not in used:
             buffer.data = None
         elif buffer.data is not None:
             buffer.Pack = _aligned(buffer)
-    builder = flatbuffers.Builder(2**20 + sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None))
+            size += len(buffer.data)
+    builder = flatbuffers.Builder(size)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 

@@ -5,7 +5,7 @@
             further head
 
 T is free: the program that runs the encoder resizes its inputs to the text, up to the tower's length. A tower that
-attends to padding takes that length alone. Bytes and strings stay outside, see `mural_lite/litert/`: TensorFlow Lite
+attends to padding takes only that length. Bytes and strings stay outside, see `mural_lite/litert/`: TensorFlow Lite
 has no DecodeImage and none of the tokenizers' operations.
 """
 
@@ -43,22 +43,21 @@ def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
     def embed(input_word_ids, input_mask, input_type_ids):
         tokens = dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids)))
         states = model.text_encoder(tokens, training=False)
-        names = {head: f"{head}_embedding" for head in model.head_names[1:]} | {model.head_names[0]: "embedding"}
-        return {name: model.project_texts(states, head) for head, name in names.items()}
+        names = {f"{head}_embedding": head for head in model.head_names[1:]} | {"embedding": model.head_names[0]}
+        return {name: model.project_texts(states, head) for name, head in names.items()}
 
     return _convert(embed, text_variables(model), "text encoder")
 
 
 def _convert(function, variables, name: str) -> bytes:
-    module = tf.Module()  # of the variables alone: a Keras model would be saved with every layer's functions
+    module = tf.Module()  # only of the variables: a Keras model would be saved with every layer's functions
     module.model_variables = list(variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
     try:
         with without_noise():
             return without_copies(converter.convert())
     except Exception as error:  # noqa: BLE001 - the converter's own class is not public
-        lacking = re.findall(r"TF Select ops: (.*)|Custom ops: (.*)", str(error))
-        operations = ", ".join(part for parts in lacking for part in parts if part)
+        operations = ", ".join(re.findall(r"(?:TF Select|Custom) ops: (.+)", str(error)))
         if not operations:
             raise
         raise UserError(f"TensorFlow Lite has no {operations}, which this {name} needs.") from None

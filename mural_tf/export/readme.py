@@ -1,6 +1,6 @@
-"""The README.md of an export: how to use it and how well it does, and at its top what the Hugging Face Hub reads.
+"""The README.md of an export: how to use it and its results, after metadata for the Hugging Face Hub.
 
-So an export can be pushed there as it is (`hf upload ORG/NAME EXPORT`), and `mural_tf.load("hf://ORG/NAME")` takes it.
+So an export can be pushed there unchanged (`hf upload ORG/NAME EXPORT`), and `mural_tf.load("hf://ORG/NAME")` takes it.
 The top is YAML: licence, languages, task, library, the models that the weights came from, and results for each language
 as a "model-index". All of it follows from the model card, but for a licence that the user gives.
 """
@@ -44,7 +44,8 @@ def readme_of(card: Mapping, license: str = "") -> str:
 def _metadata(card: Mapping, license: str) -> dict[str, object]:
     parts = origins(card["origin"])
     licences = {part.licence for part in parts}
-    license = license or (licences.pop() if len(licences) == 1 else "")
+    if not license and len(licences) == 1:
+        license = licences.pop()
     bases = [part.repository for part in parts if part.repository]
     languages = _languages(card)
     values = {
@@ -66,7 +67,7 @@ def _has_images(card: Mapping) -> bool:
 
 def _languages(card: Mapping) -> list[str]:
     """The languages of the training data, as far as these are known, and of the imported weights."""
-    languages = {language for part in origins(card["origin"]) for language in part.languages}
+    languages = set().union(*(part.languages for part in origins(card["origin"])))
     data = card["training_data"]
     if "counts" in data or not card["origin"]:
         languages.update(data["languages"])
@@ -74,21 +75,20 @@ def _languages(card: Mapping) -> list[str]:
 
 
 def _model_index(card: Mapping) -> list[dict]:
-    results = [
-        {
-            "task": {"type": "image-text-retrieval", "name": "Image-text retrieval"},
-            "dataset": {
-                "type": data or name,
-                "name": f"{_label(name, data)}, {language}",
-                "config": language,
-                "split": split,
-            },
-            "metrics": [
-                {"type": METRICS[end][0], "name": METRICS[end][1], "value": value} for end, value in numbers.items()
-            ],
+    results = []
+    for name, data, split, language, numbers in _results(card):
+        metrics = []
+        for end, value in numbers.items():
+            metric_type, words = METRICS[end]
+            metrics.append({"type": metric_type, "name": words, "value": value})
+        dataset = {
+            "type": data or name,
+            "name": f"{_label(name, data)}, {language}",
+            "config": language,
+            "split": split,
         }
-        for name, data, split, language, numbers in _results(card)
-    ]
+        task = {"type": "image-text-retrieval", "name": "Image-text retrieval"}
+        results.append({"task": task, "dataset": dataset, "metrics": metrics})
     return [{"name": card["name"], "results": results}] if results else []
 
 
@@ -96,8 +96,11 @@ def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, floa
     """Yields evaluation, data, split, language and its numbers by the ends of their keys, in percent."""
     for name, about in card["evaluations"].items():
         for language in about["languages"]:
-            numbers = {end: card["metrics"].get(f"{name}/{language}/{end}") for end in METRICS}
-            numbers = {end: round(value, 2) for end, value in numbers.items() if value is not None}
+            numbers = {}
+            for end in METRICS:
+                value = card["metrics"].get(f"{name}/{language}/{end}")
+                if value is not None:
+                    numbers[end] = round(value, 2)
             if numbers:
                 yield name, about["data"], about["split"] or "test", language, numbers
 
@@ -151,13 +154,14 @@ def _body(card: Mapping) -> str:
         lines += ["", f"Its weights began as {card['origin']}."]
     rows = list(_results(card))
     if rows:
-        ends = [end for end in METRICS if any(end in numbers for *_, numbers in rows)]
-        lines += ["", "## Results", "", "In percent."]
-        lines += ["", *_row(["evaluation", "split", "language", *(METRICS[end][1] for end in ends)])]
-        lines += _row(["---", "---", "---", *("---:" for _ in ends)])
+        measured = set().union(*(numbers for *_, numbers in rows))
+        metrics = {end: words for end, (_, words) in METRICS.items() if end in measured}
+        lines += ["", "## Results", "", "In percent.", ""]
+        lines.append(_row(["evaluation", "split", "language", *metrics.values()]))
+        lines.append(_row(["---"] * 3 + ["---:"] * len(metrics)))
         for name, data, split, language, numbers in rows:
-            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in ends]
-            lines += _row([_label(name, data), split, language, *cells])
+            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in metrics]
+            lines.append(_row([_label(name, data), split, language, *cells]))
     return "\n".join(lines)
 
 
@@ -166,5 +170,5 @@ def _label(name: str, data: str) -> str:
     return f"{name} ({data})" if data and data != name else name
 
 
-def _row(cells: Iterable[str]) -> list[str]:
-    return [f"| {' | '.join(cells)} |"]
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -40,18 +40,18 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_lite.paths import RemotePath
 from mural_lite.progress import announce
-from mural_lite.remote_folders import display_name, local_copy
 from mural_lite.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, check_free, choose_number
 from mural_tf.backend import keras
 from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
-from mural_tf.export.model_card import describe_model, evaluations_of
+from mural_tf.export.model_card import describe_model
 from mural_tf.export.readme import README, check_license, readme_of
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
+    nodes_of,
     unlisted_operations,
     write_serving_files,
     write_warmup_requests,
@@ -61,7 +61,6 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.training.trained_model import load_trained
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -78,12 +77,13 @@ def in_precision(
     """
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
-    config, differs = config.copy_and_resolve_references(), False
+    config = config.copy_and_resolve_references()
+    is_in_precision = True
     for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
         if not keeps_precision(tower):
-            differs = differs or computes_in_bfloat16(encoder) or precision == "bfloat16"
+            is_in_precision &= precision == "float32" and not computes_in_bfloat16(encoder)
             tower.precision = precision
-    if not differs:
+    if is_in_precision:
         return model
     copy = build_model(config, vocabulary_size)
     targets = copy.weights_by_part()
@@ -116,7 +116,7 @@ def export_model(
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
-    With a version, it is added to the versions in the folder, which stay as they are, and the folder of its
+    With a version, it is added to the versions in the folder, which do not change, and the folder of its
     description is returned; see versions.py.
 
     Args:
@@ -124,11 +124,11 @@ def export_model(
       tokenizer: the one it was trained with.
       config: the one it was trained with.
       directory: the folder to make.
-      evaluated: for the model card, numbers, `<name>/<language>/…` → number, and the evaluations that they are of, as
-        `evaluations_of` returns both.
+      evaluated: for the model card, numbers, `<name>/<language>/…` → number, and their evaluations, as
+        `workdir.evaluations_of` returns both.
       overwrite: replace an export that is there.
-      precision: what all SavedModels compute in, "float32" or "bfloat16", independent of `model`.
-      version: "", a number, or "auto" for the next one.
+      precision: of all SavedModels, "float32" or "bfloat16", independent of `model`.
+      version: "", a number, or "auto" for the next number.
       license: identifier of a licence for the README.md; "" is the imported weights'.
 
     Raises:
@@ -171,35 +171,37 @@ def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluat
 def _write(
     model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, license: str, number: int = 0
 ) -> None:
-    """Writes an export, or with a number what `add_version` takes."""
-    version, described = str(number or 1), directory / VERSIONS / str(number) if number else directory
-    described.mkdir(parents=True, exist_ok=True)
+    """Writes an export, or with a number the files of one version for `add_version`."""
+    description = directory / VERSIONS / str(number) if number else directory
+    version = number or 1
+    description.mkdir(parents=True, exist_ok=True)
     config = config.copy_and_resolve_references()
     config.vocabulary.sha256 = digest(tokenizer.vocabulary)
-    save_config(config, described / "config.json")
-    tokenizer.save(described / "vocabulary.txt")
+    save_config(config, description / "config.json")
+    tokenizer.save(description / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
-    tokenizer = build_tokenizer(config, described / "vocabulary.txt", as_asset=True)
-    for name, (module, functions) in (
-        (IMAGE_ENCODER, signatures.image_encoder(model, config)),
-        (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
-    ):
-        announce(f"Saving {name} …")
-        folder = directory / name / version
-        save_for_inference(module, folder, functions)
-        write_warmup_requests(folder, name)
-        _check_operations(folder)
-        seal_graph(folder)
+    tokenizer = build_tokenizer(config, description / "vocabulary.txt", as_asset=True)
+    _save_encoder(directory, IMAGE_ENCODER, version, *signatures.image_encoder(model, config))
+    _save_encoder(directory, TEXT_ENCODER, version, *signatures.text_encoder(model, tokenizer))
     announce("Saving the modules for TF-Hub …")
-    save_hub_modules(model, tokenizer, config, described)
+    save_hub_modules(model, tokenizer, config, description)
     write_serving_files(directory / "serving")
-    card = {"version": int(version), **describe_model(model, config, *evaluated)}
-    (described / README).write_text(readme_of(card, license), encoding="utf-8")
-    (described / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    card = {"version": version, **describe_model(model, config, *evaluated)}
+    (description / README).write_text(readme_of(card, license), encoding="utf-8")
+    (description / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _save_encoder(directory: pathlib.Path, name: str, version: int, module: tf.Module, functions: Mapping) -> None:
+    announce(f"Saving {name} …")
+    folder = directory / name / str(version)
+    save_for_inference(module, folder, functions)
+    write_warmup_requests(folder, name)
+    _check_operations(folder)
+    seal_graph(folder)
 
 
 def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
-    """Saves a module for inference alone: without the gradients that its functions define.
+    """Saves a module only for inference: without the gradients that its functions define.
 
     TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
     that loads one version after the other would keep them all.
@@ -209,9 +211,8 @@ def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mappi
     path = folder / GRAPH
     saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     for part in saved_model.meta_graphs:
-        functions_of_part = part.graph_def.library.function
-        for node in (*part.graph_def.node, *(node for function in functions_of_part for node in function.node_def)):
-            node.attr.pop("_gradient_op_type", None)  # or loading warns of the gradients that are not there
+        for node in nodes_of(part.graph_def):
+            node.attr.pop("_gradient_op_type", None)  # or loading warns of the missing gradients
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
 
 
@@ -224,30 +225,3 @@ def _check_operations(folder: pathlib.Path) -> None:
             *folder.parts[-2:],
             ", ".join(unlisted),
         )
-
-
-def export_workdir(
-    workdir: str | pathlib.Path,
-    directory: str | pathlib.Path = "",
-    overwrite: bool = False,
-    checkpoint: str = "result",
-    precision: str = "float32",
-    version: str = "",
-    license: str = "",
-) -> pathlib.Path | RemotePath:
-    """Exports the "result", "latest" or "best" weights of a workdir to `directory` (default: `workdir/export`).
-
-    The model card gets what the workdir knows of this step's evaluation: see model_card.py.
-
-    Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
-    """
-    directory = as_path(directory if str(directory) else as_path(workdir) / "export")
-    check_license(license)
-    check_free(directory, overwrite, version)
-    workdir = local_copy(workdir)
-    if (workdir / TEXT_ENCODER).is_dir():
-        raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
-    announce(f"Loading {display_name(workdir)} …")
-    model, tokenizer, config, step = load_trained(workdir, checkpoint)
-    evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
-    return export_model(model, tokenizer, config, directory, evaluated, overwrite, precision, version, license)

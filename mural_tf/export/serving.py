@@ -18,8 +18,10 @@ import base64
 import json
 import pathlib
 import shutil
+from collections.abc import Iterator
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -44,7 +46,9 @@ def _picture() -> bytes:
 
 def json_value(value: str | bytes) -> str | dict[str, str]:
     """As TensorFlow Serving's REST API takes a value: text as it is, bytes as {"b64": …}."""
-    return {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode("ascii")}
+    return value
 
 
 def predict_request(model: str, inputs: dict, signature: str = SIGNATURE) -> predict_pb2.PredictRequest:
@@ -146,22 +150,25 @@ CORE_OPS = frozenset(
 
 def operations(folder: str | pathlib.Path) -> set[str]:
     """Returns the names of all operations in a SavedModel, its functions included."""
-    graph, functions = _parse(folder)
-    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
-    return {node.op for node in nodes} - {function.signature.name for function in functions}
+    graph = _graph(folder)
+    return {node.op for node in nodes_of(graph)} - {function.signature.name for function in graph.library.function}
 
 
 def unlisted_operations(folder: str | pathlib.Path) -> set[str]:
     """Returns the operations of a SavedModel that are not known to be linked, and "XlaMustCompile" if XLA is needed."""
     unlisted = operations(folder) - CORE_OPS - TEXT_OPS
-    _, functions = _parse(folder)
-    if any(function.attr["_XlaMustCompile"].b for function in functions):
+    if any(function.attr["_XlaMustCompile"].b for function in _graph(folder).library.function):
         unlisted.add("XlaMustCompile")
     return unlisted
 
 
-def _parse(folder: str | pathlib.Path):
-    saved_model = saved_model_pb2.SavedModel()
-    saved_model.ParseFromString((pathlib.Path(folder) / "saved_model.pb").read_bytes())
-    graph = saved_model.meta_graphs[0].graph_def
-    return graph, graph.library.function
+def nodes_of(graph: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
+    """Yields the nodes of a graph and of its functions."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _graph(folder: str | pathlib.Path) -> graph_pb2.GraphDef:
+    content = (pathlib.Path(folder) / "saved_model.pb").read_bytes()
+    return saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def

@@ -6,6 +6,7 @@ others have length 1), any bytes are a text, and an empty batch gives an empty a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -31,7 +32,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     them. Images that could not be decoded, and the last row, are zeros. A graph cannot catch an error, but tf.data can
     leave out elements that fail.
     """
-    count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
+    count = tf.size(data, out_type=tf.int64)
+    spec = prepared_spec(tower)
 
     def decode(index, image):
         return index, prepare_image(image, tower)
@@ -50,7 +52,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
 
 
 def fold_batch_norm(tower: keras.Model) -> keras.Model:
-    """Returns a copy of an image tower for inference in which convolutions hold what BatchNorm did after them.
+    """Returns a copy of an image tower for inference whose convolutions include the BatchNorm after them.
 
     At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
     channel. A convolution before it can do both: its kernel times s, with t as its bias. TF-Hub modules are not folded,
@@ -58,13 +60,14 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
 
     Its output is the tower's with `training=False`, to float32 rounding. A BatchNorm that does not directly follow a
     convolution of its own stays, and so does everything else; such layers are shared with `tower`. Kernels and biases
-    are the copy's own variables. A tower without any is returned as it is.
+    are the copy's own variables. A tower without such a BatchNorm is returned itself.
     """
     followed = {}  # name of a convolution -> the BatchNorm after it
     for norm in tower.layers:
-        before = norm.inbound_nodes[0].inbound_layers if norm.inbound_nodes else None
-        if isinstance(norm, keras.layers.BatchNormalization) and _is_foldable(before):
-            followed[before.name] = norm
+        if isinstance(norm, keras.layers.BatchNormalization) and norm.inbound_nodes:
+            before = norm.inbound_nodes[0].inbound_layers
+            if _is_foldable(before):
+                followed[before.name] = norm
     if not followed:
         return tower
     dropped = {norm.name for norm in followed.values()}
@@ -72,7 +75,9 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
     def copy(layer):
         if layer.name in followed:
             return _with_bias(layer)
-        return keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype) if layer.name in dropped else layer
+        if layer.name in dropped:
+            return keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype)
+        return layer
 
     folded = keras.models.clone_model(tower, clone_function=copy)
     for name, norm in followed.items():
@@ -100,8 +105,8 @@ def _fold(convolution, norm, target) -> None:
     (kernel,) = convolution.get_weights()  # [k, k, inputs, outputs], or [k, k, channels, 1] of a depthwise one
     scale = (norm.gamma * tf.math.rsqrt(norm.moving_variance + norm.epsilon)).numpy()
     shift = (norm.beta - norm.moving_mean * scale).numpy()
-    depthwise = isinstance(target, keras.layers.DepthwiseConv2D)
-    target.set_weights([kernel * (scale[:, None] if depthwise else scale), shift])
+    kernel_scale = scale[:, None] if isinstance(target, keras.layers.DepthwiseConv2D) else scale
+    target.set_weights([kernel * kernel_scale, shift])
 
 
 @tf.autograph.experimental.do_not_convert  # for Keras' layers: saves seconds, and nothing here needs it
@@ -116,7 +121,8 @@ def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFu
 
 def text_variables(model: DualEncoder) -> list[tf.Variable]:
     """Returns the variables of the text tower and its heads."""
-    return [v for part in (model.text_encoder, *map(model.text_head, model.head_names)) for v in part.variables]
+    parts = [model.text_encoder, *map(model.text_head, model.head_names)]
+    return list(itertools.chain.from_iterable(part.variables for part in parts))
 
 
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.
@@ -124,14 +130,14 @@ LENGTH_GROUPS = 4
 
 
 def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, dict]:
-    """Returns what to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
-    preprocessing, tower = config.image_tower, fold_batch_norm(model.image_encoder)
+    """Returns the module to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
+    tower = fold_batch_norm(model.image_encoder)
     pixels = tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")
     embed = traced_once(lambda image: image_embeddings(tower, image), pixels)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def from_bytes(image_bytes):
-        images, readable = decode_batch(image_bytes, preprocessing)
+        images, readable = decode_batch(image_bytes, config.image_tower)
         # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
         images = unit_range(images[: tf.maximum(tf.size(image_bytes), 1)])
         embeddings = embed(tf.ensure_shape(images, pixels.shape))
@@ -148,10 +154,10 @@ def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, di
 
 
 def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
-    """Returns what to save and its signatures: "serving_default" and, of MURAL, "text_text" from strings; "tokens".
+    """Returns the module to save and its signatures: "tokens"; from strings "serving_default" and MURAL's "text_text".
 
-    They put the tokenizer's prompt before each text; where there is one, "prompted" (and "prompted_text_text") takes
-    texts that begin with another.
+    They put the tokenizer's prompt before each text; with a prompt, "prompted" (and "prompted_text_text") takes
+    texts that begin with another prompt.
     """
     token_specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS]
 
@@ -161,12 +167,12 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
     states = traced_once(encode, *token_specs)
 
     def embed(tokens, count, head):
-        return model.project_texts(states(*(tokens[name] for name in TOKENS)), head)[:count]
+        return model.project_texts(states(*tokens), head)[:count]
 
     def from_strings(tokenizer, head, name, output):
         def from_text(**texts):
             tokens = tokenizer(_at_least_one(texts[name]), pad="longest")
-            return {output: embed(tokens, tf.size(texts[name]), head)}
+            return {output: embed(map(tokens.get, TOKENS), tf.size(texts[name]), head)}
 
         spec = tf.TensorSpec([None], tf.string, name=name)
         return tf.function(from_text, autograph=False).get_concrete_function(**{name: spec})
@@ -178,7 +184,7 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
         fits = tf.logical_and(length >= 1, length <= tokenizer.max_length)
         with tf.control_dependencies([tf.debugging.Assert(fits, [message, length])]):
             tokens = [_at_least_one(ids) for ids in (input_word_ids, input_mask, input_type_ids)]
-        return {"embedding": embed(dict(zip(TOKENS, tokens)), tf.shape(input_word_ids)[0], model.head_names[0])}
+        return {"embedding": embed(tokens, tf.shape(input_word_ids)[0], model.head_names[0])}
 
     signatures = {"tokens": from_tokens}
     outputs = {"serving_default": (model.head_names[0], "embedding")}
@@ -187,8 +193,8 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
     for name, (head, output) in outputs.items():
         signatures[name] = from_strings(tokenizer, head, "text", output)
         if tokenizer.prompt:
-            other = "prompted" if name == "serving_default" else f"prompted_{name}"
-            signatures[other] = from_strings(tokenizer.with_prompt(""), head, "prompted_text", output)
+            prompted = "prompted" if name == "serving_default" else f"prompted_{name}"
+            signatures[prompted] = from_strings(tokenizer.with_prompt(""), head, "prompted_text", output)
     module = tf.Module()
     module.model_variables = text_variables(model)
     module.tokenizer = tokenizer

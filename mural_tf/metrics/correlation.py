@@ -12,13 +12,13 @@ import numpy as np
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
     """Returns float64 [N]: ranks from 1 in increasing order; equal values share the mean of their ranks."""
-    codes, counts = np.unique(values, return_inverse=True, return_counts=True)[1:]
-    return (np.cumsum(counts) - (counts - 1) / 2)[codes.reshape(-1)]
+    return _counted_ranks(_numbered(values))
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Returns Spearman's r of x [N] and y [N], ties by average ranks; NaN if either is constant."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    x = np.asarray(x, np.float64)
+    y = np.asarray(y, np.float64)
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
         raise ValueError(f"x and y must be two lists of one length, at least 2; got {x.shape} and {y.shape}.")
     return _pearson(average_ranks(x), average_ranks(y))
@@ -50,7 +50,9 @@ def bootstrap_spearman(
     Raises:
       ValueError: lists of different lengths, scores that are not finite, or fewer than two queries in a draw.
     """
-    queries, human, model = np.asarray(queries), np.asarray(human, np.float64), np.asarray(model, np.float64)
+    queries = np.asarray(queries)
+    human = np.asarray(human, np.float64)
+    model = np.asarray(model, np.float64)
     if not len(queries) == len(human) == len(model):
         raise ValueError(f"{len(queries)} queries, {len(human)} ratings and {len(model)} scores must be equally many.")
     if not (np.isfinite(human).all() and np.isfinite(model).all()):
@@ -61,24 +63,29 @@ def bootstrap_spearman(
     size = int(len(starts) * fraction)
     if size < 2:
         raise ValueError(f"A draw of {fraction} of {len(starts)} queries has {size} items; a correlation needs two.")
-    codes = [np.unique(values[order], return_inverse=True)[1].reshape(-1) for values in (human, model)]
-    levels = [code.max() + 1 for code in codes]
+    human_codes, model_codes = _numbered(human[order]), _numbered(model[order])
     random = np.random.default_rng(seed)
     result = np.empty(draws, np.float64)
     for draw in range(draws):
         chosen = random.choice(len(starts), size, replace=replacement)
         items = starts[chosen] + (random.random(size) * lengths[chosen]).astype(np.int64)
-        result[draw] = _pearson(*(_counted_ranks(code[items], n) for code, n in zip(codes, levels)))
+        result[draw] = _pearson(_counted_ranks(human_codes[items]), _counted_ranks(model_codes[items]))
     return result
 
 
-def _counted_ranks(codes: np.ndarray, levels: int) -> np.ndarray:
-    """The average ranks of `codes` [n], which are integers below `levels`."""
-    counts = np.bincount(codes, minlength=levels)
+def _numbered(scores: np.ndarray) -> np.ndarray:
+    """int [N]: the number of each score among the different scores, in increasing order."""
+    return np.unique(scores, return_inverse=True)[1].reshape(-1)
+
+
+def _counted_ranks(codes: np.ndarray) -> np.ndarray:
+    """The average ranks of `codes` [n], which are small integers."""
+    counts = np.bincount(codes)
     return np.cumsum(counts)[codes] - (counts[codes] - 1) / 2
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:
-    x, y = x - x.mean(), y - y.mean()
+    x = x - x.mean()
+    y = y - y.mean()
     length = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / length) if length > 0 else float("nan")

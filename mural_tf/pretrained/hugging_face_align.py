@@ -10,11 +10,10 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Collection
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
-from mural_lite.files import json_field, read_json
+from mural_lite.files import json_field
 from mural_tf.encoders.efficientnet import (
     SQUEEZE_RATIO,
     STAGES,
@@ -25,8 +24,10 @@ from mural_tf.encoders.efficientnet import (
 )
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
+from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels, square
 from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, kernel_and_bias
+from mural_tf.pretrained.temperature import configure_temperature, temperature_row
 from mural_tf.pretrained.weight_files import open_safetensors
 
 IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
@@ -61,7 +62,8 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
     number = 0
     for stage_number, (_, repeats, _, expansion, _) in enumerate(STAGES, start=1):
         for block in range(scaled_depth(repeats, depth)):
-            ours, theirs = f"block{stage_number}{chr(ord('a') + block)}_", f"encoder.blocks.{number}"
+            ours = f"block{stage_number}{chr(ord('a') + block)}_"
+            theirs = f"encoder.blocks.{number}"
             number += 1
             if expansion != 1:
                 rows.append(kernel(f"{ours}expand_conv/kernel", f"{theirs}.expansion.expand_conv"))
@@ -84,9 +86,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """
     folder = pathlib.Path(folder)
     path = folder / "config.json"
-    values = read_json(path)
-    if values.get("model_type") != "align":
-        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'align'.")
+    values = read_config(path, "align")
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     _check_architecture(vision, path)
     # Keys that equal Hugging Face's defaults, which are align-base's, may be left out of the file.
@@ -115,7 +115,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     configure_tower(config.text_tower, text, path)
     config.text_tower.pooler = False
     _configure_images(folder / "preprocessor_config.json", vision, config.image_tower)
-    _configure_temperature(folder, config.loss)
+    configure_temperature(open_safetensors(folder), config.loss)
 
 
 def _check_architecture(vision: dict, path: pathlib.Path) -> None:
@@ -144,29 +144,14 @@ def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> No
     configure_pixels(path, tower, 0, default)
 
 
-def _configure_temperature(folder: pathlib.Path, loss: ConfigDict) -> None:
-    weights = open_safetensors(folder)
-    if "temperature" in weights.shapes:  # else `load` says what is missing
-        value = float(weights.read("temperature"))
-        if value <= 0:
-            raise UserError(f"{weights.path}: the temperature is {value}, expected a positive number.")
-        low, high = loss.temperature_range
-        loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
-
-
-def log_temperature(temperature: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):  # shapes are checked on zeros
-        return np.log(temperature)
-
-
 def load_weights(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills both towers, the image-text head and the temperature of an ALIGN (or a MURAL) built for `configure`'s
     settings; nothing is changed unless all of it fits."""
-    layers, length = config.text_tower.layers, config.text_tower.max_length
+    text = config.text_tower
     tables = {
         "image_encoder": efficientnet_table(config.image_tower.depth),
-        "text_encoder": bert_table(layers, length, pooler=False, prefix="text_model."),
+        "text_encoder": bert_table(text.layers, text.max_length, pooler=False, prefix="text_model."),
         "image_text_head": kernel_and_bias("image_text_head", "text_projection"),
-        "log_temperature": [Row("log_temperature", ("temperature",), log_temperature)],
+        "log_temperature": [temperature_row()],
     }
     assign_parts(tables, model, parts, open_safetensors(folder), IGNORED, "an AlignModel")

@@ -1,7 +1,7 @@
 """Hugging Face's `BertModel`, `DistilBertModel`, `XLMRobertaModel` and LaBSE as safetensors: names, and config.json.
 
-`BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
-layer normalisation (gamma, beta) that old files carry are understood.
+A `BertModel`, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
+layer normalisation (gamma, beta) in old files are understood.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from mural_lite.files import json_field, read_json
 from mural_tf.backend import keras
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
+from mural_tf.pretrained.keys import transformer_sizes
 from mural_tf.pretrained.tables import (
     Row,
     assign,
     first_rows,
     kernel_and_bias,
-    linear_side_by_side,
+    no_types,
     norm_rows,
+    qkv_rows,
     rows_from,
-    side_by_side,
 )
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
@@ -74,18 +75,20 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
         layer = f"encoder.layer.{i}"
         projections = [f"{prefix}{layer}.attention.self.{part}" for part in ("query", "key", "value")]
         rows += [
-            Row(f"layer_{i}/qkv/kernel", tuple(f"{part}.weight" for part in projections), linear_side_by_side),
-            Row(f"layer_{i}/qkv/bias", tuple(f"{part}.bias" for part in projections), side_by_side),
+            *qkv_rows(f"layer_{i}", projections),
             *dense(f"layer_{i}/attention_output", f"{layer}.attention.output.dense"),
             *norm(f"layer_{i}/attention_norm", f"{layer}.attention.output.LayerNorm"),
             *dense(f"layer_{i}/intermediate", f"{layer}.intermediate.dense"),
             *dense(f"layer_{i}/output", f"{layer}.output.dense"),
             *norm(f"layer_{i}/output_norm", f"{layer}.output.LayerNorm"),
         ]
-    return rows + (dense(POOLER, "pooler.dense") if pooler else [])
+    if pooler:
+        rows += dense(POOLER, "pooler.dense")
+    return rows
 
 
 def _two_types(table: np.ndarray) -> np.ndarray:
+    """XLM-RoBERTa has one token type: zeros for the second."""
     return np.concatenate([table, np.zeros_like(table)]) if len(table) == 1 else table
 
 
@@ -115,15 +118,14 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
         dataclasses.replace(row, sources=tuple(map(theirs, row.sources)))
         for row in bert_table(layers, max_length, pooler=False)
     ]
-    positions = ("embeddings.position_embeddings.weight",)
-    types = Row("embeddings/type_embeddings", positions, lambda table: np.zeros_like(table[:TOKEN_TYPES]))
+    types = Row("embeddings/type_embeddings", ("embeddings.position_embeddings.weight",), no_types)
     return [types if row.variable == types.variable else row for row in rows]
 
 
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
     """Sets `config.text_tower` by a BERT's configuration.
 
-    `max_length`, `dropout`, `pooler` and the like are left as they are.
+    `max_length`, `dropout`, `pooler` and the like do not change.
     Raises `UserError` for a BERT of another kind.
     """
     expected = {
@@ -144,10 +146,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
     tower.update(
         dict(
             name="bert",
-            layers=json_field(values, "num_hidden_layers", int, path),
-            hidden_size=json_field(values, "hidden_size", int, path),
-            heads=json_field(values, "num_attention_heads", int, path),
-            feed_forward_size=json_field(values, "intermediate_size", int, path),
+            **transformer_sizes(values, path),
             token_embedding_size=0,
             epsilon=float(json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)),
             norm="after",
@@ -172,7 +171,7 @@ def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
 def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
     """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder.
 
-    `length`: the tower's length of the weights' positions; without it `text_tower.max_length` stays as it is.
+    `length`: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)

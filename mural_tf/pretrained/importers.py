@@ -41,8 +41,8 @@ class Importer:
     """One kind of weights.
 
     Args:
-      parts: what it brings, as `DualEncoder.weights_by_part` calls it.
-      configure: (weights, config) sets what the files say in `config`.
+      parts: the parts that it fills, as `DualEncoder.weights_by_part` names them.
+      configure: (weights, config) sets `config` by the files.
       load_weights: (weights, model, config, parts) fills the parts that are asked for.
       vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
       method: of such a model, by default; "": the configuration's.
@@ -166,10 +166,11 @@ def kind_of(folder: str | pathlib.Path) -> str:
 
 def _kind_of_modules(folder: pathlib.Path) -> str:
     """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
-    rows = sentence_transformers.read_rows(folder)
-    path = rows[0][1] / "config.json" if rows else folder
-    model_type = read_json(path).get("model_type") if path.is_file() else None
-    return str(model_type) if model_type in ("clip", "siglip") else "sentences"
+    for _, first_folder in sentence_transformers.read_rows(folder)[:1]:
+        path = first_folder / "config.json"
+        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip"):
+            return read_json(path)["model_type"]
+    return "sentences"
 
 
 def has_own_head(family: str, folder: str | pathlib.Path) -> bool:
@@ -182,9 +183,10 @@ def starting_config(source: str) -> ConfigDict:
 
     It computes in float32, so that its vectors are the original's on every machine.
     """
-    config, method = base_config(), importers()[source].method
+    config = base_config()
+    method = importers()[source].method
     config.image_tower.precision = config.text_tower.precision = "float32"
-    if method == "labse":  # texts alone
+    if method == "labse":  # only texts
         config.image_tower.name = "none"
     return mount(config, method or config.model)
 
@@ -202,25 +204,28 @@ def configure(
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(importers())}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained={as_trained}: expected it with siglip only, got {source}.")
-    config, importer = config.copy_and_resolve_references(), importers()[source]
+    importer = importers()[source]
+    before = config
+    config = config.copy_and_resolve_references()
+    parts = parts or importer.parts
     for tower in ("image_tower", "text_tower"):
         if config[tower].precision == "bfloat16":
             raise UserError(
                 f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
                 "float32, auto or mixed_bfloat16."
             )
-    size, parts, before = config.embedding_size, parts or importer.parts, config.copy_and_resolve_references()
     options = {"as_trained": True} if as_trained else {}
     importer.configure(weights, config, **options)
-    for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name stays as it was
+    for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name does not change
         if part in importer.parts and part not in parts:
-            config[tower] = before[tower]
-    if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
-        config.embedding_size = size
-    if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
+            config[tower] = before[tower].copy_and_resolve_references()
+    if not set(parts) & {"image_encoder", "image_text_head"}:  # a text tower has no head yet
+        config.embedding_size = before.embedding_size
+    if config.image_tower.name == "none":  # a model of only texts has the size of their embedding
         config.image_tower.projection = config.embedding_size
-    reads = importer.vocabulary is not None and "text_encoder" in parts
-    pieces = importer.vocabulary(weights, config, **options) if reads else []
+    pieces = []
+    if importer.vocabulary is not None and "text_encoder" in parts:
+        pieces = importer.vocabulary(weights, config, **options)
     _check_size(source, pathlib.Path(weights), config, parts)
     return config, pieces
 
@@ -244,11 +249,12 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
             raise UserError("image_tower.class_names needs image_tower.adapter_size and text_tower.adapter_size.")
     for tower, part in TOWERS.items():
         if config[tower].weights:
-            folder, length = local_model(config[tower].weights), config.text_tower.max_length
-            config, own = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
+            folder = local_model(config[tower].weights)
+            length = config.text_tower.max_length
+            config, vocabulary = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             config.vocabulary.prompts = ()
-            pieces = own or pieces
+            pieces = vocabulary or pieces
     if config.image_tower.class_names:
         config.image_tower.class_name_size = config.text_tower.hidden_size
     return config, pieces
@@ -301,18 +307,20 @@ def _numbers(tower: ConfigDict) -> int:
     if tower.name not in ("bert", "vit"):
         return 0
     hidden = tower.hidden_size
-    positions = hidden * (tower.max_length if tower.name == "bert" else (tower.image_size // tower.patch_size) ** 2)
-    patches = 0 if tower.name == "bert" else 3 * hidden * tower.patch_size**2 + hidden * tower.projection
-    return tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size) + positions + patches
+    layers = tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size)
+    if tower.name == "bert":
+        return layers + hidden * tower.max_length
+    positions = (tower.image_size // tower.patch_size) ** 2
+    return layers + hidden * (positions + 3 * tower.patch_size**2 + tower.projection)
 
 
-def building(brought: Collection[str], texts_alone: bool = False) -> contextlib.AbstractContextManager:
-    """Inside it a model is built, of which these parts are filled: if they are all that is large, without drawing them.
+def building(filled: Collection[str], only_texts: bool = False) -> contextlib.AbstractContextManager:
+    """Inside, a model is built whose `filled` parts get weights: if all large parts are filled, nothing is drawn.
 
-    `texts_alone`: whether the model has no image tower.
+    `only_texts`: whether the model has no image tower.
     """
-    large = set(TEXT) if texts_alone else {"image_encoder", "text_encoder"}
-    return undrawn() if large <= set(brought) else contextlib.nullcontext()
+    large = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
+    return undrawn() if large <= set(filled) else contextlib.nullcontext()
 
 
 def import_weights(
@@ -323,7 +331,7 @@ def import_weights(
     Args:
       source: a key of `importers()`.
       weights: the folder or file.
-      config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
+      config: all settings that are not in the files, for example `base_config()`. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
       vocabulary_size: for image towers, which bring none.
       as_trained: of SigLIP, pictures and casing as its trainers had them, not as Hugging Face reads them.
@@ -332,10 +340,10 @@ def import_weights(
       The model, its whole configuration, and its vocabulary by id.
 
     Raises:
-      UserError: what is missing, unexpected or of another shape in the files.
+      UserError: names in the files that are missing, unexpected or of another shape.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(importers()[source].parts, texts_alone=config.image_tower.name == "none"):
+    with building(importers()[source].parts, only_texts=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
     importers()[source].load_weights(weights, model, config, importers()[source].parts)
     return model, config, pieces

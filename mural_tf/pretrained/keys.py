@@ -7,8 +7,27 @@ import reprlib
 from collections.abc import Mapping
 
 from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
 
 FREE = object()  # any value is right: it is used, or it changes no vector
+
+
+def read_config(path: pathlib.Path, model_type: str) -> dict:
+    """Returns the content of Hugging Face's config.json; raises `UserError` for another `model_type`."""
+    values = read_json(path)
+    if values.get("model_type") != model_type:
+        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected {model_type!r}.")
+    return values
+
+
+def transformer_sizes(values: Mapping, path: pathlib.Path) -> dict[str, int]:
+    """Returns a tower's fields for the sizes in a configuration of Hugging Face."""
+    return dict(
+        layers=json_field(values, "num_hidden_layers", int, path),
+        hidden_size=json_field(values, "hidden_size", int, path),
+        heads=json_field(values, "num_attention_heads", int, path),
+        feed_forward_size=json_field(values, "intermediate_size", int, path),
+    )
 
 
 def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, all_known: bool = True) -> None:

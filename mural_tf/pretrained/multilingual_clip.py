@@ -1,7 +1,7 @@
 """CLIP in many languages with BERTs as text towers: LAION's XLM-RoBERTa CLIPs in open_clip's folders, and M-CLIP.
 
 open_clip's `HFTextEncoder` takes the mean of the tokens' states and maps it by Dense, GELU, Dense without biases
-(`text_tower.head_hidden_size`), or by one Dense. M-CLIP (Carlsson et al., 2022) is texts alone in the space of one of
+(`text_tower.head_hidden_size`), or by one Dense. M-CLIP (Carlsson et al., 2022) is only texts in the space of one of
 OpenAI's or LAION's image towers: a mean, then `LinearTransformation`. Neither says the tower's sizes in its folder, so
 they are the arrays' sizes; heads are 64 wide, as in every published one.
 """
@@ -20,7 +20,9 @@ from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
-from mural_tf.pretrained.tables import Row, assign, assign_parts, kernel_and_bias, linear
+from mural_tf.pretrained.keys import read_config
+from mural_tf.pretrained.tables import Row, assign, assign_parts, kernel_and_bias, linear, zeros_for
+from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 HEAD_WIDTH = 64
@@ -84,19 +86,20 @@ def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict,
     """Fills `parts` of a model built for `configure_open_clip`'s settings."""
     weights = open_safetensors(pathlib.Path(folder) / clip.OPEN_CLIP_WEIGHTS)
     size = config.embedding_size
+    head = []
+    last = "text.proj.weight"
     if config.text_tower.head_hidden_size:
-        first, last = "text.proj.0.weight", "text.proj.2.weight"
-        head = [
+        first = "text.proj.0.weight"
+        last = "text.proj.2.weight"
+        head += [
             Row("image_text_head_hidden/kernel", (first,), linear),
-            clip.zeros_for("image_text_head_hidden/bias", first, config.text_tower.head_hidden_size),
+            zeros_for("image_text_head_hidden/bias", first, config.text_tower.head_hidden_size),
         ]
-    else:
-        head, last = [], "text.proj.weight"
-    head += [Row("image_text_head/kernel", (last,), linear), clip.zeros_for("image_text_head/bias", last, size)]
+    head += [Row("image_text_head/kernel", (last,), linear), zeros_for("image_text_head/bias", last, size)]
     tables = {
         "image_encoder": clip.open_clip_table(config.image_tower),
         "image_text_head": head,
-        "log_temperature": [clip.TEMPERATURE],
+        "log_temperature": [scale_row()],
     }
     assign_parts(tables, model, parts, weights, rf"{re.escape(TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP")
     if "text_encoder" in parts:
@@ -110,9 +113,7 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """
     folder = pathlib.Path(folder)
     path = folder / "config.json"
-    values = read_json(path)
-    if values.get("model_type") != "M-CLIP":
-        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'M-CLIP'.")
+    values = read_config(path, "M-CLIP")
     weights = open_safetensors(folder)
     _configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
     config.text_tower.update(dict(pooling="mean", pooler=False, head_hidden_size=0))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import pathlib
 import re
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
@@ -19,14 +18,15 @@ from mural_tf.pretrained import clip
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import (
     Row,
-    as_is,
     convolution,
     first_rows,
+    identity_head,
     kernel_and_bias,
-    linear,
     no_types,
     norm_rows,
     only_row,
+    qkv_rows,
+    zeros_for,
 )
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
@@ -36,7 +36,18 @@ CLEANING = {  # open_clip's names
     "lower": ("lower_unicode", "single_spaces"),
     "whitespace": ("single_spaces",),
 }
-TRUNK, BLOCKS = "visual.trunk", "text.transformer.resblocks"
+TRUNK = "visual.trunk"
+BLOCKS = "text.transformer.resblocks"
+TIMM_LAYER = {  # as `clip.OPEN_CLIP_LAYER`
+    "qkv/kernel": "attn.qkv.weight",
+    "qkv/bias": "attn.qkv.bias",
+    "attention_output": "attn.proj",
+    "attention_norm": "norm1",
+    "intermediate": "mlp.fc1",
+    "output": "mlp.fc2",
+    "output_norm": "norm2",
+}
+OPTIONS = ("act_kwargs", "norm_kwargs")  # of the text tower's activation and norms
 NAME = r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)"  # of timm, with attention pooling
 HEADS = {"base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 WITH_TANH = r"vit_(so400m_patch16|giantopt_patch16)_.*"
@@ -80,8 +91,7 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
         raise UserError(
             f"{path}: timm_model_name is {name!r}, expected vit_(base, large, so400m or giantopt)_…_siglip_…."
         )
-    patches, wide = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4), _wide(weights, f"{TRUNK}.blocks", "fc1")
-    side = json_field(vision, "image_size", int, path, int(named[3]))
+    patches = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
     config.image_tower.update(
         dict(
             name="vit",
@@ -89,18 +99,18 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
             layers=_layers(weights, f"{TRUNK}.blocks"),
             hidden_size=patches[0],
             heads=HEADS[named[1]],
-            feed_forward_size=wide,
+            feed_forward_size=_wide(weights, f"{TRUNK}.blocks", "fc1"),
             activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
             epsilon=1e-6,
             pooling="attention",
             projection=0,
-            image_size=side,
+            image_size=json_field(vision, "image_size", int, path, int(named[3])),
         )
     )
     rows = _shape(weights, "text.positional_embedding", 2)
-    kinds = [json_field(text, key, dict, path, {}) if text.get(key) else {} for key in ("act_kwargs", "norm_kwargs")]
-    check_keys(kinds[0], {"approximate": ("none", "tanh")}, path)
-    check_keys(kinds[1], {"eps": FREE}, path)
+    activation, norm = (json_field(text, key, dict, path, {}) if text.get(key) else {} for key in OPTIONS)
+    check_keys(activation, {"approximate": ("none", "tanh")}, path)
+    check_keys(norm, {"eps": FREE}, path)
     if model.get("quick_gelu"):
         raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
     config.text_tower.update(
@@ -109,8 +119,8 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
             hidden_size=rows[1],
             heads=json_field(text, "heads", int, path, 8),
             feed_forward_size=_wide(weights, BLOCKS, "c_fc"),
-            activation="gelu_tanh" if kinds[0].get("approximate") == "tanh" else "gelu",
-            epsilon=float(json_field(kinds[1], "eps", float, path, 1e-5)),
+            activation="gelu_tanh" if activation.get("approximate") == "tanh" else "gelu",
+            epsilon=float(json_field(norm, "eps", float, path, 1e-5)),
             max_length=json_field(text, "context_length", int, path, 77),
         )
     )
@@ -119,7 +129,7 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
 
 
 def cleaning(folder: pathlib.Path) -> tuple[str, ...]:
-    """Returns what open_clip does to a text before its pieces; raises `UserError` for another way."""
+    """Returns the steps by which open_clip cleans a text; raises `UserError` for another way."""
     model, path = clip.open_clip_settings(folder)
     options = json_field(model, "text_cfg.tokenizer_kwargs", dict, path, {})
     check_keys(options, {"clean": tuple(CLEANING), "strip_sep_token": (False,), "language": ()}, path)
@@ -133,60 +143,40 @@ def open_weights(folder: pathlib.Path) -> WeightFile:
 
 def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     """The variables of each part but the numbers, and their names."""
-    pool, size = f"{TRUNK}.attn_pool", config.embedding_size
-    patches, positions = f"{TRUNK}.patch_embed.proj", "text.positional_embedding"
-
-    def side_by_side(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return np.concatenate([first.T, second.T], axis=-1)
-
+    pool = f"{TRUNK}.attn_pool"
+    patches = f"{TRUNK}.patch_embed.proj"
+    positions = "text.positional_embedding"
     image = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),
         Row("patches/bias", (f"{patches}.bias",)),
         Row("patches/position_embeddings", (f"{TRUNK}.pos_embed",), only_row),
         *norm_rows("post_norm", f"{TRUNK}.norm"),
         Row("pooling/probe", (f"{pool}.latent",)),
-        Row("pooling/qkv/kernel", (f"{pool}.q.weight", f"{pool}.kv.weight"), side_by_side),
-        Row("pooling/qkv/bias", (f"{pool}.q.bias", f"{pool}.kv.bias"), side_by_side),
+        *qkv_rows("pooling", [f"{pool}.q", f"{pool}.kv"]),
         *kernel_and_bias("pooling/attention_output", f"{pool}.proj"),
         *norm_rows("pooling/output_norm", f"{pool}.norm"),
         *kernel_and_bias("pooling/intermediate", f"{pool}.mlp.fc1"),
         *kernel_and_bias("pooling/output", f"{pool}.mlp.fc2"),
+        *clip.open_clip_layers("block", f"{TRUNK}.blocks", config.image_tower.layers, TIMM_LAYER),
     ]
-    for i in range(config.image_tower.layers):
-        block = f"{TRUNK}.blocks.{i}"
-        image += _layer(
-            f"block_{i}", block, "norm{}", ("attn.qkv.weight", "attn.qkv.bias", "attn.proj", "mlp.fc1", "mlp.fc2")
-        )
     text = [
         Row("embeddings/token_embeddings", (TOKENS,)),
         Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
         Row("embeddings/type_embeddings", (positions,), no_types),
+        *clip.open_clip_layers("layer", BLOCKS, config.text_tower.layers),
         *norm_rows("final_norm", "text.ln_final"),
     ]
-    for i in range(config.text_tower.layers):
-        names = ("attn.in_proj_weight", "attn.in_proj_bias", "attn.out_proj", "mlp.c_fc", "mlp.c_proj")
-        text += _layer(f"layer_{i}", f"{BLOCKS}.{i}", "ln_{}", names)
-    head, projection = "image_text_head", "text.text_projection"
+    return {"image_encoder": image, "text_encoder": text, "image_text_head": _head(config, weights)}
+
+
+def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
+    head = "image_text_head"
+    projection = "text.text_projection"
     if f"{projection}.weight" in weights.shapes:
-        rows = kernel_and_bias(head, projection)
-    else:
-        eye = Row(f"{head}/kernel", (TOKENS,), lambda _: np.eye(size, dtype=np.float32))
-        kernel = Row(f"{head}/kernel", (projection,), as_is) if projection in weights.shapes else eye
-        rows = [kernel, clip.zeros_for(f"{head}/bias", kernel.sources[0], size)]
-    return {"image_encoder": image, "text_encoder": text, head: rows}
-
-
-def _layer(ours: str, theirs: str, norm: str, names: tuple[str, ...]) -> list[Row]:
-    weight, bias, out, first, second = (f"{theirs}.{name}" for name in names)
-    return [
-        Row(f"{ours}/qkv/kernel", (weight,), linear),
-        Row(f"{ours}/qkv/bias", (bias,)),
-        *kernel_and_bias(f"{ours}/attention_output", out),
-        *norm_rows(f"{ours}/attention_norm", f"{theirs}.{norm.format(1)}"),
-        *kernel_and_bias(f"{ours}/intermediate", first),
-        *kernel_and_bias(f"{ours}/output", second),
-        *norm_rows(f"{ours}/output_norm", f"{theirs}.{norm.format(2)}"),
-    ]
+        return kernel_and_bias(head, projection)
+    if projection in weights.shapes:
+        return [Row(f"{head}/kernel", (projection,)), zeros_for(f"{head}/bias", projection, config.embedding_size)]
+    return identity_head(head, TOKENS, config.embedding_size)
 
 
 def _layers(weights: WeightFile, prefix: str) -> int:

@@ -3,7 +3,7 @@
     siglip hf://google/siglip2-base-patch16-224 at 75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2, licence apache-2.0
     m_clip XLM-Roberta-Large-Vit-B-32, licence mit, languages af am ar
 
-Licence and languages are what the weights' README.md says between its first two lines of "---", in YAML. A model of
+Licence and languages are in the weights' README.md, between its first two lines of "---", in YAML. A model of
 several parts has a part for each, divided by "; ".
 """
 
@@ -18,7 +18,7 @@ from mural_lite.remote_folders import display_name
 
 NOT_SAID = "not said in its folder"
 _LINE = re.compile(
-    r"(?P<kind>\S+) (?P<name>.+?)(?: at (?P<revision>[0-9a-f]{40}))?, licence (?P<licence>[^,;]+)"
+    r"(?P<family>\S+) (?P<name>.+?)(?: at (?P<revision>[0-9a-f]{40}))?, licence (?P<licence>[^,;]+)"
     r"(?:, languages (?P<languages>[^,;]+))?"
 )
 
@@ -31,8 +31,8 @@ class Origin:
       family: a key of `importers.importers()`.
       name: the folder's, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
-      licence: as its README.md names it, "" where that does not say.
-      languages: as its README.md names them.
+      licence: from its README.md, "" without one there.
+      languages: from its README.md.
     """
 
     family: str
@@ -53,33 +53,36 @@ class Origin:
 
 
 def origin_of(family: str, weights: str | pathlib.Path) -> Origin:
-    """Returns what is known of a folder or file of weights."""
+    """Returns the origin of a folder or file of weights."""
     weights = pathlib.Path(weights)
-    said = front_matter(weights / "README.md")
-    licence, languages = _texts(said.get("license")), _texts(said.get("language"))
+    metadata = front_matter(weights / "README.md")
+    licence = _texts(metadata.get("license"))
     if licence == ["other"]:
-        licence = _texts(said.get("license_name")) or licence
-    name, revision = weights.name, ""
+        licence = _texts(metadata.get("license_name")) or licence
+    languages = _texts(metadata.get("language"))
+    name = weights.name
+    revision = ""
     if is_name(display_name(weights)):  # the Hub's cache calls the folder of a revision by it
         name = f"{SCHEME}{parse(display_name(weights)).repository}"
         revision = next(part for part in reversed(weights.parts) if re.fullmatch("[0-9a-f]{40}", part))
-    plain = [re.sub(r"[^\w.+-]+", "-", text) for text in (*licence, *languages)]
-    return Origin(family, name, revision, " ".join(plain[: len(licence)]), tuple(plain[len(licence) :]))
+    return Origin(family, name, revision, " ".join(map(_plain_word, licence)), tuple(map(_plain_word, languages)))
+
+
+def _plain_word(text: str) -> str:
+    """The text without separators of a line of `_LINE`'s form."""
+    return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def origins(text: str) -> list[Origin]:
-    """Returns the origins that a configuration's `origin` names; what is of another form is left out."""
-    matches = filter(None, map(_LINE.match, text.split("; ")))
-    return [
-        Origin(
-            match["kind"],
-            match["name"],
-            match["revision"] or "",
-            "" if match["licence"] == NOT_SAID else match["licence"],
-            tuple((match["languages"] or "").split()),
-        )
-        for match in matches
-    ]
+    """Returns the origins that a configuration's `origin` names; parts of another form are left out."""
+    named = []
+    for part in text.split("; "):
+        match = _LINE.match(part)
+        if match:
+            licence = "" if match["licence"] == NOT_SAID else match["licence"]
+            languages = tuple((match["languages"] or "").split())
+            named.append(Origin(match["family"], match["name"], match["revision"] or "", licence, languages))
+    return named
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
@@ -87,18 +90,24 @@ def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
 
     Only this part of YAML is read, and everything as text: `no` is Norwegian.
     """
-    text = readme.read_text(encoding="utf-8", errors="replace")[:100_000] if readme.is_file() else ""
+    if not readme.is_file():
+        return {}
+    text = readme.read_text(encoding="utf-8", errors="replace")[:100_000]
     head = re.match(r"---\s*\n(.*?)^---\s*$", text, re.DOTALL | re.MULTILINE)
+    if not head:
+        return {}
     values: dict[str, str | list[str]] = {}
     key = ""
-    for line in head[1].splitlines() if head else ():
+    for line in head[1].splitlines():
         if item := re.fullmatch(r"\s*-\s+(\S.*)", line):
             if key and isinstance(values[key], list):
                 values[key].append(_plain(item[1]))
         elif entry := re.fullmatch(r"(\w+):\s*(.*)", line):
-            key, value = entry.groups()
-            inside = re.fullmatch(r"\[(.*)\]", _plain(value))
-            values[key] = [_plain(part) for part in inside[1].split(",")] if inside else _plain(value) or []
+            key = entry[1]
+            value = _plain(entry[2])
+            values[key] = value or []  # a list may follow
+            if inside := re.fullmatch(r"\[(.*)\]", value):
+                values[key] = [_plain(part) for part in inside[1].split(",")]
     return values
 
 
@@ -108,4 +117,5 @@ def _plain(value: str) -> str:
 
 
 def _texts(value: str | list[str] | None) -> list[str]:
-    return [text for text in ([value] if isinstance(value, str) else value or []) if text]
+    texts = [value] if isinstance(value, str) else value or []
+    return [text for text in texts if text]

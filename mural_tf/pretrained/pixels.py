@@ -1,4 +1,4 @@
-"""How a picture becomes a tower's pixels, as Hugging Face's `preprocessor_config.json` says it."""
+"""How a picture becomes a tower's pixels, by Hugging Face's `preprocessor_config.json`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def square(side: int) -> dict[str, int]:
 
 
 def siglip_pixels(size: int) -> dict:
-    """What `SiglipImageProcessor` does where its file says nothing, for pictures of `size` pixels."""
+    """The defaults of `SiglipImageProcessor`, for pictures of `size` pixels."""
     return {"size": square(size), "resample": 3, "image_mean": list(HALF), "image_std": list(HALF)}
 
 
 def clip_pixels(size: int) -> dict:
-    """What `CLIPImageProcessor` does where its file says nothing, for pictures of `size` pixels."""
+    """The defaults of `CLIPImageProcessor`, for pictures of `size` pixels."""
     mean, deviation = map(list, STATISTICS["clip"])
     crop = {"crop_size": square(size), "do_center_crop": True}
     return {"size": {"shortest_edge": size}, **crop, "resample": 3, "image_mean": mean, "image_std": deviation}
@@ -46,11 +46,12 @@ def configure_pixels(
       as_trained: of a SigLIP: resize as big_vision's demo does, squashed, without anti-aliasing and cut off.
 
     Raises:
-      UserError: one line on a setting of the file that a tower does not do: pictures of another size or not square,
+      UserError: one line on an unsupported setting of the file: pictures of another size or not square,
         another interpolation or scale, NaFlex.
     """
-    whole = path.with_name("processor_config.json")
-    path = whole if whole.is_file() and not path.is_file() else path
+    newer = path.with_name("processor_config.json")
+    if newer.is_file() and not path.is_file():
+        path = newer
     values = _read(path, default)
     if "max_num_patches" in values:
         raise UserError(
@@ -68,19 +69,24 @@ def configure_pixels(
 def _read(path: pathlib.Path, default: Mapping) -> dict:
     values = read_json(path) if path.is_file() else {}
     values = json_field(values, "image_processor", dict, path, values)
-    values = {**default, **{key: value for key, value in values.items() if value is not None}}
+    values = {**default, **_without_null(values)}
     for key in {"size", "crop_size"} & set(values):
         if isinstance(values[key], int):  # of older files
             values[key] = dict.fromkeys(default.get(key, ("height", "width")), values[key])
         size = check_json(values[key], dict, key, path)
-        values[key] = check_json({k: v for k, v in size.items() if v is not None}, dict[str, int], key, path)
+        values[key] = check_json(_without_null(size), dict[str, int], key, path)
     return values
+
+
+def _without_null(values: Mapping) -> dict:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
     resizes = json_field(values, "do_resize", bool, path, True)
     crops = json_field(values, "do_center_crop", bool, path, False)
-    size, number = values["size"], json_field(values, "resample", int, path)
+    size = values["size"]
+    number = json_field(values, "resample", int, path)
     if number not in INTERPOLATIONS:
         raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
     squash = set(size) != {"shortest_edge"}
@@ -91,9 +97,15 @@ def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> 
             f"{path}: do_resize={resizes}, size={size}, do_center_crop={crops}, crop_size={values.get('crop_size')} do "
             "not make squares of one size out of every picture."
         )
-    mode, interpolation = "squash" if squash else "shorter_side", INTERPOLATIONS[number]
-    sizes = dict(resize=resize, image_size=image_size)
-    tower.update(dict(resize_mode=mode, interpolation=interpolation, jpeg="accurate", **sizes))
+    tower.update(
+        dict(
+            resize_mode="squash" if squash else "shorter_side",
+            interpolation=INTERPOLATIONS[number],
+            jpeg="accurate",
+            resize=resize,
+            image_size=image_size,
+        )
+    )
 
 
 def _side(values: dict, key: str, path: pathlib.Path) -> int:
@@ -105,8 +117,10 @@ def _side(values: dict, key: str, path: pathlib.Path) -> int:
 
 def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
     factor = json_field(values, "rescale_factor", float, path, 1 / 255)
-    names = {"do_rescale": True, "do_normalize": True, "rescale_offset": False, "include_top": False}
-    scaled, normalized, offset, again = (json_field(values, name, bool, path, names[name]) for name in names)
+    scaled = json_field(values, "do_rescale", bool, path, True)
+    normalized = json_field(values, "do_normalize", bool, path, True)
+    offset = json_field(values, "rescale_offset", bool, path, False)
+    again = json_field(values, "include_top", bool, path, False)
     if math.isclose(factor, 1 / 127.5) and scaled and offset and not normalized and not again:
         tower.normalization = "symmetric"
     elif not math.isclose(factor, 1 / 255) or not scaled or offset or again:
@@ -117,10 +131,10 @@ def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict
     elif not normalized:
         tower.normalization = "none"
     else:
-        mean, deviation = (
-            tuple(map(float, json_field(values, name, list[float], path))) for name in ("image_mean", "image_std")
-        )
-        if len(mean) != 3 or len(deviation) != 3 or not all(map(math.isfinite, (*mean, *deviation))) or 0 in deviation:
+        mean = tuple(map(float, json_field(values, "image_mean", list[float], path)))
+        deviation = tuple(map(float, json_field(values, "image_std", list[float], path)))
+        is_finite = all(map(math.isfinite, mean + deviation))
+        if len(mean) != 3 or len(deviation) != 3 or not is_finite or 0 in deviation:
             raise UserError(f"{path}: image_mean is {mean}, image_std {deviation}: expected three finite numbers each.")
         tower.normalization = NAMES.get((mean, deviation), "given")
         if tower.normalization == "given":

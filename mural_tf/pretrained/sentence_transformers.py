@@ -4,13 +4,14 @@
 mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
 `clip-ViT-B-32-multilingual-v1`, whose texts are in CLIP's space. Without it the heads are the identity.
 
-Each module says its settings in a file of its own. Settings that change vectors are used; settings that this project
-does not have are allowed only with the value that changes nothing, and an unknown key is refused.
+Each module has a file of settings. Settings that change vectors are used; settings that this project does not have are
+allowed only with the value that changes nothing, and an unknown key is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Collection
@@ -24,7 +25,7 @@ from mural_tf.encoders.bert import POOLER
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert
 from mural_tf.pretrained.keys import FREE, check_keys
-from mural_tf.pretrained.tables import Row, assign, linear
+from mural_tf.pretrained.tables import assign, kernel_and_bias, zeros_for
 from mural_tf.pretrained.tokenizer_files import max_length
 from mural_tf.pretrained.weight_files import open_safetensors
 
@@ -117,34 +118,38 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
 
 
 def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
-    """Returns where a CLIP or SigLIP lies that Sentence-Transformers saved: `folder`, or its only module's."""
+    """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
     if not (folder / MODULES).is_file():
         return folder
-    kinds, folders = zip(*(read_rows(folder) or [("", folder)]))
-    if kinds[0] not in ("CLIPModel", "Transformer") or not set(kinds[1:]) <= {"Normalize"}:
-        raise UserError(f"{folder / MODULES}: modules {', '.join(kinds)}; expected only CLIPModel or Transformer.")
+    classes, folders = zip(*(read_rows(folder) or [("", folder)]))
+    if classes[0] not in ("CLIPModel", "Transformer") or not set(classes[1:]) <= {"Normalize"}:
+        raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")
     return folders[0]
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
     """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
     folder = pathlib.Path(folder)
-    path, rows = folder / MODULES, read_rows(folder)
-    kinds, folders = [class_name for class_name, _ in rows], [module_folder for _, module_folder in rows]
-    if kinds[:1] == ["CLIPModel"]:
+    path = folder / MODULES
+    rows = read_rows(folder)
+    classes = [class_name for class_name, _ in rows]
+    if classes[:1] == ["CLIPModel"]:
         raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
-        raise UserError(f"{path}: modules {', '.join(kinds)}; expected Transformer, Pooling, then Dense or Normalize.")
+    if classes[:2] != ["Transformer", "Pooling"] or not set(classes[2:]) <= {"Dense", "Normalize"}:
+        raise UserError(
+            f"{path}: modules {', '.join(classes)}; expected Transformer, Pooling, then Dense or Normalize."
+        )
     dense = [module_folder for class_name, module_folder in rows if class_name == "Dense"]
-    if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
-        raise UserError(f"{path}: modules {', '.join(kinds)}; a Dense layer after Normalize is not supported.")
+    if "Normalize" in classes and "Dense" in classes[classes.index("Normalize") :]:
+        raise UserError(f"{path}: modules {', '.join(classes)}; a Dense layer after Normalize is not supported.")
     activations = [_activation(module_folder / "config.json") for module_folder in dense]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
             f"{path}: Dense layers with {', '.join(activations)}; expected one with Tanh, one with Identity, or both."
         )
-    by_kind = dict(zip(activations, dense))
-    return Modules(folders[0], _pooling(folders[1] / "config.json"), by_kind.get("Tanh"), by_kind.get("Identity"))
+    layers = dict(zip(activations, dense))
+    (_, tower), (_, pooling), *_ = rows
+    return Modules(tower, _pooling(pooling / "config.json"), layers.get("Tanh"), layers.get("Identity"))
 
 
 def _pooling(path: pathlib.Path) -> str:
@@ -153,8 +158,9 @@ def _pooling(path: pathlib.Path) -> str:
     modes = values.get("pooling_mode")
     if modes is None:
         modes = [name for name in OLD_POOLINGS if values.get(name) is True]
-    modes = modes if isinstance(modes, list) else [modes]
-    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in modes] or ["mean"]  # as there, where none is said
+    if not isinstance(modes, list):
+        modes = [modes]
+    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in modes] or ["mean"]  # the library's default
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise UserError(f"{path}: pooling is {', '.join(modes)}, expected cls or mean.")
     return POOLINGS[modes[0]]
@@ -170,7 +176,7 @@ def _activation(path: pathlib.Path) -> str:
 
 
 def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """What the first module's file says, under any of its names, and that file."""
+    """The settings of the first module, whose file has one of several names, and that file."""
     path = next((folder / name for name in TOWER_SETTINGS if (folder / name).is_file()), folder / TOWER_SETTINGS[0])
     values = read_json(path) if path.is_file() else {}
     check_keys(values, TOWER_KEYS, path)
@@ -182,9 +188,11 @@ def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
 def _length(tower: pathlib.Path, positions: int) -> int:
     """The folder's own length, at most the weights' positions: what one file leaves open comes from the next."""
     values, path = _tower_settings(tower)
-    said = values.get("max_seq_length")
-    said = max_length(tower) if said is None else json_field(values, "max_seq_length", int, path)
-    return positions if said is None else min(said, positions)
+    if values.get("max_seq_length") is None:
+        length = max_length(tower)
+    else:
+        length = json_field(values, "max_seq_length", int, path)
+    return positions if length is None else min(length, positions)
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -192,9 +200,11 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     Raises `UserError` for modules, settings or a tower of another kind.
     """
-    modules, tower = read_modules(folder), config.text_tower
-    hugging_face_bert.configure(modules.tower, config, lambda positions: _length(modules.tower, positions))
-    tower.pooling, tower.pooler = modules.pooling, modules.pooler is not None
+    modules = read_modules(folder)
+    tower = config.text_tower
+    hugging_face_bert.configure(modules.tower, config, functools.partial(_length, modules.tower))
+    tower.pooling = modules.pooling
+    tower.pooler = modules.pooler is not None
     config.embedding_size = tower.hidden_size
     for layer in (modules.pooler, modules.head):
         if layer is not None:
@@ -208,12 +218,13 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets in `config.vocabulary` what a folder does to texts before its tokenizer: prompts and lower-casing.
+    """Sets the steps before a folder's tokenizer in `config.vocabulary`: prompts and lower-casing.
 
-    Without any in the folder, `prompt` and `prompts` stay as they are. Raises `UserError` for a default prompt that is
-    not there, or pooling that leaves the prompt's tokens out.
+    A folder without prompts does not change `prompt` and `prompts`. Raises `UserError` for a default prompt that is
+    missing, or pooling that leaves the prompt's tokens out.
     """
-    folder, vocabulary = pathlib.Path(folder), config.vocabulary
+    folder = pathlib.Path(folder)
+    vocabulary = config.vocabulary
     values, path = _tower_settings(read_modules(folder).tower)
     if json_field(values, "do_lower_case", bool, path, False):
         if vocabulary.builder == "sentence_pieces":
@@ -225,8 +236,10 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     model_type = values.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
         raise UserError(f"{path}: model_type is {model_type!r}, expected 'SentenceTransformer'.")
-    said = json_field(values, "prompts", dict, path) if values.get("prompts") is not None else {}
-    prompts = {name: check_json(text or "", str, f"prompts.{name}", path) for name, text in said.items()}
+    prompts = {}
+    if values.get("prompts") is not None:
+        for name, text in json_field(values, "prompts", dict, path).items():
+            prompts[name] = check_json(text or "", str, f"prompts.{name}", path)
     default = values.get("default_prompt_name")
     if default is not None and default not in prompts:
         raise UserError(f"{path}: default_prompt_name is {default!r}, and prompts has {', '.join(prompts) or 'none'}.")
@@ -267,10 +280,8 @@ def fill_identity(head) -> None:
 
 
 def _fill(layer, folder: pathlib.Path) -> None:
-    weights, name = open_safetensors(folder), layer.name
-    if "linear.bias" in weights.shapes:
-        bias = Row(f"{name}/bias", ("linear.bias",))
-    else:
-        bias = Row(f"{name}/bias", ("linear.weight",), lambda weight: np.zeros_like(weight[:, 0]))
-    table = [Row(f"{name}/kernel", ("linear.weight",), linear), bias]
+    weights = open_safetensors(folder)
+    table = kernel_and_bias(layer.name, "linear")
+    if "linear.bias" not in weights.shapes:
+        table[1] = zeros_for(f"{layer.name}/bias", "linear.weight", layer.units)
     assign(table, layer.variables, weights, "", "a Dense layer")

@@ -1,7 +1,7 @@
 """SigLIP (Zhai et al., 2023), its multilingual models and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
 
 Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's),
-open_clip's folder (open_clip_siglip.py), or big_vision's `.npz`, which holds weights alone: its vocabulary is named by
+open_clip's folder (open_clip_siglip.py), or big_vision's `.npz`, which holds only weights: its vocabulary is named by
 `--vocabulary`.
 
 Pixels and casing are read as Hugging Face reads them. With `as_trained` they are what big_vision trained with: only
@@ -10,26 +10,18 @@ A to Z are lower-cased, and pictures are resized without anti-aliasing.
 
 from __future__ import annotations
 
-import functools
+import operator
 import pathlib
 from collections.abc import Collection
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import open_clip_siglip, vocabularies
-from mural_tf.pretrained.clip import (
-    ACTIVATIONS,
-    OPEN_CLIP_CONFIG,
-    TEMPERATURE,
-    configure_scale,
-    configure_vision,
-    layer_rows,
-    zeros_for,
-)
+from mural_tf.pretrained.clip import OPEN_CLIP_CONFIG, configure_transformer, configure_vision, layer_rows
+from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
@@ -38,12 +30,15 @@ from mural_tf.pretrained.tables import (
     assign_parts,
     convolution,
     first_rows,
+    identity_head,
     kernel_and_bias,
     linear,
     no_types,
     norm_rows,
     only_row,
+    side_by_side,
 )
+from mural_tf.pretrained.temperature import configure_scale, scale_row
 from mural_tf.pretrained.tokenizer_files import check_settings
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
@@ -57,9 +52,10 @@ HUGGING_FACE_CLEANING = {
 
 def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
     """The variables of each part and their names in `SiglipModel`."""
-    vision, text = "vision_model", "text_model"
-    patches, head = f"{vision}.embeddings.patch_embedding", f"{vision}.head"
-    tokens = f"{text}.embeddings.token_embedding.weight"
+    vision = "vision_model"
+    text = "text_model"
+    patches = f"{vision}.embeddings.patch_embedding"
+    head = f"{vision}.head"
     image = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),
         Row("patches/bias", (f"{patches}.bias",)),
@@ -74,19 +70,21 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
         *kernel_and_bias("pooling/intermediate", f"{head}.mlp.fc1"),
         *kernel_and_bias("pooling/output", f"{head}.mlp.fc2"),
     ]
-    positions, length = f"{text}.embeddings.position_embedding.weight", config.text_tower.max_length
+    positions = f"{text}.embeddings.position_embedding.weight"
     texts = [
-        Row("embeddings/token_embeddings", (tokens,)),
-        Row("embeddings/position_embeddings", (positions,), first_rows(length)),
+        Row("embeddings/token_embeddings", (f"{text}.embeddings.token_embedding.weight",)),
+        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
         Row("embeddings/type_embeddings", (positions,), no_types),
         *layer_rows("layer", f"{text}.encoder.layers", config.text_tower.layers),
         *norm_rows("final_norm", f"{text}.final_layer_norm"),
     ]
-    head = kernel_and_bias("image_text_head", f"{text}.head")
-    return {"image_encoder": image, "text_encoder": texts, "image_text_head": head, **NUMBERS}
+    projection = kernel_and_bias("image_text_head", f"{text}.head")
+    return {"image_encoder": image, "text_encoder": texts, "image_text_head": projection, **_numbers()}
 
 
-NUMBERS = {"log_temperature": [TEMPERATURE], "bias": [Row("bias", ("logit_bias",), lambda value: value.reshape([]))]}
+def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
+    """The rows of the two learned numbers, by their names in the file."""
+    return {"log_temperature": [scale_row(scale)], "bias": [Row("bias", (bias,), lambda value: value.reshape([]))]}
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
@@ -96,39 +94,50 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
     """
 
     def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
-        def row(name, end, layout):
-            return Row(f"{ours}/{name}", tuple(f"{theirs}/{side}" for side in np.atleast_1d(end)), layout)
-
-        attention = "MultiHeadDotProductAttention_0"
+        attention = f"{theirs}/MultiHeadDotProductAttention_0"
         projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
+
+        def kernel(*parts):  # [width, heads, size] each
+            return side_by_side(*(pick(part).reshape(pick(part).shape[0], -1) for part in parts))
+
+        def bias(*parts):  # [heads, size] each
+            return side_by_side(*(pick(part).reshape(-1) for part in parts))
+
+        def output(part):  # [heads, size, width]
+            return pick(part).reshape(-1, part.shape[-1])
+
         return [
-            row("qkv/kernel", [f"{p}/kernel" for p in projections], lambda *v: np.concatenate([
-                pick(x).reshape(pick(x).shape[0], -1) for x in v], axis=1)),
-            row("qkv/bias", [f"{p}/bias" for p in projections], lambda *v: np.concatenate([
-                pick(x).reshape(-1) for x in v])),
-            row("attention_output/kernel", f"{attention}/out/kernel", lambda v: pick(v).reshape(-1, v.shape[-1])),
-            row("attention_output/bias", f"{attention}/out/bias", pick),
-            *(row(f"{mine}/{end}", f"MlpBlock_0/{other}/{end}", pick)
-              for mine, other in (("intermediate", "Dense_0"), ("output", "Dense_1")) for end in ("kernel", "bias")),
-        ]  # fmt: skip
+            Row(f"{ours}/qkv/kernel", tuple(f"{name}/kernel" for name in projections), kernel),
+            Row(f"{ours}/qkv/bias", tuple(f"{name}/bias" for name in projections), bias),
+            Row(f"{ours}/attention_output/kernel", (f"{attention}/out/kernel",), output),
+            Row(f"{ours}/attention_output/bias", (f"{attention}/out/bias",), pick),
+            Row(f"{ours}/intermediate/kernel", (f"{theirs}/MlpBlock_0/Dense_0/kernel",), pick),
+            Row(f"{ours}/intermediate/bias", (f"{theirs}/MlpBlock_0/Dense_0/bias",), pick),
+            Row(f"{ours}/output/kernel", (f"{theirs}/MlpBlock_0/Dense_1/kernel",), pick),
+            Row(f"{ours}/output/bias", (f"{theirs}/MlpBlock_0/Dense_1/bias",), pick),
+        ]
 
     def norm(ours: str, theirs: str, pick=as_is) -> list[Row]:
         return [Row(f"{ours}/gamma", (f"{theirs}/scale",), pick), Row(f"{ours}/beta", (f"{theirs}/bias",), pick)]
 
     def layers(ours: str, theirs: str, count: int) -> list[Row]:
         rows = []
-        stacked = any(name.startswith(f"{theirs}/encoderblock/") for name in weights.shapes)
+        stacked = f"{theirs}/encoderblock"
+        is_stacked = any(name.startswith(f"{stacked}/") for name in weights.shapes)
         for i in range(count):
-            block = f"{theirs}/encoderblock" + ("" if stacked else f"_{i}")
-            pick = functools.partial(_layer, i) if stacked else as_is
+            block = stacked if is_stacked else f"{stacked}_{i}"
+            pick = operator.itemgetter(i) if is_stacked else as_is
             rows += inner(f"{ours}_{i}", block, pick)
             rows += norm(f"{ours}_{i}/attention_norm", f"{block}/LayerNorm_0", pick)
             rows += norm(f"{ours}_{i}/output_norm", f"{block}/LayerNorm_1", pick)
         return rows
 
-    image, text, pooling = "params/img", "params/txt", "params/img/MAPHead_0"
-    more = f"{text}/Encoder_0/pos_embedding"  # of some old checkpoints, to be added
-    positions = (f"{text}/pos_embedding", *([more] if more in weights.shapes else []))
+    image = "params/img"
+    text = "params/txt"
+    pooling = f"{image}/MAPHead_0"
+    # Some old checkpoints have two tables of positions, to be added.
+    names = (f"{text}/pos_embedding", f"{text}/Encoder_0/pos_embedding")
+    positions = tuple(name for name in names if name == names[0] or name in weights.shapes)
     return {
         "image_encoder": [
             Row("patches/kernel", (f"{image}/embedding/kernel",)),
@@ -148,23 +157,15 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
             *norm("final_norm", f"{text}/Encoder_0/encoder_norm"),
         ],
         "image_text_head": _big_vision_head(config, weights),
-        "log_temperature": [Row("log_temperature", ("params/t",), TEMPERATURE.layout)],
-        "bias": [Row("bias", ("params/b",), NUMBERS["bias"][0].layout)],
+        **_numbers("params/t", "params/b"),
     }
 
 
 def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
     """The head's rows; some models end in the text tower itself, and the identity replaces it."""
-    kernel, bias = (f"{HEAD}/{end}" for end in ("kernel", "bias"))
-    if kernel in weights.shapes:
-        return [Row("image_text_head/kernel", (kernel,)), Row("image_text_head/bias", (bias,))]
-    size, scale = config.embedding_size, "params/t"
-    eye = Row("image_text_head/kernel", (scale,), lambda _: np.eye(size, dtype=np.float32))
-    return [eye, zeros_for("image_text_head/bias", scale, size)]
-
-
-def _layer(i: int, value: np.ndarray) -> np.ndarray:
-    return value[i]
+    if f"{HEAD}/kernel" not in weights.shapes:
+        return identity_head("image_text_head", "params/t", config.embedding_size)
+    return [Row(f"image_text_head/{part}", (f"{HEAD}/{part}",)) for part in ("kernel", "bias")]
 
 
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
@@ -207,11 +208,12 @@ def _is_open_clip(path: pathlib.Path) -> bool:
 def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     path = folder / "config.json"
     values = read_json(path)
-    if values.get("model_type") != "siglip":
-        naflex = "; it is NaFlex, whose image tower takes pictures of any shape, and is not supported" * (
-            values.get("model_type") == "siglip2"
+    if values.get("model_type") == "siglip2":
+        raise UserError(
+            f"{path}: model_type is 'siglip2', expected 'siglip'; it is NaFlex, whose image tower takes pictures of "
+            "any shape, and is not supported."
         )
-        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'siglip'{naflex}.")
+    values = read_config(path, "siglip")
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     if not vision.get("vision_use_head", True):
         raise UserError(f"{path}: vision_config.vision_use_head is false, expected a tower with attention pooling.")
@@ -219,23 +221,9 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     configure_vision(config.image_tower, {**defaults, **vision}, path, "attention")
     size = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     text = {**size, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "max_position_embeddings": 64, **text}
-    if text["hidden_act"] not in list(ACTIVATIONS):  # it may be anything
-        raise UserError(
-            f"{path}: text_config.hidden_act is {text['hidden_act']!r}, expected one of {', '.join(ACTIVATIONS)}."
-        )
-    hidden = json_field(text, "hidden_size", int, path)
-    config.embedding_size = json_field(text, "projection_size", int, path, hidden)
-    config.text_tower.update(
-        dict(
-            layers=json_field(text, "num_hidden_layers", int, path),
-            hidden_size=hidden,
-            heads=json_field(text, "num_attention_heads", int, path),
-            feed_forward_size=json_field(text, "intermediate_size", int, path),
-            activation=ACTIVATIONS[text["hidden_act"]],
-            epsilon=float(json_field(text, "layer_norm_eps", float, path)),
-            max_length=json_field(text, "max_position_embeddings", int, path),
-        )
-    )
+    configure_transformer(config.text_tower, text, path, "text_config")
+    config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path)
+    config.embedding_size = json_field(text, "projection_size", int, path, config.text_tower.hidden_size)
 
 
 def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
@@ -248,11 +236,9 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
         wide = [name for name in names if name.endswith("Dense_0/kernel")]
         if not queries or not wide:
             raise UserError(f"{weights.path} has no {encoder} in params/{part}: expected big_vision's SigLIP.")
-        stacked = len(shapes[queries[0]]) == 4
-        hidden, heads, _ = shapes[queries[0]][-3:]
-        layers = shapes[queries[0]][0] if stacked else len(queries)
+        *stacked, hidden, heads, _ = shapes[queries[0]]
         return dict(
-            layers=layers,
+            layers=stacked[0] if stacked else len(queries),
             hidden_size=hidden,
             heads=heads,
             feed_forward_size=shapes[wide[0]][-1],
@@ -260,7 +246,8 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
             epsilon=1e-6,
         )
 
-    patches, positions = shapes.get("params/img/embedding/kernel", ()), shapes.get("params/img/pos_embedding", ())
+    patches = shapes.get("params/img/embedding/kernel", ())
+    positions = shapes.get("params/img/pos_embedding", ())
     texts = shapes.get("params/txt/pos_embedding", ())
     if len(patches) != 4 or len(positions) != 3 or len(texts) < 2:
         raise UserError(
@@ -268,13 +255,12 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
             f"{list(positions)}, params/txt/pos_embedding {list(texts)}: expected big_vision's SigLIP of fixed "
             "resolution (NaFlex is another tower)."
         )
-    side = round(positions[1] ** 0.5) * patches[0]
+    patch_size = patches[0]
+    image_size = round(positions[1] ** 0.5) * patch_size
+    config.image_tower.update(tower("img", "Transformer"))
     config.image_tower.update(
-        dict(
-            **tower("img", "Transformer"), name="vit", patch_size=patches[0], pooling="attention", projection=0,
-            image_size=side,
-        )
-    )  # fmt: skip
+        dict(name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size)
+    )
     config.text_tower.update(dict(**tower("txt", "Encoder_0"), max_length=texts[-2]))
     config.embedding_size = shapes.get(f"{HEAD}/kernel", (0, config.text_tower.hidden_size))[1]
 
@@ -297,8 +283,12 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
         )
     lines, model = vocabularies.read_sentence_pieces(source, rows)
     layout = LAYOUTS[model]
-    cleaning = open_clip_siglip.cleaning(path) if _is_open_clip(path) else HUGGING_FACE_CLEANING[layout]
-    cleaning = ("lower_ascii",) if as_trained else cleaning
+    if as_trained:
+        cleaning = ("lower_ascii",)
+    elif _is_open_clip(path):
+        cleaning = open_clip_siglip.cleaning(path)
+    else:
+        cleaning = HUGGING_FACE_CLEANING[layout]
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)
     return lines
 
@@ -308,7 +298,7 @@ def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: Config
     path = folder_of_two_towers(pathlib.Path(weights))
     file = open_weights(path)
     if _is_open_clip(path):
-        table = {**open_clip_siglip.table(config, file), **NUMBERS}
+        table = {**open_clip_siglip.table(config, file), **_numbers()}
     else:
         table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
     assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -57,7 +58,7 @@ def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def only_row(table: np.ndarray) -> np.ndarray:
-    """[1, N, hidden] -> [N, hidden]; a table without the 1 is as it is."""
+    """[1, N, hidden] -> [N, hidden]; a table without the 1 does not change."""
     return table.reshape(table.shape[-2:])
 
 
@@ -85,8 +86,27 @@ def norm_rows(ours: str, theirs: str) -> list[Row]:
     return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
 
 
+def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
+    """The rows of a layer's fused kernel, from PyTorch's names of its queries, keys and values."""
+    return [
+        Row(f"{ours}/qkv/kernel", tuple(f"{name}.weight" for name in projections), linear_side_by_side),
+        Row(f"{ours}/qkv/bias", tuple(f"{name}.bias" for name in projections), side_by_side),
+    ]
+
+
+def zeros_for(ours: str, theirs: str, size: int) -> Row:
+    """A bias of ours that the file lacks; `theirs` is any tensor of it."""
+    return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
+
+
+def identity_head(head: str, theirs: str, size: int) -> list[Row]:
+    """The rows of a head that the file lacks, which changes nothing; `theirs` is any tensor of the file."""
+    kernel = Row(f"{head}/kernel", (theirs,), lambda value: np.eye(size, dtype=np.float32))
+    return [kernel, zeros_for(f"{head}/bias", theirs, size)]
+
+
 def assign(
-    table: Iterable[Row], variables: Iterable[tf.Variable], weights: WeightFile, ignored: str, what: str
+    table: Iterable[Row], variables: Iterable[tf.Variable], weights: WeightFile, ignored: str, expected: str
 ) -> None:
     """Fills `variables` from a file; nothing is changed unless every name and shape fits.
 
@@ -94,7 +114,7 @@ def assign(
       table: one row for each of `variables`.
       weights: the file.
       ignored: a regular expression of names that may be in the file and have no place in the model.
-      what: what the file should hold, for messages.
+      expected: the model of such a file, for messages, for example "a BERT".
 
     Raises:
       UserError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
@@ -103,24 +123,12 @@ def assign(
     rows = {row.variable: row for row in table}
     if rows.keys() != by_name.keys():
         raise ValueError(f"The table and the model differ in {sorted(rows.keys() ^ by_name.keys())}.")
-    used = {name for row in rows.values() for name in row.sources}
-    missing = sorted(used - weights.shapes.keys())
-    unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))
-    wrong = []
-    for name, row in rows.items():
-        if weights.shapes.keys() >= set(row.sources):
-            shape, expected = _shape_after(row, weights), tuple(by_name[name].shape)
-            if shape != expected:
-                shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
-                wrong.append(f"{shapes} for {name} {list(expected)}")
-    problems = [_listed("missing", missing), _listed("unexpected", unexpected), _listed("of another shape", wrong)]
-    if any(problems):
-        raise UserError(
-            f"{weights.path} does not hold {what} of this architecture: {'; '.join(filter(None, problems))}."
-        )
-    by_sources: dict[tuple[str, ...], list[Row]] = {}  # each array is read once
+    problems = _problems(rows, by_name, weights, ignored)
+    if problems:
+        raise UserError(f"{weights.path} does not hold {expected} of this architecture: {'; '.join(problems)}.")
+    by_sources = collections.defaultdict(list)  # each array is read once
     for row in rows.values():
-        by_sources.setdefault(row.sources, []).append(row)
+        by_sources[row.sources].append(row)
     for sources, same_sources in by_sources.items():
         row = same_sources[0]
         if len(same_sources) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
@@ -129,6 +137,31 @@ def assign(
         values = [weights.read(source) for source in sources]
         for row in same_sources:
             by_name[row.variable].assign(row.layout(*values))
+
+
+def _problems(
+    rows: Mapping[str, Row], variables: Mapping[str, tf.Variable], weights: WeightFile, ignored: str
+) -> list[str]:
+    """How the names and shapes of a file differ from the names and shapes that `rows` need; [] if all fit."""
+    used = _sources(rows.values())
+    missing = sorted(used - weights.shapes.keys())
+    unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))
+    wrong = []
+    for name, row in rows.items():
+        shape = tuple(variables[name].shape)
+        if weights.shapes.keys() >= set(row.sources) and _shape_after(row, weights) != shape:
+            shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
+            wrong.append(f"{shapes} for {name} {list(shape)}")
+    problems = []
+    for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong)):
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        if names:
+            problems.append(f"{len(names)} {heading} ({', '.join(names[:SHOWN])}{more})")
+    return problems
+
+
+def _sources(rows: Iterable[Row]) -> set[str]:
+    return set().union(*(row.sources for row in rows))
 
 
 def _assign_blocks(variable: tf.Variable, blocks: Iterable[np.ndarray]) -> None:
@@ -148,18 +181,23 @@ def assign_parts(
     parts: Collection[str],
     weights: WeightFile,
     ignored: str,
-    what: str,
+    expected: str,
 ) -> None:
-    """`assign` to those parts of a model, as `weights_by_part` calls them, that are asked for and that it has.
+    """Calls `assign` for the `parts` of a model, as `weights_by_part` names them, that it has.
 
-    `tables`: {part: its rows}. What the file holds of the others may be there.
-    """  # fmt: skip
+    `tables`: {part: its rows}. The file may hold other parts, too.
+    """
     by_part = model.weights_by_part()
-    filled = [part for part in tables if part in parts and part in by_part]
-    variables = [variable for part in filled for variable in getattr(by_part[part], "variables", [by_part[part]])]
-    others = {name for part, rows in tables.items() if part not in filled for row in rows for name in row.sources}
-    ignored = "|".join([*filter(None, [ignored]), *map(re.escape, sorted(others))])
-    assign([row for part in filled for row in tables[part]], variables, weights, ignored, what)
+    chosen: list[Row] = []
+    variables: list[tf.Variable] = []
+    may_be_there = [ignored] if ignored else []
+    for part, rows in tables.items():
+        if part in parts and part in by_part:
+            chosen += rows
+            variables += getattr(by_part[part], "variables", [by_part[part]])
+        else:
+            may_be_there += map(re.escape, sorted(_sources(rows)))
+    assign(chosen, variables, weights, "|".join(may_be_there), expected)
 
 
 def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
@@ -169,8 +207,3 @@ def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
         return tuple(row.layout(*values).shape)
     except ValueError:  # another rank
         return None
-
-
-def _listed(heading: str, names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)} {heading} ({', '.join(names[:SHOWN])}{more})" if names else ""

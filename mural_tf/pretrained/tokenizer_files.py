@@ -7,6 +7,7 @@ line that names the key. Keys without effect on ids, such as `clean_up_tokenizat
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from absl import logging
@@ -20,7 +21,7 @@ TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and steps 
 SETTINGS = "tokenizer_config.json"
 ADDED = "added_tokens.json"  # {token: id} of older folders
 
-# Classes that are `tokenizer.json` and nothing more, in transformers up to 4 and from 5 on; None: it is not said.
+# Classes that are `tokenizer.json` and nothing more, in transformers up to 4 and from 5 on; None: the class is missing.
 _ANY = (None, "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 _CLASSES = {
     "WordPiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
@@ -46,7 +47,7 @@ _NAMES = {
 
 
 def read_settings(folder: pathlib.Path) -> dict:
-    """Returns what tokenizer_config.json says, {} without one."""
+    """Returns the content of tokenizer_config.json, {} without that file."""
     path = folder / SETTINGS
     return read_json(path) if path.is_file() else {}
 
@@ -56,7 +57,8 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
 
     `family`: a key of `_CLASSES`.
     """
-    path, settings = folder / SETTINGS, read_settings(folder)
+    path = folder / SETTINGS
+    settings = read_settings(folder)
     name = settings.get("tokenizer_class")
     classes = [f"{prefix}Tokenizer" for prefix in _CLASSES[family]]
     if name not in (*_ANY, *classes, *(f"{class_name}Fast" for class_name in classes)):
@@ -76,10 +78,10 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
 
 def max_length(folder: pathlib.Path) -> int | None:
     """Returns tokenizer_config.json's `model_max_length`, `None` where it is missing (or 10^30: no limit)."""
-    path, value = folder / SETTINGS, read_settings(folder).get("model_max_length")
+    value = read_settings(folder).get("model_max_length")
     if value is None:
         return None
-    value = check_json(value, float, "model_max_length", path)
+    value = check_json(value, float, "model_max_length", folder / SETTINGS)
     return int(value) if abs(value) < 10**9 else None
 
 
@@ -98,13 +100,18 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     Raises `UserError` for steps that are not supported.
     """
     check_settings(folder, "WordPiece")
-    settings, tokenizer = read_settings(folder), read_tokenizer(folder)
+    settings = read_settings(folder)
+    tokenizer = read_tokenizer(folder)
     path = folder / TOKENIZER
-    lower, strip, chinese = None, None, True
+    lower = None
+    strip = None
+    chinese = True
     if tokenizer:
         check_template(tokenizer, "[CLS]", "[SEP]", path)
-        said = _normalizer(tokenizer, path)
-        lower, strip, chinese = said["lowercase"], said["strip_accents"], said["handle_chinese_chars"]
+        normalizer = _normalizer(tokenizer, path)
+        lower = normalizer["lowercase"]
+        strip = normalizer["strip_accents"]
+        chinese = normalizer["handle_chinese_chars"]
         _check_words(tokenizer, path)
     # A BERT's own class makes its steps of these keys, and passes over tokenizer.json.
     is_bert = settings.get("tokenizer_class") not in _ANY[1:]
@@ -116,7 +123,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         strip = settings.get("strip_accents", strip)
         chinese = settings.get("tokenize_chinese_chars", chinese) is not False
     if lower is None and not settings and not tokenizer:
-        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
+        lower = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")
     return {
         "lower_case": bool(lower),
         "strip_accents": bool(lower) if strip is None else bool(strip),
@@ -129,7 +136,8 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
     settings = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
     if "normalizer" not in tokenizer:
         return {**settings, "handle_chinese_chars": True}
-    decomposed, steps = False, steps_of(tokenizer, "normalizer")
+    decomposed = False
+    steps = steps_of(tokenizer, "normalizer")
     for step in steps:
         step_type = step.get("type")
         if step_type == "BertNormalizer":
@@ -193,13 +201,14 @@ def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path)
 def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
     """Returns the `cleaning` of an XLM-RoBERTa's texts that its files ask for; raises `UserError` for other steps."""
     check_settings(folder, "xlm_roberta")
-    tokenizer, path = read_tokenizer(folder), folder / TOKENIZER
+    tokenizer = read_tokenizer(folder)
+    path = folder / TOKENIZER
     if not tokenizer:
         return ()
     check_template(tokenizer, "<s>", "</s>", path)
     cleaning: tuple[str, ...] = ()
     mapped = False
-    for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
+    for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
         step_type = step.get("type")
         if step_type == "Lowercase" and not mapped:
             cleaning = ("lower_characters",)

@@ -85,9 +85,11 @@ def token_rows(weights: WeightFile) -> int:
 
 
 def _kind(folder: pathlib.Path) -> str:
-    """The type that tokenizer.json says, "" without one."""
+    """The type of the pieces in tokenizer.json, "" without that file."""
     path = folder / TOKENIZER
-    return str(json_field(read_json(path), "model", dict, path).get("type")) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    return str(json_field(read_json(path), "model", dict, path).get("type"))
 
 
 def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
@@ -115,8 +117,10 @@ def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]
     pieces, _ = piece_models.parse_lines(lines, path)
     if rows and any(piece_type in ("normal", "byte", "unknown") for _, _, piece_type in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))
+    if not rows:
+        return lines
     unused = [json.dumps([unused_piece(row), 0.0, "unused"]) for row in range(len(lines), rows)]
-    return [*(lines[:rows] if rows else lines), *unused]
+    return lines[:rows] + unused
 
 
 def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ CONVERSION = (
 
 
 class WeightFile:
-    """What a table of names needs of a file of weights.
+    """A file of weights by names.
 
     Args:
       path: for messages.
@@ -46,7 +46,10 @@ class WeightFile:
         read: Callable,
         read_blocks: Callable | None = None,
     ):
-        self.path, self.shapes, self._read, self._read_blocks = path, shapes, read, read_blocks
+        self.path = path
+        self.shapes = shapes
+        self._read = read
+        self._read_blocks = read_blocks
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor as float32; raises `UserError` if it is damaged or not finite."""
@@ -55,9 +58,10 @@ class WeightFile:
 
     def blocks(self, name: str) -> Iterator[np.ndarray]:
         """Yields the rows of one tensor as float32, `BLOCK` bytes at a time where the file allows; raises as `read`."""
-        rows = max(1, BLOCK // (4 * int(np.prod(self.shapes[name][1:]))))
+        rows = max(1, BLOCK // (4 * math.prod(self.shapes[name][1:])))
         with self._reading(name):
-            for block in self._read_blocks(name, rows) if self._read_blocks else [self._read(name)]:
+            blocks = self._read_blocks(name, rows) if self._read_blocks else [self._read(name)]
+            for block in blocks:
                 yield self._checked(name, block)
 
     @contextlib.contextmanager
@@ -112,9 +116,13 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     if (path / SHARDS).is_file():
         names = set(json_field(read_json(path / SHARDS), "weight_map", dict[str, str], path / SHARDS).values())
         return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
-    folder, wanted = (path, SAFETENSORS) if path.is_dir() else (path.parent, path.name)
-    if not path.is_dir() and (path.suffix != ".safetensors" or not folder.is_dir()):
-        raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
+    folder = path
+    wanted = SAFETENSORS
+    if not path.is_dir():
+        folder = path.parent
+        wanted = path.name
+        if path.suffix != ".safetensors" or not folder.is_dir():
+            raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickles:
         hint = CONVERSION.format(pickle=pickles[0], wanted=wanted)
@@ -127,21 +135,24 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise UserError(f"Reading {path} needs the package safetensors: pip install safetensors.") from None
-    files, shapes = {}, {}
+    files = {}
+    shapes = {}
     for shard in shards:
         try:
             file = safe_open(str(shard), framework="numpy")
-            others = safe_open(str(shard), framework="tf")  # NumPy has no bfloat16
+            in_tensorflow = safe_open(str(shard), framework="tf")  # NumPy has no bfloat16
             for name in file.keys():
                 piece = file.get_slice(name)
-                files[name], shapes[name] = others if piece.get_dtype() == "BF16" else file, tuple(piece.get_shape())
+                files[name] = in_tensorflow if piece.get_dtype() == "BF16" else file
+                shapes[name] = tuple(piece.get_shape())
         except FileNotFoundError:
             raise UserError(f"{shard} is missing; {path.name} names it.") from None
         except (SafetensorError, OSError) as error:
             raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
 
     def blocks(name: str, rows: int) -> Iterator:
-        piece, count = files[name].get_slice(name), shapes[name][0]
+        piece = files[name].get_slice(name)
+        count = shapes[name][0]
         return (_as_numpy(piece[first : min(first + rows, count)]) for first in range(0, count, rows))
 
     return WeightFile(path, shapes, lambda name: _as_numpy(files[name].get_tensor(name)), blocks)
@@ -230,7 +241,7 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
             if in_columns:
                 yield archive[name]
                 return
-            size = int(np.prod(shape[1:])) * dtype.itemsize
+            size = math.prod(shape[1:]) * dtype.itemsize
             for first in range(0, shape[0], rows):
                 count = min(rows, shape[0] - first)
                 yield np.frombuffer(file.read(count * size), dtype).reshape(count, *shape[1:])

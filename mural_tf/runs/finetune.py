@@ -270,7 +270,7 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
 
 def _trained_model(folder: pathlib.Path) -> tuple:
     """Returns the model of a workdir or an export, and its tokenizer."""
-    from mural_tf.export.hub_modules import restore_from_export
+    from mural_tf.export.restore import restore_from_export
 
     if (folder / "checkpoints").is_dir():
         return load_trained(folder)[:2]
@@ -288,7 +288,7 @@ def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: boo
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     """Copies the variables of an export's Hub modules, by name and shape; the temperature is in the model card."""
-    from mural_tf.export.hub_modules import restore_from_export
+    from mural_tf.export.restore import restore_from_export
 
     restore_from_export(model, folder)
     print(f"Starts from the weights of the export {display_name(folder)}.")

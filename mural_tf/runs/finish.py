@@ -18,11 +18,11 @@ from mural_lite.files import json_field, read_json, write_whole
 from mural_lite.remote_folders import display_name
 from mural_lite.trust import names_code
 from mural_tf.data import records
-from mural_tf.encoders.adapters import place_class_names
+from mural_tf.encoders.adapters import embed_class_names
 from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
 from mural_tf.evaluation.tables import group_table, metrics_row, write_report
-from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
+from mural_tf.export.workdir import evaluations_of
 from mural_tf.loading import embedder_of
 from mural_tf.models import build_model, method_class, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
@@ -64,7 +64,7 @@ class MeasuredModel:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
                     weight.assign(average.read_value())
             self._restored = step
-        place_class_names(self._model.image_encoder, self._model.text_head(self._model.head_names[0]))
+        embed_class_names(self._model.image_encoder, self._model.text_head(self._model.head_names[0]))
         return self._model
 
     def embedder(self, step: int, made_texts: KnownStates | None = None) -> Embedder:

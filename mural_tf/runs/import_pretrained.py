@@ -172,7 +172,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
         config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
-    with building(brought, texts_alone=config.image_tower.name == "none"):
+    with building(brought, only_texts=config.image_tower.name == "none"):
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in taken:
         importers()[family].load_weights(folder, model, config, parts)

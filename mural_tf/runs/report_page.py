@@ -24,7 +24,7 @@ from mural_lite.pictures import thumbnail_url
 from mural_lite.remote_folders import display_name
 from mural_lite.top_k import top_k
 from mural_tf.analysis import errors
-from mural_tf.analysis.errors import captions_of, choose_queries, evenly, find_queries
+from mural_tf.analysis.errors import choose_queries, evenly, find_queries
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import flat, read_metrics
@@ -187,7 +187,7 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
     best = sorted(evaluation.sizes, key=lambda x: -evaluation.metrics[f"{evaluation.name}/{x}/mean_recall"])
     languages = {}
     for language in dict.fromkeys((best[0], best[len(best) // 2], best[-1])):
-        texts, owners = captions_of(pool, language, numbers)
+        texts, owners = pool.readable_captions(language, numbers)
         if texts:
             made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
             right = [example for example in made if example.found[0].rank <= 1]

@@ -4,10 +4,10 @@ A word is a sequence of UTF-8 bytes, and pieces are sequences of bytes: no chara
 split into words as for word pieces (`words.py`), and every word begins with the byte of a space. Pieces are written
 with one printable character for each byte, as GPT-2 does ("Ġ" is the space), so that a vocabulary is a text file.
 
-The vocabulary alone is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
-were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that is
-the merging by a list of pairs, but where one piece can be made of two different pairs. SentencePiece's operation does
-it (Kudo and Richardson, 2018), for which a piece scores the higher the earlier it was learned.
+Only the vocabulary is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
+were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that equals
+the merging by a list of pairs, except where one piece can be made of two different pairs. SentencePiece's operation
+does it (Kudo and Richardson, 2018), for which a piece scores the higher the earlier it was learned.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ import tensorflow as tf
 
 from mural_lite.errors import UserError
 from mural_tf.text.byte_words import byte_characters
-from mural_tf.text.piece_models import model_of
+from mural_tf.text.piece_models import BYTE_PAIR_SETTINGS, model_of
 from mural_tf.text.sentence_pieces import PieceModel
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.text.words import split_words
 
-LONGEST_WORD = 64  # bytes; what is longer is cut into words of this length
+LONGEST_WORD = 64  # bytes; longer words are cut into words of this length
 UNKNOWN = RESERVED_TOKENS[1]
-SETTINGS = dict(model="bpe", charsmap="", **dict.fromkeys(
-    ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces",
-     "treat_whitespace_as_suffix"), False,
-))  # fmt: skip
 
 
 def written_in_bytes(word: str) -> list[str]:
@@ -52,9 +48,9 @@ class BytePairTokenizer(WordPieceTokenizer):
             raise UserError(
                 f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not made by vocabulary.builder=byte_pair."
             )
-        kinds = {piece: "control" for piece in RESERVED_TOKENS} | {UNKNOWN: "unknown"}
-        pieces = [(piece, -number, kinds.get(piece, "normal")) for number, piece in enumerate(vocabulary)]
-        self._model = model_of(pieces, SETTINGS)
+        types = dict.fromkeys(RESERVED_TOKENS, "control") | {UNKNOWN: "unknown"}
+        pieces = [(piece, -number, types.get(piece, "normal")) for number, piece in enumerate(vocabulary)]
+        self._model = model_of(pieces, BYTE_PAIR_SETTINGS)
         super().__init__(vocabulary, **options)
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
@@ -63,8 +59,9 @@ class BytePairTokenizer(WordPieceTokenizer):
 
     def for_lite(self) -> tuple[dict, bytes]:
         """As `Tokenizer` has it."""
-        own = dict(kind="byte_pair", byte_characters="".join(byte_characters()), longest_word=LONGEST_WORD)
-        return super().for_lite()[0] | own, self._model
+        settings, _ = super().for_lite()
+        settings |= dict(kind="byte_pair", byte_characters="".join(byte_characters()), longest_word=LONGEST_WORD)
+        return settings, self._model
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""

@@ -1,4 +1,4 @@
-"""Texts as words of bytes, a printable character for each byte: what byte-level byte pairs are made of.
+"""Texts as words of bytes, a printable character for each byte, for byte-level byte pairs.
 
 GPT-2's characters (Radford et al., 2019): a byte that is printable Latin-1 is itself, the others are U+0100 and so on.
 CLIP's words (Radford et al., 2021) end in a byte of a second alphabet, where its files write "</w>" behind the word:
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-END, END_OF_WORD = 0x2800, "</w>"  # how far the second alphabet is from the first; its mark in CLIP's files
+END = 0x2800  # how far the second alphabet is from the first
+END_OF_WORD = "</w>"  # its mark in CLIP's files
 # CLIP's: an English ending, letters, one digit, or other marks; everything between is space.
 _CLIP_WORDS = r"('s|'t|'re|'ve|'m|'ll|'d|\pL+|\pN|[^\s\pL\pN]+)"
 
@@ -40,9 +41,10 @@ def clip_words(texts: tf.Tensor) -> tf.Tensor:
     words = tf.strings.split(tf.strings.regex_replace(texts, _CLIP_WORDS, r"\1 "))  # [B, (words)]
     data = tf.strings.bytes_split(words.flat_values)  # [W, (bytes)]
     codes = tf.cast(tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0], tf.int32)
-    codes += 256 * tf.scatter_nd(data.row_limits()[:, tf.newaxis] - 1, tf.ones_like(data.row_limits(), tf.int32),
-                                 tf.shape(codes, tf.int64))  # fmt: skip
+    limits = data.row_limits()
+    is_last = tf.scatter_nd(limits[:, tf.newaxis] - 1, tf.ones_like(limits, tf.int32), tf.shape(codes, tf.int64))
     alphabet = byte_characters()
-    characters = tf.gather(tf.constant([*alphabet, *(chr(ord(letter) + END) for letter in alphabet)]), codes)
+    endings = [chr(ord(letter) + END) for letter in alphabet]
+    characters = tf.gather(tf.constant(alphabet + endings), codes + 256 * is_last)
     by_text = words.with_values(data.with_values(characters)).merge_dims(1, 2)
     return tf.strings.reduce_join(by_text, axis=1)

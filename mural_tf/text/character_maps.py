@@ -16,7 +16,7 @@ _LABEL = 0x800000FF  # of a unit: the byte that leads to it, and a bit that no b
 
 @functools.lru_cache(maxsize=4)  # one table is read several times while a model is loaded
 def problem_of(table: bytes) -> str:
-    """Returns what is wrong with a table, "" for nothing; the empty one is right."""
+    """Returns the problem of a table, "" for a correct table; the empty table is correct."""
     if not table:
         return ""
     size = int.from_bytes(table[:4], "little")
@@ -26,7 +26,8 @@ def problem_of(table: bytes) -> str:
     replacements = table[4 + size :]
     if replacements[-1]:
         return "its replacements have no end"
-    bases, seen = _bases(units[:1]), np.zeros(len(units), bool)
+    bases = _bases(units[:1])
+    seen = np.zeros(len(units), bool)
     while len(bases):
         if np.any((bases | 0xFF) >= len(units)):  # any byte may follow
             return "its trie leads out of itself"

@@ -14,6 +14,7 @@ import collections
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mural_lite.errors import UserError
@@ -85,32 +86,40 @@ class WordTokenizer(Tokenizer):
         super().__init__(vocabulary, unknown=-1, **options)
         self.languages = tuple(languages)
         self._starts = _language_starts(self._vocabulary, self.languages)
-        self._sizes = [b - a for a, b in zip(self._starts, [*self._starts[1:], len(self._vocabulary)])]
 
     def for_lite(self) -> tuple[dict, bytes]:
         """As `Tokenizer` has it."""
-        settings = dict(kind="words", begin=[], end=[], pad=0, max_bytes=MAX_BYTES, languages=list(self.languages))
-        return settings | dict(starts=self._starts), as_file(self._vocabulary)
+        settings = dict(kind="words", begin=[], end=[], pad=0, max_bytes=MAX_BYTES)
+        settings |= dict(languages=list(self.languages), starts=self._starts)
+        return settings, as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""
         texts = tf.convert_to_tensor(texts, tf.string)
-        tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1")
-        languages = self._index(tf.where(tf.strings.regex_full_match(texts, f"(?s){TAG}.*"), tags, ""))  # [B] or -1
-        texts = clean_text(tf.strings.regex_replace(texts, TAG, ""), self.lower_case, self.strip_accents)
-        words = split_words(texts)  # [B, (words)]
+        untagged = tf.strings.regex_replace(texts, TAG, "")
+        words = split_words(clean_text(untagged, self.lower_case, self.strip_accents))  # [B, (words)]
+        tagged = self._tagged_languages(texts)
         languages = tf.cond(
-            tf.reduce_all(languages >= 0),
-            lambda: languages,
-            lambda: tf.where(languages >= 0, languages, self.likeliest_languages(words)),
+            tf.reduce_all(tagged >= 0),
+            lambda: tagged,
+            lambda: tf.where(tagged >= 0, tagged, self.likeliest_languages(words)),
         )
-        word_languages = tf.gather(languages, words.value_rowids())
-        ids = self._lookup(tf.gather(tf.constant(self.languages), word_languages), words.flat_values)
-        ids = tf.where(ids >= 0, ids, 1 + tf.cast(word_languages, tf.int64))
-        ids = words.with_flat_values(tf.cast(ids, tf.int32))
-        unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None])
-        lengths = words.row_lengths()
-        return tf.concat([ids, _first(unknown, tf.where(lengths > 0, 0, 1))], axis=1)[:, :, None]
+        is_empty = words.row_lengths() == 0
+        unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None], lengths=tf.cast(is_empty, tf.int64))
+        return tf.concat([self._word_ids(words, languages), unknown], axis=1)[:, :, None]
+
+    def _tagged_languages(self, texts: tf.Tensor) -> tf.Tensor:
+        """Numbers of the languages that the tags of texts, string [B], name, int32 [B]; -1 without such a tag."""
+        pattern = f"(?s){TAG}.*"
+        tags = tf.strings.regex_replace(texts, pattern, r"\1")
+        return self._index(tf.where(tf.strings.regex_full_match(texts, pattern), tags, ""))
+
+    def _word_ids(self, words: tf.RaggedTensor, languages: tf.Tensor) -> tf.RaggedTensor:
+        """string [B, (words)] in languages, int32 [B] → int32 [B, (words)]; unknown words as their language's [UNK]."""
+        numbers = tf.gather(languages, words.value_rowids())  # of each word's language
+        ids = self._lookup(tf.gather(tf.constant(self.languages), numbers), words.flat_values)
+        unknown = 1 + tf.cast(numbers, tf.int64)
+        return words.with_flat_values(tf.cast(tf.where(ids >= 0, ids, unknown), tf.int32))
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
@@ -127,7 +136,8 @@ class WordTokenizer(Tokenizer):
         The r-th most frequent word of a language has a probability near 1 / r (Zipf's law), a word that is not in the
         list one below the rarest of any language; words count as independent.
         """
-        rarest = math.log(10.0 * max(self._sizes))
+        most_words = max(np.diff([*self._starts, len(self._vocabulary)]))
+        rarest = math.log(10.0 * most_words)
         scores = []
         for language, start in zip(self.languages, self._starts):
             ids = self._lookup(tf.fill(tf.shape(words.flat_values), language), words.flat_values)
@@ -140,21 +150,18 @@ class WordTokenizer(Tokenizer):
         return self._table.lookup(tf.strings.join([languages, words], separator=SEPARATOR))
 
     def _index(self, tags: tf.Tensor) -> tf.Tensor:
-        """int32 [B], the place of each tag among the languages or -1."""
+        """int32 [B], the number of the language of each tag, or -1."""
         equal = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])
         index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
         return tf.where(tf.reduce_any(equal, axis=1), index, -1)
 
     def _language_of(self, ids: tf.Tensor) -> tf.Tensor:
         """The language of each id, int32; 0 for [PAD]."""
-        block = tf.searchsorted(tf.constant(self._starts), tf.reshape(ids, [-1]), side="right") - 1
-        block = tf.where(tf.reshape(ids, [-1]) < self._starts[0], tf.reshape(ids, [-1]) - 1, block)
-        return tf.reshape(tf.maximum(block, 0), tf.shape(ids))
-
-
-def _first(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
-    """The first `counts` [B] entries (0 or 1) of rows of one entry each."""
-    return tf.ragged.boolean_mask(ragged, tf.RaggedTensor.from_tensor((counts > 0)[:, None]))
+        flat = tf.reshape(ids, [-1])
+        block = tf.searchsorted(tf.constant(self._starts), flat, side="right") - 1
+        is_unknown = flat < self._starts[0]
+        languages = tf.where(is_unknown, flat - 1, block)
+        return tf.reshape(tf.maximum(languages, 0), tf.shape(ids))
 
 
 def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> list[int]:
@@ -165,7 +172,8 @@ def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> lis
             f"The vocabulary is not one of words in the languages {', '.join(languages) or '(none)'}: expected its "
             f"first lines to be {expected[:2]} …; see text_tower.languages."
         )
-    starts, position = [], len(expected)
+    starts = []
+    position = len(expected)
     for language in languages:
         starts.append(position)
         while position < len(vocabulary) and vocabulary[position].startswith(f"{language}{SEPARATOR}"):

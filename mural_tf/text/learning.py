@@ -8,7 +8,7 @@ million words in a seventh of the time, with 8% fewer pieces per word (docs/resu
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mural_lite.errors import UserError
 from mural_tf.text.byte_pair import written_in_bytes
@@ -92,13 +92,16 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
             occurrences[character] += count
     alphabet = {character for character, _ in _most_frequent(occurrences, max_characters)}
     words = [(word, count) for word, count in sorted(counts.items()) if alphabet.issuperset(word)]
-    continuing = {SUFFIX_INDICATOR + character for word, _ in words for character in word[1:]}
+    continuing = set()
+    for word, _ in words:
+        continuing.update(SUFFIX_INDICATOR + character for character in word[1:])
     # The trainer numbers single characters as its threads meet them, and equal counts are decided by number. Naming
     # them as special pieces fixes their order: without this, every run gives another vocabulary.
     special = [*RESERVED_TOKENS, *sorted(alphabet), *sorted(continuing)][:size]
     # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
-    scale = min(1.0, MOST_OCCURRENCES / sum(count for _, count in words)) if words else 1.0
-    words = [(word, round(count * scale)) for word, count in words]
+    total = sum(count for _, count in words)
+    if total > MOST_OCCURRENCES:
+        words = [(word, round(count * (MOST_OCCURRENCES / total))) for word, count in words]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=special, continuing_subword_prefix=SUFFIX_INDICATOR, show_progress=False
     )
@@ -112,7 +115,9 @@ def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
             f"A byte-pair vocabulary of {size} pieces has no room for the {len(special)} special pieces and bytes."
         )
     tokenizers = _tokenizers_package()
-    words = [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)]
+    words = []
+    for word, count in sorted(counts.items()):
+        words += [(part, count) for part in written_in_bytes(word)]
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     return _train(tokenizers, tokenizers.models.BPE(), trainer, words)
 
@@ -129,7 +134,13 @@ def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list
     """Returns the pieces that a model and a trainer of the `tokenizers` package learn, in the order of their ids."""
     learner = tokenizers.Tokenizer(model)
     learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
-    # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
-    lines = (" ".join([word] * min(1000, count - start)) for word, count in words for start in range(0, count, 1000))
-    learner.train_from_iterator(lines, trainer)
-    return [piece for piece, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])]
+    learner.train_from_iterator(_written_out(words), trainer)
+    vocabulary = learner.get_vocab()
+    return sorted(vocabulary, key=vocabulary.get)
+
+
+def _written_out(words: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yields lines of bounded length with each word as often as it occurs: the trainer takes texts, not counts."""
+    for word, count in words:
+        for start in range(0, count, 1000):
+            yield " ".join([word] * min(1000, count - start))

@@ -28,8 +28,25 @@ from mural_tf.text.vocabulary_file import LONGEST_PIECE
 SPACE = "▁"  # U+2581, a space in pieces
 MODELS = {"unigram": 1, "bpe": 2}
 TYPES = {"normal": 1, "unknown": 2, "control": 3, "user_defined": 4, "unused": 5, "byte": 6}
-SETTINGS = {"model": str, "byte_fallback": bool, "add_dummy_prefix": bool, "remove_extra_whitespaces": bool}
-SETTINGS |= {"escape_whitespaces": bool, "treat_whitespace_as_suffix": bool, "charsmap": str}
+SETTINGS = {
+    "model": str,
+    "byte_fallback": bool,
+    "add_dummy_prefix": bool,
+    "remove_extra_whitespaces": bool,
+    "escape_whitespaces": bool,
+    "treat_whitespace_as_suffix": bool,
+    "charsmap": str,
+}
+# Of byte pairs whose texts are written in bytes before they are divided. The digests of vocabularies hold this order.
+BYTE_PAIR_SETTINGS = {
+    "model": "bpe",
+    "byte_fallback": False,
+    "treat_whitespace_as_suffix": False,
+    "charsmap": "",
+    "add_dummy_prefix": False,
+    "remove_extra_whitespaces": False,
+    "escape_whitespaces": False,
+}
 
 # The part of sentencepiece_model.proto that decides how texts are divided: (name, number, type, default).
 _FIELDS = {
@@ -57,9 +74,11 @@ def _model_class() -> type[message.Message]:
         for field, number, type_name, default in fields:
             added = described.field.add(name=field, number=number, label=3 if field == "pieces" else 1)
             if type_name.startswith("."):
-                added.type, added.type_name = added.TYPE_MESSAGE, type_name
+                added.type = added.TYPE_MESSAGE
+                added.type_name = type_name
             else:
-                added.type, added.default_value = getattr(added, f"TYPE_{type_name}"), default
+                added.type = getattr(added, f"TYPE_{type_name}")
+                added.default_value = default
     pool = descriptor_pool.DescriptorPool()  # of our own: other packages may hold SentencePiece's
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Model"))
@@ -86,10 +105,22 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
     else:
         pieces, settings = read_model(data, path)
         if fairseq and pieces[0][2] == "unknown":
-            ours = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
-            names = {piece for piece, _, _ in ours}
-            pieces = [*ours, *(entry for entry in pieces if entry[0] not in names), ["<mask>", 0.0, "control"]]
-    lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
+            pieces = _with_fairseq_ids(pieces)
+    return as_lines(pieces, settings, path)
+
+
+def _with_fairseq_ids(pieces: list[list]) -> list[list]:
+    """Moves the pieces of a model file, whose first one is the unknown one, to fairseq's ids."""
+    first = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
+    names = {piece for piece, _, _ in first}
+    others = [entry for entry in pieces if entry[0] not in names]
+    return [*first, *others, ["<mask>", 0.0, "control"]]
+
+
+def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
+    """Returns the lines of a vocabulary; raises `UserError` for pieces or settings that make none."""
+    entries = [[*pieces[0], settings], *pieces[1:]]
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     parse_lines(lines, path)
     return lines
 
@@ -99,22 +130,22 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     try:
         pieces = json.loads(f"[{','.join(lines)}]")
         settings = pieces[0].pop(3)
-        good = len(pieces) == len(lines) and all(type(settings[name]) is tag for name, tag in SETTINGS.items())
-        good = good and settings["model"] in MODELS
         charsmap = base64.b64decode(settings["charsmap"], validate=True)
-        for piece, score, tag in pieces:
-            good = good and isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and tag in TYPES
+        has_settings = all(type(settings[name]) is value_type for name, value_type in SETTINGS.items())
+        is_valid = len(pieces) == len(lines) and has_settings and settings["model"] in MODELS
+        is_valid = is_valid and all(map(_is_piece, pieces))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise _refusal(path, "its lines are not [piece, score, type], with settings in the first")
-    if sum(tag == "unknown" for _, _, tag in pieces) != 1:
+    names, _, types = zip(*pieces)
+    if types.count("unknown") != 1:
         raise _refusal(path, "not exactly one of its pieces is the unknown one")
-    if len({piece for piece, _, _ in pieces}) < len(pieces):
+    if len(set(names)) < len(names):
         raise _refusal(path, "a piece occurs twice")
-    if any(tag == "byte" for _, _, tag in pieces) != settings["byte_fallback"]:
+    if ("byte" in types) != settings["byte_fallback"]:
         raise _refusal(path, "its bytes and its byte_fallback do not agree")
-    longest = max(len(piece) for piece, _, _ in pieces)
+    longest = max(map(len, names))
     if longest > LONGEST_PIECE:
         raise _refusal(path, f"a piece has {longest} characters, and at most {LONGEST_PIECE} are taken")
     problem = problem_of(charsmap)
@@ -123,17 +154,28 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     return pieces, settings
 
 
+def _is_piece(entry: list) -> bool:
+    piece, score, piece_type = entry
+    return isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and piece_type in TYPES
+
+
 def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
-    """Returns the serialized model of what `parse_lines` returns."""
+    """Returns the serialized model of pieces and settings, as `parse_lines` returns them."""
     model = _model_class()()
     for piece, score, piece_type in pieces:
         model.pieces.add(piece=piece, score=score, type=TYPES[piece_type])
+    values = {
+        **settings,
+        "model": MODELS[settings["model"]],
+        "charsmap": base64.b64decode(settings["charsmap"]),
+    }
     for name in SETTINGS:
-        part = model.trainer if name in ("model", "byte_fallback", "treat_whitespace_as_suffix") else model.normalizer
-        value = settings[name]
-        convert = {"model": MODELS.get, "charsmap": base64.b64decode}.get(name, bool)
-        setattr(part, name, convert(value))
+        setattr(_part_with(model, name), name, values[name])
     return model.SerializeToString()
+
+
+def _part_with(model: message.Message, setting: str) -> message.Message:
+    return model.trainer if hasattr(model.trainer, setting) else model.normalizer
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
@@ -142,21 +184,16 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
         raise _refusal(path, "it is neither a model file nor JSON") from None
-    kinds = {number: name for name, number in TYPES.items()}
+    types = {number: name for name, number in TYPES.items()}
     models = {number: name for name, number in MODELS.items()}
     if not model.pieces:
         raise _refusal(path, "it holds no pieces")
     if model.trainer.model not in models:
         raise _refusal(path, "its pieces are words or characters")
-    settings = {}
-    for name in SETTINGS:
-        settings[name] = getattr(model.trainer if hasattr(model.trainer, name) else model.normalizer, name)
-    settings |= {"model": models[model.trainer.model], "charsmap": _text(settings["charsmap"])}
-    return [[piece.piece, piece.score, kinds.get(piece.type, "")] for piece in model.pieces], settings
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    settings = {name: getattr(_part_with(model, name), name) for name in SETTINGS}
+    settings["model"] = models[model.trainer.model]
+    settings["charsmap"] = base64.b64encode(model.normalizer.charsmap).decode("ascii")
+    return [[piece.piece, piece.score, types.get(piece.type, "")] for piece in model.pieces], settings
 
 
 def _refusal(path: str | pathlib.Path, why: str) -> UserError:
@@ -174,34 +211,33 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
         tokenizer = json.loads(data)
         model = tokenizer["model"]
         family = model.get("type") or ("BPE" if "merges" in model else "")
-        bytes_too = bool(model.get("byte_fallback"))
-        if family not in ("Unigram", "BPE") or (family == "BPE" and not bytes_too):
-            raise _refusal(path, f"its model is {family or 'unnamed'}{' without byte fallback' * (family == 'BPE')}")
-        scores = _unigram_scores(model) if family == "Unigram" else _merge_scores(model)
-        names = {piece for piece, _ in scores}
-        if bytes_too and "<0x09>" not in names:  # Gemma's, where the tab took its place
+        has_bytes = bool(model.get("byte_fallback"))
+        if family not in ("Unigram", "BPE"):
+            raise _refusal(path, f"its model is {family or 'unnamed'}")
+        if family == "BPE" and not has_bytes:
+            raise _refusal(path, "its model is BPE without byte fallback")
+        scores = [list(entry) for entry in model["vocab"]] if family == "Unigram" else _merge_scores(model)
+        if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
-        unknown = scores[model["unk_id"]][0] if family == "Unigram" else model["unk_token"]
-        added = {described["content"]: described for described in tokenizer.get("added_tokens") or []}
-        for token in sorted(added.values(), key=lambda described: described["id"]):
+        added = {token["content"]: token for token in tokenizer.get("added_tokens") or []}
+        types = {}
+        for name, token in sorted(added.items(), key=lambda entry: entry[1]["id"]):
+            types[name] = "control" if token.get("special") else "user_defined"
             if token["id"] == len(scores):
-                scores.append([token["content"], 0.0])
-        special = {name: "control" if described.get("special") else "user_defined" for name, described in added.items()}
-        special |= {f"<0x{byte:02X}>": "byte" for byte in range(256) if bytes_too}
-        special[unknown] = "unknown"
-        mergeable = {pair[0] + pair[1] for pair in _merges(model)} if family == "BPE" else set()
+                scores.append([name, 0.0])
+        if has_bytes:
+            types.update((f"<0x{byte:02X}>", "byte") for byte in range(256))
+        unknown = scores[model["unk_id"]][0] if family == "Unigram" else model["unk_token"]
+        types[unknown] = "unknown"
+        merged = _merged_pieces(model) if family == "BPE" else set()
         pieces = []
         for piece, score in scores:
-            plain = "normal" if family == "Unigram" or len(piece) == 1 or piece in mergeable else "control"
-            pieces.append([piece, float(score), special.get(piece, plain)])
-        settings = {"model": family.lower(), "byte_fallback": bytes_too, "treat_whitespace_as_suffix": False}
+            is_of_text = family == "Unigram" or len(piece) == 1 or piece in merged
+            pieces.append([piece, float(score), types.get(piece, "normal" if is_of_text else "control")])
+        settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _refusal(path, "its JSON is not a tokenizer's") from None
-
-
-def _unigram_scores(model: Mapping) -> list[list]:
-    return [[piece, score] for piece, score in model["vocab"]]
 
 
 def _merge_scores(model: Mapping) -> list[list]:
@@ -217,6 +253,10 @@ def _merge_scores(model: Mapping) -> list[list]:
 
 def _merges(model: Mapping) -> list[Sequence[str]]:
     return [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+
+
+def _merged_pieces(model: Mapping) -> set[str]:
+    return {left + right for left, right in _merges(model)}
 
 
 def byte_pair_lines(
@@ -238,19 +278,16 @@ def byte_pair_lines(
     Raises `UserError` for ids or merges that are not such.
     """
     try:
-        scores = _merge_scores({"vocab": ids, "merges": merges})
-        mergeable = {left + right for left, right in _merges({"merges": merges})}
+        model = {"vocab": ids, "merges": merges}
+        scores = _merge_scores(model)
+        merged = _merged_pieces(model)
     except (ValueError, TypeError, AttributeError, KeyError):
         raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is not a pair of pieces.") from None
     pieces = []
     for piece, score in scores:
-        is_of_text = len(written(piece)) == 1 or piece in mergeable
+        is_of_text = len(written(piece)) == 1 or piece in merged
         pieces.append([written(piece), score, special.get(piece, "normal" if is_of_text else "control")])
-    settings = {"model": "bpe", "byte_fallback": False, "treat_whitespace_as_suffix": False, "charsmap": ""}
-    settings |= dict.fromkeys(("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"), False)
-    lines = [json.dumps(piece, ensure_ascii=False) for piece in [[*pieces[0], settings], *pieces[1:]]]
-    parse_lines(lines, path)
-    return lines
+    return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
 
 
 def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
@@ -258,13 +295,15 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
 
     Steps within sequences are there too. Raises `UserError` for other JSON.
     """
-    steps, waiting = [], [tokenizer.get(part)]
+    steps = []
+    waiting = [tokenizer.get(part)]
     while waiting:
-        step = check_json({} if waiting[0] is None else waiting[0], dict, part, "tokenizer.json")
-        inner = [step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step]
-        inner = check_json(inner[0] if inner else [], list, part, "tokenizer.json")
-        waiting[:1] = inner
-        steps += [step] if step and not inner and step.get("type") != "Sequence" else []
+        step = waiting.pop(0)
+        step = check_json({} if step is None else step, dict, part, "tokenizer.json")
+        inner = next((step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step), [])
+        waiting = check_json(inner, list, part, "tokenizer.json") + waiting
+        if step and not inner and step.get("type") != "Sequence":
+            steps.append(step)
     return steps
 
 
@@ -275,13 +314,14 @@ def _pattern(step: Mapping) -> str:
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
     rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
-    for step in [*steps_of(tokenizer, "normalizer"), *steps_of(tokenizer, "pre_tokenizer")]:
-        step_type, pattern = step["type"], _pattern(step)
+    for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
+        step_type = step["type"]
+        pattern = _pattern(step)
         if step_type == "Precompiled":
             rules["charsmap"] = step["precompiled_charsmap"] or ""
         elif step_type == "Metaspace":
-            old = "always" if step.get("add_prefix_space", True) else "never"
-            rules["add_dummy_prefix"] |= step.get("prepend_scheme", old) != "never"
+            default = "always" if step.get("add_prefix_space", True) else "never"  # of files without a scheme
+            rules["add_dummy_prefix"] |= step.get("prepend_scheme", default) != "never"
         elif step_type == "Prepend":
             rules["add_dummy_prefix"] = True
         elif step_type == "WhitespaceSplit" or (step_type == "Replace" and pattern in (" {2,}", "\\s+")):

@@ -1,7 +1,7 @@
 """The pieces of SentencePiece in the graph, as SigLIP, SigLIP 2, XLM-RoBERTa and MetaCLIP 2 take them; CLIP's pairs.
 
 The operation is tensorflow_text's, on a model made of the vocabulary's lines (piece_models.py); it lies in the graph.
-Begin and end are added here, as the family's `Layout` says: the operation's own flags are settings of a resource that
+Begin and end are added here, by the family's `Layout`: the operation's own flags are settings of a resource that
 all signatures share. Pieces that match no text, such as `</s>`, are never found in a text (Hugging Face's
 tokenizers find them).
 """
@@ -23,7 +23,7 @@ from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
 
-BYTES_A_CHARACTER = 16  # that are read: normalising joins and drops some
+BYTES_PER_CHARACTER = 16  # that are read: normalising joins and drops some
 _OPERATIONS = sentencepiece_operations()
 _NAMES = itertools.count(1)
 _SPACES = r"[\s\p{Z}\x{0B}\x{1C}-\x{1F}\x{85}]+"  # Python's \s
@@ -39,7 +39,7 @@ class Layout:
     begin: int | str = -1
     is_full: bool = False  # always T ids, and padding is attended to: the mask is 1 everywhere
     fairseq: bool = False  # a model file's ids are moved, see `piece_models.read_lines`
-    marks_ends: bool = False  # the last piece of a word says that it is, see byte_words.py
+    marks_ends: bool = False  # the last piece of a word is marked, see byte_words.py
 
 
 LAYOUTS = {
@@ -55,9 +55,9 @@ def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
 
 
 CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "lower_ascii": tf.strings.lower,  # A to Z alone: big_vision
+    "lower_ascii": tf.strings.lower,  # only A to Z: big_vision
     "lower_unicode": _lower_unicode,  # Python's: a sigma that ends a word is a final one
-    # Each character alone, as Hugging Face's tokenizers: only sigma depends on its neighbours.
+    # Each character by itself, as Hugging Face's tokenizers: only sigma depends on its neighbours.
     "lower_characters": lambda texts: _lower_unicode(tf.strings.regex_replace(texts, "Σ", "σ")),
     "spaces_for_underscores": lambda texts: tf.strings.regex_replace(texts, "_", " "),
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
@@ -77,7 +77,8 @@ class PieceModel(tf.saved_model.experimental.TrackableResource):
 
     def __init__(self, model: bytes):
         super().__init__()
-        self._model, self._name = model, f"sentence_pieces_{next(_NAMES)}"
+        self._model = model
+        self._name = f"sentence_pieces_{next(_NAMES)}"
         _ = self.resource_handle  # makes it
 
     def _create_resource(self) -> tf.Tensor:
@@ -114,10 +115,10 @@ class SentencePieceTokenizer(Tokenizer):
         Args:
           vocabulary: the lines that `piece_models.read_lines` returns.
           layout: one of `LAYOUTS`.
-          cleaning: of `CLEANING`, what is done to a text before it is divided, in this order.
+          cleaning: steps of `CLEANING` before a text is divided, in this order.
           max_length: T, ids in a row.
           vocabulary_file: the file of these lines, which a SavedModel carries as an asset; "" for none.
-          name: what messages call the vocabulary.
+          name: of the vocabulary in messages.
           **options: of `Tokenizer`; casing is of `cleaning`.
 
         Raises:
@@ -135,18 +136,17 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"max_length={max_length} leaves no room for text between begin and end.")
         self.cleaning = tuple(cleaning)
         pieces, settings = parse_lines(vocabulary, name)
-        self.layout = _by_ids(LAYOUTS[layout], [piece for piece, _, _ in pieces])
+        # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
+        self._pieces, _, types = zip(*pieces)
+        self.layout = _by_ids(LAYOUTS[layout], self._pieces)
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
-        # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
-        self._pieces = tuple(piece for piece, _, _ in pieces)
-        self._special = tuple(i for i, (_, _, tag) in enumerate(pieces) if tag in ("unknown", "control", "unused"))
-        marks = is_end if self.layout.marks_ends else lambda piece: piece.startswith(SPACE)
-        self._marks_word = tf.constant([marks(piece) for piece in self._pieces])
-        self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
-        unknown = next(i for i, (_, _, tag) in enumerate(pieces) if tag == "unknown")
-        super().__init__(vocabulary, unknown=unknown, max_length=max_length, **options)
+        self._special = tuple(i for i, name in enumerate(types) if name in ("unknown", "control", "unused"))
+        marks_word = is_end if self.layout.marks_ends else _starts_word
+        self._marks_word = tf.constant([marks_word(piece) for piece in self._pieces])
+        self.max_bytes = BYTES_PER_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
+        super().__init__(vocabulary, unknown=types.index("unknown"), max_length=max_length, **options)
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
 
@@ -159,8 +159,13 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def special_ids(self) -> list[int]:
         """Ids of the pieces that match no text, the layout's and the unknown one included."""
-        layout = self.layout
-        return sorted({*self._special, layout.end, layout.pad, *([layout.begin] if layout.begin >= 0 else [])})
+        ids = {*self._special, self.layout.end, self.layout.pad, *self._begin}
+        return sorted(ids)
+
+    @property
+    def _begin(self) -> list[int]:
+        """The id that a row begins with, if there is such an id."""
+        return [self.layout.begin] if self.layout.begin >= 0 else []
 
     @property
     def mask_id(self) -> int:
@@ -172,13 +177,14 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def room(self) -> int:
         """Pieces of text that fit into a row."""
-        return self.max_length - (1 if self.layout.begin < 0 else 2)
+        return self.max_length - len(self._begin) - 1
 
     def for_lite(self) -> tuple[dict, bytes]:
         """As `Tokenizer` has it."""
         layout = self.layout
-        settings = dict(kind="sentence_pieces", begin=[layout.begin] * (layout.begin >= 0), end=[layout.end])
-        return settings | dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes), self._model
+        settings = dict(kind="sentence_pieces", begin=self._begin, end=[layout.end])
+        settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes)
+        return settings, self._model
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
@@ -190,11 +196,9 @@ class SentencePieceTokenizer(Tokenizer):
         begins = tf.gather(self._marks_word, ids.flat_values)
         if self.layout.marks_ends:
             begins = tf.roll(begins, shift=1, axis=0)  # the next piece begins a word
-        begins |= tf.scatter_nd(
-            tf.boolean_mask(ids.row_starts(), ids.row_lengths() > 0)[:, None],
-            tf.fill([tf.math.count_nonzero(ids.row_lengths() > 0)], True),
-            size,
-        )
+        has_pieces = ids.row_lengths() > 0
+        first = tf.boolean_mask(ids.row_starts(), has_pieces)
+        begins |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)
         words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins)[:, 0])
         return tf.RaggedTensor.from_value_rowids(words, tf.boolean_mask(ids.value_rowids(), begins), ids.nrows())
 
@@ -219,19 +223,23 @@ class SentencePieceTokenizer(Tokenizer):
         room = (self.max_length if length is None else length) - (self.max_length - self.room)
         ids = ids[:, :room]
         column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
-        begin = [self.layout.begin * column] if self.layout.begin >= 0 else []
+        begin = [begin_id * column for begin_id in self._begin]
         rows = tf.concat([*begin, ids, self.layout.end * column], axis=1)
         word_ids, mask = fill_rows(rows, self.layout.pad, length)
-        mask = tf.ones_like(mask) if self.layout.is_full else mask
+        if self.layout.is_full:
+            mask = tf.ones_like(mask)
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
+
+
+def _starts_word(piece: str) -> bool:
+    return piece.startswith(SPACE)
 
 
 def _by_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
     """Returns a layout with ids in place of pieces; raises `UserError` if the vocabulary lacks one."""
-    named = {name: getattr(layout, name) for name in ("begin", "end", "pad")}
-    named = {name: piece for name, piece in named.items() if isinstance(piece, str)}
+    named = {name: piece for name, piece in vars(layout).items() if isinstance(piece, str)}
     missing = sorted(set(named.values()) - set(pieces))
     if missing:
         raise UserError(f"The vocabulary lacks {' and '.join(missing)}, which every row of this layout holds.")
     ids = {name: pieces.index(piece) for name, piece in named.items()}
-    return dataclasses.replace(layout, **ids) if ids else layout
+    return dataclasses.replace(layout, **ids)

@@ -1,4 +1,4 @@
-"""What all tokenizers share: strings in, BERT's three integer tensors out, as a part of the graph."""
+"""The base of all tokenizers: strings in, BERT's three integer tensors out, as a part of the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PADDINGS = ("max_length", "longest")
 class Tokenizer(tf.Module):
     """`tokenizer(texts)` returns {"input_word_ids", "input_mask", "input_type_ids"}, each int32 [B, T].
 
-    A derived class gives `tokenize`, `pack`, and where it is worth while its own `_row_ids`.
+    A derived class has `tokenize`, `pack`, and where it saves time its own `_row_ids`.
     """
 
     # A module looks for variables in all that it holds, many times for an export: not in 250,000 pieces each time.
@@ -35,11 +35,11 @@ class Tokenizer(tf.Module):
         vocabulary_file: str | pathlib.Path = "",
         prompt: str = "",
     ):
-        """Builds what derived classes share.
+        """Builds the parts that derived classes share.
 
         Args:
-          vocabulary: the entries; an entry's place is its id.
-          unknown: what the table answers for everything else.
+          vocabulary: the entries; an entry's index is its id.
+          unknown: the table's answer for everything else.
           max_length: T, entries in a row.
           lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
           vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
@@ -48,7 +48,9 @@ class Tokenizer(tf.Module):
         """
         super().__init__()
         self._vocabulary = tuple(vocabulary)
-        self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
+        self.max_length = max_length
+        self.lower_case = lower_case
+        self.strip_accents = strip_accents
         self.prompt = prompt
         self._unknown_entry = unknown
         self._use(self._new_table(vocabulary_file))
@@ -78,7 +80,9 @@ class Tokenizer(tf.Module):
     def prompted(self, texts: tf.Tensor) -> tf.Tensor:
         """Returns texts, string [B], with the prompt before each."""
         texts = tf.convert_to_tensor(texts, tf.string)
-        return tf.strings.join([self.prompt, texts]) if self.prompt else texts
+        if self.prompt:
+            texts = tf.strings.join([self.prompt, texts])
+        return texts
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the vocabulary file (casing and length are not in it)."""
@@ -134,7 +138,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns what `litert/pieces.py` needs to give the same ids: lite.json's settings, and its file's content."""
+        """Returns lite.json's settings and the content of its file, from which `litert/pieces.py` has the same ids."""
         raise NotImplementedError
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:

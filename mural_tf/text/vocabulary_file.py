@@ -21,7 +21,7 @@ NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
-    """Writes one piece per line, UTF-8; `path` either keeps what it held or holds all of it."""
+    """Writes one piece per line, UTF-8; if writing fails, `path` keeps its old content."""
     try:
         with atomic_file(path) as partial:
             partial.write_bytes(as_file(vocabulary))

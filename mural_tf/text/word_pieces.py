@@ -31,7 +31,7 @@ from mural_tf.text.vocabulary_file import (
 )
 from mural_tf.text.words import WHOLE_CHINESE, clean_text, split_words
 
-BYTES_A_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
+BYTES_PER_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -65,7 +65,7 @@ class WordPieceTokenizer(Tokenizer):
         super().__init__(vocabulary, unknown=self._unknown, max_length=max_length, **options)
         # No more than this can end up in a row: every piece takes at most `_longest_piece` characters and one space.
         self._max_characters = (max_length - 1) * (self._longest_piece + 1)
-        self.max_bytes = BYTES_A_CHARACTER * self._max_characters
+        self.max_bytes = BYTES_PER_CHARACTER * self._max_characters
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
         super()._use(table)
@@ -123,7 +123,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds [CLS], [SEP] and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`."""
-        ids = ids[:, : (self.max_length if length is None else length) - 2]
+        longest = self.max_length if length is None else length
+        ids = ids[:, : longest - 2]
         column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
         rows = tf.concat([self._start * column, ids, self._end * column], axis=1)  # [B, (T)]
         word_ids, mask = fill_rows(rows, self._pad, length)

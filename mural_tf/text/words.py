@@ -1,5 +1,5 @@
 """From text to words, in the graph: the step before word pieces, shared by vocabulary building and tokenizing; and
-how often each word occurs.
+counts of words.
 
 A vocabulary is only right for texts that were split the same way, so both call `split_words`. It is BERT's rule
 (Devlin et al., 2019): words end at white space, every punctuation mark and every Chinese character is a word of its
@@ -32,7 +32,7 @@ def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool =
     """Returns valid UTF-8 with single spaces, in the case asked for.
 
     Args:
-      texts: string [B], any bytes; what is not UTF-8 becomes U+FFFD, one for every offending byte sequence.
+      texts: string [B], any bytes; every byte sequence that is not UTF-8 becomes one U+FFFD.
       lower_case: Unicode lower case; accents and vowel signs stay.
       strip_accents: decompose and drop every non-spacing mark: é becomes e, but Indic and Arabic vowel signs go too.
         Both options together are what BERT's "uncased" models expect.
@@ -60,7 +60,7 @@ def split_words(texts: tf.Tensor, whole_chinese: bool = False) -> tf.RaggedTenso
     return tf.strings.split(tf.strings.regex_replace(texts, f"({kept})", r" \1 "))
 
 
-# How often each word occurs in texts that one process reads, in bounded memory; what vocabularies are learned from.
+# Counts of words in texts that one process reads, in bounded memory, from which vocabularies are learned.
 #
 # Most words are rare, and a large corpus has more than fit into memory. When there are too many, the rarest are
 # forgotten (the lossy counting of Manku and Motwani, 2002). A word that is seen again afterwards starts at the count up
@@ -116,7 +116,8 @@ class BoundedCounts:
     def __init__(self, max_words: int = MAX_WORDS):
         if max_words < 1:
             raise ValueError(f"max_words is {max_words}; expected at least 1.")
-        self.max_words, self.error = max_words, 0
+        self.max_words = max_words
+        self.error = 0
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, counts: Mapping[str, int]) -> None:

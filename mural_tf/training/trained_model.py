@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
 from mural_lite.trust import check_stored
-from mural_tf.encoders.adapters import place_class_names
+from mural_tf.encoders.adapters import embed_class_names
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
@@ -32,5 +32,5 @@ def load_trained(
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
     step = step_of(restore_for_inference(model, workdir, which))
-    place_class_names(model.image_encoder, model.text_head(model.head_names[0]))
+    embed_class_names(model.image_encoder, model.text_head(model.head_names[0]))
     return model, tokenizer, config, step

@@ -8,9 +8,7 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping
 
 from absl import logging
 from ml_collections import ConfigDict
@@ -29,6 +27,7 @@ from mural_lite.files import (
 )
 from mural_lite.paths import RemotePath
 from mural_lite.remote_folders import LOCK
+from mural_tf.training.environment import environment, threads
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -101,7 +100,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         return workdir
     remove_partial(workdir)
     if not (workdir / "environment.json").exists():
-        write_whole(workdir / "environment.json", json.dumps(_environment(), indent=2) + "\n")
+        write_whole(workdir / "environment.json", json.dumps(environment(), indent=2) + "\n")
     _compare_threads(workdir)
     return workdir
 
@@ -128,11 +127,6 @@ def _compare_threads(workdir: pathlib.Path) -> None:
             "%s was begun with %s threads and goes on with %d: from here on not bit for bit as it would have with %s.",
             workdir, before, threads(), before,
         )  # fmt: skip
-
-
-def threads() -> int:
-    """Returns how many threads TensorFlow takes for one operation by default: the processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # What was trained on: `trained_on.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for
@@ -242,39 +236,3 @@ def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:
     old, new = flat(before.to_dict()), flat(now.to_dict())
     keys = [key for key in sorted({*old, *new}) if key not in FREE_FIELDS and old.get(key) != new.get(key)]
     return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]
-
-
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Returns name -> version, or "not installed"."""
-    installed = {}
-    for name in names:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            installed[name] = "not installed"
-    return installed
-
-
-def _revision(root: pathlib.Path) -> str:
-    """Returns the git revision of a checkout; "" where the folder is not the top of a checkout."""
-    if not (root / ".git").exists():
-        return ""
-    try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def _environment() -> dict:
-    """Package versions and, in a checkout of this package, the git revision."""
-    names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub")
-    names += ("protobuf", "numpy", "mural-tf")
-    versions = package_versions(names)
-    return {
-        "python": platform.python_version(),
-        "packages": versions,
-        "revision": _revision(pathlib.Path(__file__).resolve().parents[2]),
-        "processor": platform.machine(),
-        "threads": threads(),
-    }

@@ -9,8 +9,8 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.evaluation.retrieval import language_groups
 from mural_tf.evaluation.zero_shot import read_prompts
-from mural_tf.export.hub_modules import _numbers_of_card
 from mural_tf.export.model_card import _training_data
+from mural_tf.export.restore import _numbers_of_card
 from mural_tf.pretrained import hugging_face_align, hugging_face_bert, vocabularies, weight_files
 from mural_tf.runs import finish
 

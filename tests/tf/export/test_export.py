@@ -20,10 +20,11 @@ from mural_lite.errors import UserError
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.towers import preparation
-from mural_tf.export import hub_modules, saved_model, serving
-from mural_tf.export.hub_modules import restore_from_export
-from mural_tf.export.model_card import describe_model, evaluations_of
-from mural_tf.export.saved_model import export_model, export_workdir, variables_of
+from mural_tf.export import restore, saved_model, serving
+from mural_tf.export.model_card import describe_model
+from mural_tf.export.restore import restore_from_export
+from mural_tf.export.saved_model import export_model, variables_of
+from mural_tf.export.workdir import evaluations_of, export_workdir
 from mural_tf.text.vocabulary_file import digest, load_vocabulary
 
 TOLERANCE = 1e-5
@@ -181,7 +182,7 @@ def values(model):
 
 
 def test_weights_come_back_out_of_an_export(export, model, config, monkeypatch):
-    monkeypatch.setattr(hub_modules, "load_saved_model", functools.cache(hub_modules.load_saved_model))
+    monkeypatch.setattr(restore, "load_saved_model", functools.cache(restore.load_saved_model))
     other, expected = toy_model(config, seed=1), values(model)
     assert sum((ours != theirs).any() for ours, theirs in zip(values(other), expected)) > 40
     other.log_temperature.assign(-1.0)
@@ -262,8 +263,8 @@ def test_a_card_names_what_was_evaluated_without_the_machines_folders(model, con
 
 @pytest.mark.parametrize("name", ["image_encoder", "text_encoder"])
 def test_encoders_are_saved_without_gradients_which_would_never_be_freed(export, name):
-    graph, functions = serving._parse(export / name / "1")
-    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
+    graph = serving._graph(export / name / "1")
+    nodes = list(serving.nodes_of(graph))
     assert nodes and not [node.name for node in nodes if "_gradient_op_type" in node.attr]
     assert not graph.library.registered_gradients
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import mural_tf.losses
 import mural_tf.models
-from mural_tf.export import hub_modules
+from mural_tf.export import restore
 from mural_tf.export.model_card import describe_model
 from mural_tf.losses.pairs import Pairs
 from mural_tf.losses.sigmoid import sigmoid_loss
@@ -195,9 +195,9 @@ def test_an_export_s_card_gives_the_bias_back(tmp_path, monkeypatch):
     model.bias.assign(-3.25)
     model.log_temperature.assign(-2.0)
     card = describe_model(model, config)
-    monkeypatch.setattr(hub_modules, "_matched", lambda *_: [])  # of the towers
+    monkeypatch.setattr(restore, "_matched", lambda *_: [])  # of the towers
     (tmp_path / "model_card.json").write_text(json.dumps(card))
-    hub_modules.restore_from_export(other, tmp_path)
+    restore.restore_from_export(other, tmp_path)
     assert float(other.bias) == -3.25
     np.testing.assert_allclose(other.log_temperature, -2.0, rtol=1e-6)
 

@@ -17,7 +17,7 @@ from mural_tf.data.images import evaluation_image
 from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
-from mural_tf.encoders.words import read_vectors
+from mural_tf.encoders.word_vectors import read_vectors
 from mural_tf.ingest.features import cache_features
 from mural_tf.losses.mule import image_sentence_loss
 from mural_tf.optimizers import StaircaseDecay

@@ -135,7 +135,7 @@ def test_names_lie_where_the_text_head_puts_them_now():
     layer(tf.zeros([1, 9]))
     layer.name_states.assign(states)
     for _ in range(2):
-        layer.place_names(head)
+        layer.embed_names(head)
         np.testing.assert_array_equal(layer.names, head(states))
         head.skip.kernel.assign_add(tf.ones_like(head.skip.kernel))
 

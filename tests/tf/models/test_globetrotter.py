@@ -12,7 +12,7 @@ from mural_lite.models import open_model
 from mural_tf.backend import keras
 from mural_tf.data.images import decode_image
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.export.hub_modules import restore_from_export
+from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model
 from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
 from mural_tf.losses.pairs import Pairs, Rows

@@ -15,7 +15,7 @@ from drawn_texts import drawn_texts
 from test_pretrained_parity import SENTENCES
 
 import mural_tf
-from mural_tf.export.saved_model import export_workdir
+from mural_tf.export.workdir import export_workdir
 from mural_tf.pretrained.importers import configure, starting_config
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text import piece_models, tokenizer_of

@@ -151,7 +151,7 @@ def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(m
     placed = []
     monkeypatch.setattr(finish, "embedder_of", from_model)
     monkeypatch.setattr(finish, "known_texts", lambda *_: None)
-    monkeypatch.setattr(finish, "place_class_names", lambda *heads: placed.append(heads))
+    monkeypatch.setattr(finish, "embed_class_names", lambda *heads: placed.append(heads))
     measured = finish.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
     saved = training_checkpoints(model, tmp_path, 2)
     embedders = []

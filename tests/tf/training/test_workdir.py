@@ -15,7 +15,7 @@ from mural_lite.errors import UserError
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.runs.pretrain import pretrain
-from mural_tf.training import fit, workdir
+from mural_tf.training import environment, fit, workdir
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
 
@@ -26,7 +26,7 @@ def test_the_revision_is_that_of_this_package(tmp_path):
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "-C", str(tmp_path), *author, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     (tmp_path / "venv/lib").mkdir(parents=True)
-    assert workdir._revision(tmp_path) and not workdir._revision(tmp_path / "venv/lib")
+    assert environment._revision(tmp_path) and not environment._revision(tmp_path / "venv/lib")
 
 
 def with_seed(seed):

@@ -1,0 +1,85 @@
+"""Word vectors from files of text, such as FastText's: a word and its numbers on each line, divided by spaces."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from mural_lite.errors import UserError
+from mural_lite.remote_folders import local_copy
+
+MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors
+
+
+def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
+    """Returns {number of the word: float32 [size]} for the `words` (word → number) that the file holds.
+
+    Lines that are not a word and numbers are left out and counted; the first of a word counts.
+    Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
+    """
+    path = local_copy(path)
+    vectors = {}
+    broken = 0
+    count = 0
+    try:
+        file = path.open(encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from None
+    with file:
+        for count, line in enumerate(file, start=1):
+            fields = line.rstrip().split(" ")
+            if count == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+                _check_size(path, int(fields[1]), size)
+                continue
+            if fields[0] not in words or words[fields[0]] in vectors:
+                continue
+            try:
+                vector = np.array(fields[1:], np.float32)
+            except ValueError:
+                vector = np.zeros(0, np.float32)
+            if vector.shape == (size,) and np.isfinite(vector).all():
+                vectors[words[fields[0]]] = vector
+            elif not vectors and len(vector) > 1 and np.isfinite(vector).all():
+                _check_size(path, len(vector), size)
+            else:
+                broken += 1
+    if broken > max(1, MOST_BROKEN_LINES * count):
+        raise UserError(f"{path}: {broken} of {count} lines are not a word and {size} numbers.")
+    if broken:
+        message = f"{path}: {broken} of {count} lines are not a word and {size} numbers; they were left out."
+        logging.warning("%s", message)
+    return vectors
+
+
+def vectors_of_vocabulary(
+    pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
+) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
+    """Reads one file per language for the lines of a `text.language_words` vocabulary.
+
+    Args:
+      pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".
+      vocabulary, languages: the tokenizer's.
+      size: numbers in a vector.
+
+    Returns:
+      {id: float32 [size]} and {language: (words found, words)}.
+    """
+    if "{language}" not in pattern:
+        raise UserError(f"text_tower.word_vectors={pattern!r} must hold {{language}}, which names the file.")
+    vectors = {}
+    shares = {}
+    for language in languages:
+        prefix = f"{language}\t"
+        words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
+        read = read_vectors(pattern.replace("{language}", language), words, size)
+        vectors.update(read)
+        shares[language] = (len(read), len(words) - 1)  # [UNK] is not a word
+    return vectors, shares
+
+
+def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
+    if numbers != expected:
+        raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")
