@@ -7,7 +7,7 @@ is below the k-th best lower bound are not among the k best. The others, a few h
 are, so that the results are the same. Codes take a quarter of float32's memory, and a question a third of the time that
 float16 takes: NumPy makes float32 of 8 bits in one step.
 
-A server keeps them in memory (`search_page.ServedIndex`); a command that asks once does not need them.
+A server keeps them in memory (`served_index.ServedIndex`); a command that asks once does not need them.
 """
 
 from __future__ import annotations

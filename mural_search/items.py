@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -39,9 +40,15 @@ class Item:
         """Whether there is an image to show: itself, or the image that a text describes."""
         return bool(self.path)
 
-    def caption(self, language: str = "en") -> tuple[str, str]:
-        """Returns (language, text) of the caption in `language`, else of the first one, else ("", "")."""
-        return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
+    @property
+    def file_name(self) -> str:
+        """The name without folders."""
+        return os.path.basename(self.name)
+
+    def caption(self, language: str = "") -> tuple[str, str]:
+        """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
+        own = [caption for caption in self.captions if caption[0] == (language or "en")]
+        return [*own, *self.captions, ("", "")][0]
 
 
 # Fields.

@@ -21,7 +21,8 @@ from mural_search import noise_level
 from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
-from mural_search.queries import Query, Result, check_filters, check_queries, search, to_json, to_lines, write_gallery
+from mural_search.queries import Query, Result, check_filters, check_queries, search
+from mural_search.results import to_json, to_lines
 
 
 def index(
@@ -178,6 +179,8 @@ def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "
         write_whole(json, to_json(opened, results) + "\n")
         print(f"Written: {json}", file=notes)
     if html:
+        from mural_search.gallery import write_gallery  # only where a page is made: Pillow comes with it
+
         write_gallery(html, opened, results)
         print(f"Written: {html}", file=notes)
 

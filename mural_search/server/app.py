@@ -36,7 +36,7 @@ from mural_lite.remote_folders import model_place
 from mural_search.index import load_index
 from mural_search.server import limits as bounds
 from mural_search.server.limits import BadRequest, Limits, Overloaded
-from mural_search.server.search_page import search_routes
+from mural_search.server.routes import search_routes
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000

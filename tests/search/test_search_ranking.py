@@ -16,7 +16,8 @@ from mural_search import runs as commands
 from mural_search.database import table_of
 from mural_search.index import Index, load_index, take_fingerprint
 from mural_search.items import FILTER, Item
-from mural_search.queries import Query, search, to_json
+from mural_search.queries import Query, search
+from mural_search.results import to_json
 from mural_tf.data import records
 
 ITEMS = [
@@ -166,7 +167,7 @@ def test_hidden_languages_names_and_fields_are_not_searched():
 
 def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch):
     """Of a data set whose captions are in two languages."""
-    monkeypatch.setattr(commands, "load", lambda model, **_: TwoHeads())
+    monkeypatch.setattr(commands, "open_model", lambda model, **_: TwoHeads())
     colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
         rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
@@ -176,8 +177,8 @@ def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorf
     index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
     assert load_index(tmp_path / "index").noise == index.noise is not None and len(index.captions.vectors) == 12
     program = (
-        "import sys\nfrom mural_search import commands, embed\nfrom mural_search.queries import Query\n"
-        f"found = commands.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"
+        "import sys\nfrom mural_search import embed, runs\nfrom mural_search.queries import Query\n"
+        f"found = runs.query({str(tmp_path / 'index')!r}, [Query('purples')], rank='words', json='-')\n"
         "assert found[0].hits[0].name.endswith('purple') and 'tensorflow' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
