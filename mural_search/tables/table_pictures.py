@@ -16,13 +16,15 @@ from mural_lite.files import as_path
 from mural_lite.img2dataset import DownloadedImages
 from mural_lite.pictures import ENDINGS, BadImage, path_below
 from mural_search.picture_folders import picture_files
-from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture
+from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture, several
 
 
 def pictures_of(value: Value) -> Sequence[str | bytes]:
     """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
-    values = value if isinstance(value, tuple) else (value,)
-    return tuple(part for item in values for part in ((item,) if isinstance(item, bytes) else _divided(item)) if part)
+    pictures: list[str | bytes] = []
+    for item in several(value):
+        pictures += [item] if isinstance(item, bytes) else _divided(item)
+    return tuple(filter(None, pictures))
 
 
 def _divided(text: str) -> Sequence[str]:
@@ -39,9 +41,8 @@ class Pictures:
     """
 
     def __init__(self, folder: pathlib.Path, addresses: bool = False):
-        self.folder, self._downloads = folder, None
-        if addresses:
-            self._downloads = DownloadedImages(folder)
+        self.folder = folder
+        self._downloads = DownloadedImages(folder) if addresses else None
         self._places: dict[int, tuple[int, int, int]] | None = None
         self._by_name: dict[str, pathlib.Path | None] | None = None
 
@@ -62,7 +63,7 @@ class Pictures:
             return False
 
     def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
-        """Returns the file that a value names, `None` if it is not there; what lies in no file is written into `keep`.
+        """Returns the file that a value names, `None` if it is not there; writes a picture without a file into `keep`.
 
         Raises:
           BadImage: it may not be read.
@@ -99,11 +100,11 @@ class Pictures:
                 continue
         files = self._named()
         stems = [_plain_stem(name) for name in _names(value, self.folder)]
-        path = next((files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)), None)
-        if path is None and refused is not None:
+        named = [files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)]
+        if not named and refused is not None:
             raise refused
-        path = None if path is None else path_below(self.folder, str(path))
-        return path if path is not None and path.is_file() else None
+        path = path_below(self.folder, str(named[0])) if named else None
+        return path if path and path.is_file() else None
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded picture."""
@@ -117,7 +118,7 @@ class Pictures:
         return self._places.get(text_hash(address))
 
     def _named(self) -> Mapping[str, pathlib.Path | None]:
-        """Name as `_plain_stem` makes it -> file; None where several have it."""
+        """Returns {name as `_plain_stem` makes it: file}, None for the name of several files."""
         if self._by_name is None:
             self._by_name = {}
             for path in picture_files(self.folder)[0]:

@@ -131,7 +131,7 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
         )
     if not dry_run:
         cli.require(output=output)
-    from mural_search.tables.products import TableRequest
+    from mural_search.tables.product_table import TableRequest
     from mural_tf.commands.catalogue import catalogue, conditions
 
     source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])

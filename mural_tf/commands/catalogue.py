@@ -35,7 +35,8 @@ from mural_lite.files import (
 )
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_folder, model_place
-from mural_search.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
+from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table
+from mural_search.tables.products import Entry, RowTally, languages_of, read
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -79,8 +80,8 @@ def catalogue(
     Raises:
       UserError: a table that cannot be used, no source, another process at work, or what training raises it for.
     """
-    understood = understand(request)
-    print(understood.describe(), flush=True)
+    table = inspect_table(request)
+    print(table.describe(), flush=True)
     if dry_run:
         return None
     if not source:
@@ -91,8 +92,8 @@ def catalogue(
         given = "--translations teaches" if translations else f"--from={NOTHING} is not a model"
         raise UserError(f"{given}: --train=no only searches, with the model that --from=MODEL names.")
     for name in fields or ():
-        if name not in understood.fields:
-            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(understood.fields)}.")
+        if name not in table.fields:
+            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
     description = _description(source)
     _check_has_images(description, source)
     if translations:
@@ -108,13 +109,13 @@ def catalogue(
             remove_partial(folder, below=False)
         tally = RowTally()
         with tqdm(desc="Reading", unit=" rows") as bar:
-            entries = read(understood, tally, folder / PICTURES, bar)
+            entries = read(table, tally, folder / PICTURES, bar)
         print("\n".join(report_lines(entries, tally)), flush=True)
         _write_skipped(folder / SKIPPED, tally)
         if not _trained_if_wanted(entries, tally, folder, source, config, translations, train):
             return None
         model = _searching(folder, source)
-        _index(folder, model, entries, understood, fields)
+        _index(folder, model, entries, table, fields)
         print("\n".join([*next_lines(folder, entries), *last_lines(description, entries)]))
     return folder / INDEX
 
@@ -266,22 +267,23 @@ def _index(
     folder: pathlib.Path,
     model: pathlib.Path | str,
     entries: Sequence[Entry],
-    understood: Understood,
+    table: ProductTable,
     fields: Sequence[str] | None,
 ) -> None:
     """Makes the index, or brings it up to date, and writes the page."""
     from mural_lite.models import open_model
+    from mural_search.gallery import write_gallery
     from mural_search.index import sync
-    from mural_search.queries import search, write_gallery
+    from mural_search.queries import search
     from mural_search.runs import measure_noise, report
     from mural_tf.runs.report_page import NAME as RUN_PAGE
 
     embedder = open_model(str(model))
     products = collections.Counter(entry.product for entry in entries if entry.product)
-    product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
+    product = table.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
         is_new = not _is_index_of(index_folder, embedder)
-        about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
+        about = dict(product=product, fields=fields, sources=[str(table.request.table)])
         index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         trained = _trained(folder)
