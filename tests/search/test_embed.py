@@ -221,14 +221,14 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     rows = image_records(lambda name: {"en": f"thing {name}"})
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", rows)
     embedded = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
-    monkeypatch.setattr(commands, "load", lambda path, **_: pytest.fail("loaded a model that nothing needs"))
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: pytest.fail("loaded a model that nothing needs"))
     made = commands.index([str(embedded)], str(tmp_path / "index"))
     assert "4 images in" in (printed := capsys.readouterr().out) and "by words alone: --model=MODEL" in printed
     assert made.captions is None and load_index(tmp_path / "index").sources == (str(embedded),)
-    monkeypatch.setattr(commands, "load", lambda path, **_: ColorEmbedder())
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
     assert len(made.captions.vectors) == 4 and made.counts.kept == 4
-    monkeypatch.setattr(commands, "load", lambda path, **_: ColorEmbedder(seed=1))
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder(seed=1))
     for sources, output, options, words in (
         ([embedded, "photos"], "index", {}, "holds vectors that `embed` made: give this folder alone"),
         ([tmp_path / "data"], "other", {}, "--model is missing"),

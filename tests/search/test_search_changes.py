@@ -19,7 +19,8 @@ from mural_search.collect import FIELDS
 from mural_search.index import Index, load_index, sync
 from mural_search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
 from mural_search.noise_level import NoiseLevel
-from mural_search.queries import Query, search, to_json, to_lines
+from mural_search.queries import Query, search
+from mural_search.results import to_json, to_lines
 from mural_tf.data import records
 
 TABLE = ["path\tcaption\tlanguage\tbrand\tprice", "red.png\ta red shoe\ten\tacme\t10", "blue.png\t\t\tacme",
@@ -54,7 +55,7 @@ def test_a_bar_changes_nothing_and_a_field_that_no_item_has_is_said(table, opene
     monkeypatch.setattr(changes, "tqdm", functools.partial(changes.tqdm, mininterval=0, miniters=1))
     made = Index.build(tmp_path / "index", ColorEmbedder(), [table], progress=True)
     assert np.array_equal(made.embeddings, opened.embeddings)
-    monkeypatch.setattr(commands, "load", lambda path, **_: ColorEmbedder())
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     given, words = [str(table)], ["--fields=brnad: no item has this field; the fields are brand, price"]
     assert_refused(commands.index, words, given, str(tmp_path / "index"), model="x", fields=["price", "brnad"])
 
@@ -177,7 +178,7 @@ def test_python_loads_the_model_where_it_was(table, tmp_path, monkeypatch):
     words = [f"was made by the model {tmp_path}/colors, which is not there"]
     assert_refused(load_index(tmp_path / "index").search, words, "red")
     (tmp_path / "colors").mkdir()
-    monkeypatch.setattr("mural_search.index.open_model", lambda path: ColorEmbedder())
+    monkeypatch.setattr("mural_lite.models.open_model", lambda path: ColorEmbedder())
     assert load_index(tmp_path / "index").search("red")[0].name == "red.png"
 
 
@@ -260,7 +261,7 @@ def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
 
 
 def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "load", lambda path, **_: ColorEmbedder())
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
     table.write_text("\n".join([*TABLE, "yellow.png"]), encoding="utf-8")
     commands.index([], str(made), fields=["brand"])
