@@ -118,7 +118,7 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
         hidden = (language,) if hide else ()
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
-        captions = index.captions.encode(embedder, texts, ranking.QUESTIONS)
+        captions = index.captions.encode_questions(embedder, texts)
         ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
         ranks = [[x.lists[way].get(row, (np.inf,))[0] for row, x in zip(rows, ranked)] for way in ranking.WAYS]
         ranks.append([_place(row, x.rows.tolist()) for row, x in zip(rows, ranked)])

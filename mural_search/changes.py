@@ -436,31 +436,18 @@ def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> N
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """The content of an index.
-
-    Args:
-      kind, dtype, sources, split: see `Index.build`.
-      product: the field whose value the pictures of one product share.
-      fields: names of the fields to show; None: as before.
-    """
-
-    kind: str = IMAGES
-    dtype: str = "float32"
-    sources: Sequence[str] = ()
-    split: str = ""
-    product: str = ""
-    fields: Sequence[str] | None = None
-
-
 def sync(
     folder: str | os.PathLike,
     embedder,
     items: Iterable[Found],
     prune: bool = False,
     *,
-    contents: Contents = Contents(),  # noqa: B008 (frozen)
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    sources: Sequence[str] = (),
+    split: str = "",
+    product: str = "",
+    fields: Sequence[str] | None = None,
     model: Fingerprint | None = None,
     batch_size: int = 64,
     progress: bool = False,
@@ -474,6 +461,9 @@ def sync(
       embedder: the model that made the index; None if every item comes with its vector, of the model `model`.
       items: (item, encoded image), see `bring`; an item without a picture comes with None.
       prune: take out other items.
+      kind, dtype, sources, split: see `Index.build`.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
 
     Raises:
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
@@ -481,23 +471,23 @@ def sync(
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
-        about = {"kind": contents.kind, "dtype": contents.dtype, "split": contents.split}
+        about = {"kind": kind, "dtype": dtype, "split": split}
         stored = meta_of(opened)
         check_settings(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
-        about |= {"sources": list(contents.sources), "product": contents.product}
-        if contents.fields is not None:
-            about["fields"] = list(contents.fields)
+        about |= {"sources": list(sources), "product": product}
+        if fields is not None:
+            about["fields"] = list(fields)
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
-                options = dict(kind=contents.kind, dtype=contents.dtype, prune=prune, batch_size=batch_size)
-                counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
+                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
+                counts = bring(opened, embedder, items, skipped=skipped, **options)
         if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
             if counts.skipped:
-                raise UserError(f"None of the {counts.skipped:,} {contents.kind} can be read.")
-            raise UserError(f"No {contents.kind}.")
+                raise UserError(f"None of the {counts.skipped:,} {kind} can be read.")
+            raise UserError(f"No {kind}.")
     return counts
 
 

@@ -51,6 +51,8 @@ class Unreadable(NamedTuple):
         return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
 
 
+File = tuple[str, str]  # a file, and the name to show
+Say = Callable[[str], None]  # takes a line for the user
 # The name to show and a file, or the part of a large one that is read at a time; its `weight` is about how many items.
 Piece = tuple[str, Unit]
 Found = tuple[Item, object] | Unreadable
@@ -69,12 +71,11 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
-    return read_files(kind, list_files(kind, sources, split, announce))
+    files = list_files(kind, sources, split, announce)
+    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
 
 
-def list_files(
-    kind: str, sources: Sequence[str], split: str = "", say: Callable[[str], None] = lambda line: None
-) -> list[tuple[str, str]]:
+def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = lambda line: None) -> list[File]:
     """Returns (file, name to show) of all files of the sources; takes arguments and raises errors as `find`.
 
     `say`: is called with a line on files that are not taken.
@@ -83,7 +84,7 @@ def list_files(
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files: list[tuple[str, str]] = []
+    files: list[File] = []
     for source in sources:
         files += _files(kind, str(source), split, say)
     for path in side_files(file for file, _ in files):
@@ -109,7 +110,7 @@ def side_files(files: Iterable[str]) -> list[pathlib.Path]:
 RECORD_BYTES, LINE_BYTES = 30_000, 50  # of a record with its image, of a text: how many items a file holds, about
 
 
-def cut_files(kind: str, files: Iterable[tuple[str, str]], items: int) -> list[list[Piece]]:
+def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
     """Cuts files into pieces and groups these, in order, so that each group holds about `items` items."""
     groups: list[list[Piece]] = [[]]
     held = 0
@@ -136,7 +137,7 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
     return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, size), items, most)]
 
 
-def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
+def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
     """Returns (file, name to show) of all files of a source."""
     path = as_path(source)
     if path.is_dir():
@@ -151,7 +152,7 @@ def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> li
     return [(str(match), str(match)) for match in matches if match.is_file()]
 
 
-def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
+def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> list[File]:
     if split or (folder / IMAGE_TEXT).is_dir():
         names = list(map(str, _shards(folder, split)))
         files = [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `read` names the missing
@@ -187,11 +188,6 @@ def _is_wanted(kind: str, path: pathlib.Path) -> bool:
     if path.suffix.lower() == RECORDS:
         return path.parent.name != TEXT_PAIRS
     return kind == IMAGES
-
-
-def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
-    """Yields the items of the files of `list_files`."""
-    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
@@ -271,7 +267,7 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that are not empty, and the lines that cannot be read."""
-    problems: list[tuple[str, str]] = []
+    problems: list[File] = []
     part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
     for _, line in itertools.chain(lines, [(0, None)]):
@@ -402,5 +398,6 @@ def _are_fields(values: dict) -> bool:
     captions = values.get("captions", [])
     if not (isinstance(fields, dict) and isinstance(captions, list)):
         return False
-    has_texts = is_text(values.get("image_id")) and is_text(values.get("name", ""))
-    return has_texts and all(map(_is_caption, captions)) and all(isinstance(text, str) for text in fields.values())
+    has_names = is_text(values.get("image_id")) and is_text(values.get("name", ""))
+    has_texts = all(isinstance(text, str) for text in fields.values())
+    return has_names and has_texts and all(map(_is_caption, captions))

@@ -169,15 +169,13 @@ def _run(
     jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
     if not jobs:
         return
-    sizes = [_size(pieces) for pieces in groups]
+    sizes = []
+    for pieces in groups:
+        sizes.append(sum(unit.size for _, unit in pieces))
     step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
         engine.map(step, jobs, folder, watch)
-
-
-def _size(pieces: Sequence[Piece]) -> int:
-    return sum(unit.size for _, unit in pieces)
 
 
 # The work of a worker.

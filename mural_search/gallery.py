@@ -30,7 +30,7 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
         TEMPLATES / "results.html",
         title=results[0].query.name if len(results) == 1 else f"{len(results)} queries",
         kind=index.kind,
-        count=index.count,
+        count=len(index),
         model=index.model.describe(),
         results=[_section(index, result) for result in results],
         links=links,

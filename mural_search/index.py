@@ -19,7 +19,6 @@ The matrices are caches of the database: they are made again when the database i
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import pathlib
@@ -149,11 +148,6 @@ class Index:
 
     def __len__(self) -> int:
         return len(self.embeddings)
-
-    @property
-    def count(self) -> int:
-        """How many items there are."""
-        return len(self)
 
     def is_current(self) -> bool:
         """Whether the index in its folder is still the opened state."""
@@ -369,7 +363,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
         index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
     if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
-        index.noise = noise_level.from_meta(meta["noise"], index.count)
+        index.noise = noise_level.from_meta(meta["noise"], len(index))
     return index
 
 
@@ -475,15 +469,13 @@ def sync(
 ) -> Index:
     """Makes the index `folder`, or brings it up to date with `items`, and opens it.
 
-    `about`: the fields of `changes.Contents` and the other arguments of `changes.sync`.
+    `about`: further arguments of `changes.sync`.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
     from mural_search import changes  # only now: a search does not need it
 
-    names = [field.name for field in dataclasses.fields(changes.Contents)]
-    contents = changes.Contents(**{name: about.pop(name) for name in names if name in about})
-    counts = changes.sync(folder, embedder, items, prune, contents=contents, **about)
+    counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)
     index.counts = counts
     if embedder is not None:

@@ -124,7 +124,7 @@ def _text(value: object) -> str:
 class ItemTable:
     """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
 
-    Rows are the items in the order of their ids, from 0. What is read is the state when the table was opened. Every
+    Rows are the items in the order of their ids, from 0. All methods read the state when the table was opened. Every
     method raises `UserError`, one line, if the file is damaged.
 
     Args:
@@ -177,7 +177,7 @@ class ItemTable:
         try:
             published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
-            return True  # it is being changed, or cannot be read: what was opened can
+            return True  # it is being changed, or cannot be read: the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
     def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
@@ -218,12 +218,12 @@ class ItemTable:
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
-            items = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
+            rows = read_items(self._ask, json.dumps(np.asarray(ids).tolist()))
         except Damaged as error:
             raise problem(self._path, error) from None
-        if len(items) != len(ids):
-            raise problem(self._path, Damaged(f"{len(items)} of {len(ids)} items are there"))
-        return items
+        if len(rows) != len(ids):
+            raise problem(self._path, Damaged(f"{len(rows)} of {len(ids)} items are there"))
+        return [item for _, _, item in rows]
 
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""
@@ -286,10 +286,10 @@ class ItemTable:
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
         values = {value for _, value in pairs}  # few are different
         numbers = {value: amount(str(value)) for value in values}
-        measured = [(item, numbers[value]) for item, value in pairs if numbers[value] is not None]
-        items = self._column((item,) for item, _ in measured)
-        amounts = np.array([number for _, number in measured], np.float64)[np.isin(items, self.ids)]
-        return self.rows_of(items), amounts
+        pairs = [(item, value) for item, value in pairs if numbers[value] is not None]
+        items = self._column((item,) for item, _ in pairs)
+        amounts = np.array([numbers[value] for _, value in pairs], np.float64)
+        return self.rows_of(items), amounts[np.isin(items, self.ids)]
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
         """Returns {field: its contents in rows}, of all rows for None.

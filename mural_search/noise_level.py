@@ -41,7 +41,11 @@ class NoiseLevel:
 
 def best_values(ranked: Ranked) -> dict[str, float]:
     """Returns the best value in the list of each way that found anything."""
-    return {way: max(value for _, value in entries.values()) for way, entries in ranked.lists.items() if entries}
+    best = {}
+    for way, entries in ranked.lists.items():
+        if entries:
+            best[way] = max(value for _, value in entries.values())
+    return best
 
 
 def measure_noise(index, embedder) -> NoiseLevel:

@@ -87,17 +87,14 @@ def _values_in_words(facet: Mapping) -> str:
 
 
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
-    """Returns float32 [Q, D] of sentences without -words and images. Raises `UserError` for an unreadable image."""
-    texts = [i for i, query in enumerate(queries) if not query.image]
-    images = [i for i, query in enumerate(queries) if query.image]
-    blocks = []
-    if texts:
-        sentences = [words.split(queries[i].text)[0] for i in texts]
-        blocks.append(embedder.encode_text(sentences, **ranking.prompt_of(embedder, ranking.QUESTIONS)))
-    if images:
-        blocks.append(embedder.encode_image([as_path(queries[i].image) for i in images]))
-    vectors = np.concatenate(blocks)
-    return vectors[np.argsort(texts + images)]
+    """Returns the vectors, float32 [Q, D], of images, or of sentences without their -words.
+
+    Raises `UserError` for an unreadable image.
+    """
+    if queries[0].image:
+        return embedder.encode_image([as_path(query.image) for query in queries])
+    sentences = [words.split(query.text)[0] for query in queries]
+    return embedder.encode_text(sentences, **ranking.prompt_of(embedder, ranking.QUESTIONS))
 
 
 WHY = {EXACT: "exact", WORDS: "words", TEXTS: "meaning", PICTURES: "picture"}
@@ -226,7 +223,7 @@ def find(
 ) -> list[Result]:
     """Returns the results of queries, all sentences or all images, by their vectors [Q, D].
 
-    `captions`: the vectors of sentences as `Captions.encode` gives them. `fold`: whether to show only one of several
+    `captions`: the vectors of sentences, see `Captions.encode_questions`. `fold`: whether to show only one of several
     like pictures.
     """
     texts = ["" if query.image else query.text for query in queries]
@@ -241,11 +238,11 @@ def find(
             groups = _sorted(index, groups[:SORTED], page.sort)
         vector = None if vectors is None else vectors[number]
         hits = []
-        for position, rows in page.cut(groups):
-            score = _score(index, answer, vector, rank, rows[0])
-            found_by = answer.found_by(rows[0]) if rank != PICTURES else {}
-            right = bool(query.right) and any(index.items[row] in query.right for row in rows)
-            hits.append(Hit(position, score, index.items[rows[0]], rows[0], right, found_by, len(rows) - 1))
+        for position, (row, *alike) in page.cut(groups):
+            score = _score(index, answer, vector, rank, row)
+            right = bool(query.right) and any(index.items[one] in query.right for one in (row, *alike))
+            found_by = answer.found_by(row) if rank != PICTURES else {}
+            hits.append(Hit(position, score, index.items[row], row, right, found_by, len(alike)))
         nothing_fits = is_judged and _nothing_fits(index, texts[number], answer)
         results.append(Result(query, tuple(hits), nothing_fits, len(groups)))
     return results
@@ -307,8 +304,10 @@ ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies be
 
 def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
     """Returns groups by the field of their first row; those without a number or date come last, in their order."""
-    amounts = dict(zip(*(part.tolist() for part in index.table.amounts(sort.removeprefix("-")))))
-    if not amounts:
-        raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {sort.removeprefix('-')!r}.")
+    name = sort.removeprefix("-")
+    rows, values = index.table.amounts(name)
+    if not len(rows):
+        raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {name!r}.")
+    amounts = dict(zip(rows.tolist(), values.tolist()))
     sign = -1 if sort.startswith("-") else 1
     return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))

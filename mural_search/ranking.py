@@ -40,7 +40,8 @@ WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
 EXACT = "exact"  # a caption, the name or a value is exactly the question, in addition to the ways
 HEAD = "text_text"
-QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
+QUESTIONS = ("query",)  # names that models give to their prompts for questions
+CAPTIONS = ("document", "passage", "corpus")  # and for captions
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in memory for it
@@ -108,16 +109,15 @@ class Captions:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
 
-    def encode(self, embedder, texts: Sequence[str], prompts: Sequence[str] = CAPTIONS) -> np.ndarray:
-        """Returns the vectors of sentences by the captions' head, float32 [Q, D]; `prompts` as `prompt_of` takes it."""
-        embedder = embedder.with_text_head(self.head) if self.head else embedder
-        return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
+    def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None = None) -> np.ndarray:
+        """Returns the vectors of questions for captions, float32 [Q, D].
 
-    def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None) -> np.ndarray:
-        """Returns the vectors of questions for captions: `vectors`, theirs for pictures, if both use one head."""
+        `vectors`: theirs for pictures, which are returned if captions use the same head.
+        """
         if vectors is not None and not self.head:
             return vectors
-        return self.encode(embedder, texts, QUESTIONS)
+        embedder = embedder.with_text_head(self.head) if self.head else embedder
+        return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
 
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
@@ -176,7 +176,8 @@ class Captions:
             scores -= shifts[:, groups[block]]
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
-            best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
+            items = rows[firsts]
+            best[:, items] = np.maximum(best[:, items], np.maximum.reduceat(scores, firsts, axis=1))
             release_pages(self.vectors)
         return best
 
@@ -214,7 +215,8 @@ class Ranked:
                 own = own**2  # a part of a word of another language ("sun" in sungura) tells little
             elif len(own):
                 own = (own - own.min()) / self.units[way]
-            values[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = own
+            columns = np.searchsorted(rows, np.array(list(entries), np.int64))
+            values[WAYS.index(way), columns] = own
         return rows, values
 
     def found_by(self, row: int) -> dict[str, int]:
@@ -277,7 +279,8 @@ def rank_all(
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
         if not len(rows):
-            return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
+            nothing = Ranked(rows, {way: {} for way in ways})
+            return [nothing] * len(sentences)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     exact = [frozenset()] * len(sentences)
     word_results = functools.partial(_search_words, index.table, plain, count, allowed, hidden)
@@ -360,7 +363,8 @@ def _measured_units(index) -> dict[str, float]:
     vectors = vectors[np.any(vectors, axis=1)]
     units = {PICTURES: 1e-3, TEXTS: USUAL}  # pictures without captions: no texts to compare
     if len(vectors):
-        units[PICTURES] = max(units[PICTURES], float((index.model.of_texts @ vectors.T).std(axis=1).mean()))
+        cosines = index.model.of_texts @ vectors.T
+        units[PICTURES] = max(units[PICTURES], float(cosines.std(axis=1).mean()))
     if index.captions is not None:
         units[TEXTS] = index.captions.unit
     elif index.kind != IMAGES:
@@ -388,9 +392,10 @@ def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
 
     Few vectors say little of it, so theirs is drawn to `USUAL`.
     """
+    count = len(vectors)
     products = vectors @ (vectors if others is None else others).T
-    variance = products[~np.eye(len(vectors), dtype=bool)].var() if len(vectors) > 1 else 0.0
-    return float(np.sqrt((len(vectors) * variance + SURE * USUAL**2) / (len(vectors) + SURE)))
+    variance = products[~np.eye(count, dtype=bool)].var() if count > 1 else 0.0
+    return float(np.sqrt((count * variance + SURE * USUAL**2) / (count + SURE)))
 
 
 def _entries(rows: np.ndarray, values: np.ndarray, start: int = 1) -> Entries:

@@ -20,7 +20,7 @@ ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
 
 def to_lines(index, result: Result) -> list[str]:
     """Returns the lines to print: the query, whether nothing fits, and each hit in a line."""
-    heading = f"{result.query.name!r} in {index.count:,} {index.kind}"
+    heading = f"{result.query.name!r} in {len(index):,} {index.kind}"
     lines = [f"{heading}: Nothing fits; the closest:" if result.nothing_fits else f"{heading}:"]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None:
@@ -58,20 +58,23 @@ def to_json(index, results: Sequence[Result]) -> str:
             values["nothing_fits"] = True
         hits = [_described(index.describe(hit.row), hit) for hit in result.hits]
         described.append({**values, "first_right": result.first_right, "hits": hits})
-    values = {"model": str(index.model), "kind": index.kind, "count": index.count, "results": described}
+    values = {"model": str(index.model), "kind": index.kind, "count": len(index), "results": described}
     return json.dumps(values, ensure_ascii=False, indent=2)
 
 
 def _described(item: Item, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and the values that are known of its item."""
-    values = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
-    if item.offset >= 0:
-        values["offset"] = item.offset
-    values |= {"fields": item.fields, "found_by": hit.found_by, "alike": hit.alike or ""}
-    values = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(values)}
-    if hit.right:
-        values["right"] = True
-    return values
+    known = {
+        "path": item.path,
+        "language": item.language,
+        "captions": [list(caption) for caption in item.captions],
+        "offset": item.offset if item.offset >= 0 else "",
+        "fields": item.fields,
+        "found_by": hit.found_by,
+        "alike": hit.alike or "",
+        "right": hit.right or "",
+    }
+    return {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
 
 
 def _present(values: dict) -> dict:

@@ -19,9 +19,8 @@ from mural_search.items import parse_filters
 from mural_search.server.answers import DEFAULT_RESULTS, Question
 from mural_search.server.limits import BadRequest
 
-WITH_QUESTION = ("sentence", "like", "picture")
 PARAMETERS = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "facets")
-PAGE_PARAMETERS = (*WITH_QUESTION, "offset", "filter", "sort", "item", "closest")
+PAGE_PARAMETERS = ("sentence", "like", "picture", "offset", "filter", "sort", "item", "closest")
 LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
 RANGE_ENDS = {"from.": ">=", "to.": "<="}  # how the form of a range names its ends
 
@@ -80,13 +79,15 @@ def vector_code(vector: np.ndarray) -> str:
 
 def vector_of(code: str, size: int) -> np.ndarray:
     """Returns the vector, float32 [size] of length 1, of `vector_code`; raises `BadRequest` for another text."""
+    padding = "=" * (-len(code) % 4)
     try:
-        numbers = np.frombuffer(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)), np.int8).astype(np.float32)
+        data = base64.urlsafe_b64decode(code + padding)
     except (binascii.Error, ValueError):
-        numbers = np.zeros(0, np.float32)
-    if len(numbers) != size or not numbers.any():
+        data = b""
+    vector = np.frombuffer(data, np.int8).astype(np.float32)
+    if len(vector) != size or not vector.any():
         raise BadRequest("This is not a picture of this search: choose the picture again.")
-    return numbers / np.linalg.norm(numbers)
+    return vector / np.linalg.norm(vector)
 
 
 # Links.

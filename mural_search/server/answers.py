@@ -141,7 +141,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
         question=question,
         kind=index.kind,
         state=index.created,
-        count=index.count,
+        count=len(index),
         matching=matching,
         total=min(result.total, MOST_RESULTS) if question.is_ranked else matching,
         cards=_cards(index, result.hits, question.language),
@@ -189,8 +189,9 @@ def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Resu
     ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
     result = find(index, vector, [query], ranked, filters, fold=False)[0]
     others = [hit for hit in result.hits if hit.row != row]
-    hits = [dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others)]
-    return dataclasses.replace(result, hits=tuple(hits), total=result.total - (len(others) < len(result.hits)))
+    hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
+    total = result.total - len(result.hits) + len(others)
+    return dataclasses.replace(result, hits=hits, total=total)
 
 
 def item_of(index: Index, row: int) -> Item:

@@ -13,15 +13,7 @@ from mural_lite import pages
 from mural_search import TEMPLATES
 from mural_search.items import TEXTS, Filter
 from mural_search.results import ADDRESS
-from mural_search.server.addresses import (
-    PAGE_PARAMETERS,
-    RANGE_ENDS,
-    WITH_QUESTION,
-    Links,
-    address,
-    read_question,
-    to_number,
-)
+from mural_search.server.addresses import PAGE_PARAMETERS, RANGE_ENDS, Links, address, read_question, to_number
 from mural_search.server.answers import DEFAULT_RESULTS, answer, item_of
 from mural_search.server.served_index import ServedIndex
 
@@ -36,29 +28,29 @@ def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "")
       query: the parameters of the address, as `read_question` takes them.
       language: of captions and of names, where there are several.
     """
-    common = {
-        "title": served.title,
-        "index": served.index,
-        "links": Links(query),
-        "is_address": ADDRESS.fullmatch,
-    }
+    links = Links(query)
     if "item" in query:
-        return _item_html(served, query, language, common)
-    return _answer_html(served, query, language, common)
+        values = _item_values(served, to_number("item", query["item"]), language)
+        template = "item.html"
+    else:
+        values = _answer_values(served, query, language, links)
+        template = "search.html"
+    common = {"title": served.title, "index": served.index, "links": links, "is_address": ADDRESS.fullmatch}
+    return pages.render(TEMPLATES / template, **common, **values)
 
 
-def _item_html(served: ServedIndex, query: Mapping[str, str], language: str, common: Mapping) -> str:
-    row = to_number("item", query["item"])
+def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
+    """Returns the values of the template item.html."""
     item = item_of(served.index, row)
     captions = sorted(item.captions, key=lambda caption: caption[0] != language)
     if served.index.kind == TEXTS:
         captions = [("", item.name)]
-    filters = served.fields.filters
-    return pages.render(TEMPLATES / "item.html", **common, row=row, item=item, captions=captions, as_filter=filters)
+    return {"row": row, "item": item, "captions": captions, "as_filter": served.fields.filters}
 
 
-def _answer_html(served: ServedIndex, query: Mapping[str, str], language: str, common: Mapping) -> str:
-    index, links = served.index, common["links"]
+def _answer_values(served: ServedIndex, query: Mapping[str, str], language: str, links: Links) -> dict[str, object]:
+    """Returns the values of the template search.html."""
+    index = served.index
     question = read_question(query, index.embeddings.shape[1], PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
@@ -66,19 +58,17 @@ def _answer_html(served: ServedIndex, query: Mapping[str, str], language: str, c
     unknown = []
     if not answered.matching:
         unknown = [filter_.name for filter_ in filters if filter_.name not in index.facets()]
-    return pages.render(
-        TEMPLATES / "search.html",
-        **common,
-        question=question,
-        answer=answered,
-        facets=_facets(served, facets, filters, links),
-        sorts=_sorts(served, facets, links, question.sort),
-        unknown=unknown,
-        is_shown=not answered.nothing_fits or "closest" in query,
-        closest={"closest": 1} if query.get("closest") else {},
-        examples=[] if any(query.get(name) for name in WITH_QUESTION) else served.examples,
-        before=max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,
-    )
+    return {
+        "question": question,
+        "answer": answered,
+        "facets": _facets(served, facets, filters, links),
+        "sorts": _sorts(served, facets, links, question.sort),
+        "unknown": unknown,
+        "is_shown": not answered.nothing_fits or "closest" in query,
+        "closest": {"closest": 1} if query.get("closest") else {},
+        "examples": [] if question.is_ranked else served.examples,
+        "before": max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,
+    }
 
 
 def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:

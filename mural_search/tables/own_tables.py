@@ -220,9 +220,12 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
-        if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
-            return name
+    even = begin[::2].count(0)
+    odd = begin[1::2].count(0)
+    if 4 * odd > len(begin) and not even:
+        return "utf-16-le"
+    if 4 * even > len(begin) and not odd:
+        return "utf-16-be"
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
     if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all

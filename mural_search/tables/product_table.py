@@ -51,7 +51,7 @@ CHECKED = 50  # first rows whose pictures are looked for
 
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
-    """A table and how the user wants it to be read.
+    """A table, and the user's instructions for reading it.
 
     Attributes:
       table: a file, files alike (a pattern) or a folder.
@@ -239,7 +239,8 @@ def _tag(language: str) -> str:
 
 def _text_in(values: Mapping[str, Value], name: str) -> str:
     """Returns the value of a column in one line, "" for a picture or no column."""
-    return ", ".join(filter(None, map(plain_text, texts_of(values.get(name, ""))))) if name else ""
+    texts = texts_of(values.get(name, "")) if name else ()
+    return ", ".join(filter(None, map(plain_text, texts)))
 
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
@@ -258,7 +259,8 @@ def has_html(text: str) -> bool:
 def plain_text(text: str) -> str:
     """Returns a text in one line, of HTML the text that a browser would show."""
     if has_html(text):
-        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text)))
+        text = _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text))
+        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", text)
         text = html.unescape(text)
     return clean(text)
 
@@ -328,14 +330,13 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     repeated = [name for name in repeated if name not in table.columns.images]
     if repeated:
         notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated)}")
-    with_html = sum(_row_has_html(row) for row in rows)
+    with_html = 0
+    for row in rows:
+        texts = itertools.chain.from_iterable(map(texts_of, row.values.values()))
+        with_html += any(map(has_html, texts))
     if with_html:
         notes.append(f"HTML in {with_html} of the first {len(rows)} rows is read as text")
     return notes
-
-
-def _row_has_html(row: Row) -> bool:
-    return any(map(has_html, itertools.chain.from_iterable(map(texts_of, row.values.values()))))
 
 
 def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:

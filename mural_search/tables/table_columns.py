@@ -24,10 +24,11 @@ from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language
 from mural_search.tables.own_tables import Row, Value, language_of, names_picture, texts_of
 
+Values = Mapping[str, Sequence[Value]]  # column -> values of the first rows
 SAMPLE = 1000  # rows that are looked at
 MOST = 2**14  # columns: as many as a spreadsheet has
 
-# Usual names of columns, letters and digits alone, the likeliest first.
+# Usual names of columns, only letters and digits, the likeliest first.
 _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
@@ -175,14 +176,16 @@ def find_columns(
             values[name].append(value)
     if len(values) > MOST:
         raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
-    choices = {role: [_column(role, name, values) for name in names] for role, names in choices.items()}
+    chosen: dict[str, list[str]] = {}
+    for role, names in choices.items():
+        chosen[role] = [_column(role, name, values) for name in names]
     no_caption = lambda name: split_language(name)[0] not in _CAPTION  # noqa: E731 - "name_id" may be in Indonesian
-    identity = _first(choices.get("id")) or _named(values, IDENTITIES, no_caption)
-    images = choices.get("image") or _find_images(values, is_there, identity)
-    language = _first(choices.get("language")) or _find_language(values, images)
+    identity = chosen.get("id", [""])[0] or _named(values, IDENTITIES, no_caption)
+    images = chosen.get("image") or _find_images(values, is_there, identity)
+    language = chosen.get("language", [""])[0] or _find_language(values, images)
     taken = {*images, language, identity}
     free = {name: some for name, some in values.items() if name not in taken}
-    captions, bases = _find_captions(free, choices)
+    captions, bases = _find_captions(free, chosen)
     free = {name: some for name, some in free.items() if name not in captions}
     identity = identity or _find_identity(free, len(rows))
     parent = _named(free, [*GROUPS, *_PARENT], lambda name: name != identity)
@@ -193,7 +196,7 @@ def find_columns(
     return Columns(images, captions, bases, others, language, identity, parent, sold)
 
 
-def _column(role: str, name: str, values: Mapping[str, Sequence[Value]]) -> str:
+def _column(role: str, name: str, values: Values) -> str:
     """Returns the column that a user means, ignoring spaces and signs; raises `UserError`."""
     alike = [column for column in values if plain(column) == plain(name)]
     is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
@@ -206,17 +209,13 @@ def _column(role: str, name: str, values: Mapping[str, Sequence[Value]]) -> str:
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
-def _first(names: Sequence[str] | None) -> str:
-    return names[0] if names else ""
-
-
-def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Callable[[str], bool]) -> str:
+def _named(values: Values, names: Sequence[str], fits: Callable[[str], bool]) -> str:
     """Returns the column with the first of several names, or ""."""
     by_plain_name = {plain(name): name for name in reversed(values) if fits(name)}
     return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
-def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> list[str]:
+def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str) -> list[str]:
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
@@ -241,7 +240,7 @@ def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Valu
     return [best, *(name for name in shows if name != best and share(name, is_picture) >= 0.5)]
 
 
-def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) -> str:
+def _find_language(values: Values, taken: Sequence[str]) -> str:
     named = _named(values, _LANGUAGE, lambda name: name not in taken)
     if named:
         return named
@@ -258,9 +257,7 @@ def _is_language_code(value: str) -> bool:
     return bool(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", value.strip()) and language_of(value.strip()))
 
 
-def _find_captions(
-    values: Mapping[str, Sequence[Value]], choices: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Returns column -> language, and the bases of columns with a language in their names."""
     texts = {name: some for name, some in values.items() if not any(map(_is_bytes, some))}
     with_language = _with_language(texts)
@@ -286,7 +283,7 @@ def _is_bytes(value: Value) -> bool:
     return isinstance(value, bytes)
 
 
-def _caption_base(texts: Mapping[str, Sequence[Value]], with_language: Mapping[str, tuple[str, str]]) -> str | None:
+def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -> str | None:
     """Returns the plain name of the columns of captions, without a language: a usual name, or one with languages."""
     counts = collections.Counter(base for base, _ in with_language.values())
     names = {*map(plain, texts), *counts}
@@ -297,7 +294,7 @@ def _caption_base(texts: Mapping[str, Sequence[Value]], with_language: Mapping[s
     return repeated[0] if repeated else None
 
 
-def _with_language(values: Mapping[str, Sequence[Value]]) -> dict[str, tuple[str, str]]:
+def _with_language(values: Values) -> dict[str, tuple[str, str]]:
     """Returns column -> (base, language) of the columns whose names end in a language, and which hold words.
 
     For example "caption_id" may be the number of a caption or one in Indonesian: its values decide.
@@ -336,7 +333,7 @@ def _is_of_words(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
 
 
-def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
+def _find_identity(values: Values, rows: int) -> str:
     """Returns the first column in which (nearly) each row has a code of its own, or ""."""
     for name, some in values.items():
         texts = [value for value in some if isinstance(value, str) and not names_picture(value)]
