@@ -81,7 +81,7 @@ class Entry:
     before: tuple[int, Item] | None = None
 
     def keeps_vector(self, stored: bytes | None) -> bool:
-        """Whether the vector that is stored for its key, None if there is none, is this entry's, too."""
+        """Whether the `stored` vector of its key, or None without a vector, is also this entry's vector."""
         if self.before is None:
             return False
         if self.vector is not None:
@@ -139,8 +139,8 @@ class _Changes:
         self.has_changed = False
         self.head = None  # of captions; None: they are not encoded
         if embedder is not None and kind == IMAGES:
-            own = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
-            self.head = meta_of(database).get("head", own)
+            head = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
+            self.head = meta_of(database).get("head", head)
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
         """Yields blocks of entries with images read, each key once."""
@@ -185,8 +185,8 @@ class _Changes:
         with files.transaction(self.database):
             files.take_out(self.database, [entry.before[0] for entry in wanted if entry.before])
             for entry in wanted:
-                own = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
-                files.put(self.database, entry.key, entry.item, entry.vector, own)
+                vectors = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
+                files.put(self.database, entry.key, entry.item, entry.vector, vectors)
             self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
             if captions and self.head is not None:
                 files.keep(self.database, head=self.head)

@@ -387,9 +387,9 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
         if not _are_fields(values):
             expected = '{"image_id": text, "fields": {name: text, …}}'
             raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
-        own = {key: values[key] for key in ("name", "captions") if key in values}
-        own["fields"] = {name: text for name, text in values["fields"].items() if text}
-        yield values["image_id"], own.get("name", ""), json.dumps(own)
+        kept = {key: values[key] for key in ("name", "captions") if key in values}
+        kept["fields"] = {name: text for name, text in values["fields"].items() if text}
+        yield values["image_id"], kept.get("name", ""), json.dumps(kept)
 
 
 def _are_fields(values: dict) -> bool:

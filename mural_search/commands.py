@@ -105,13 +105,13 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     from mural_search.items import parse_filters
     from mural_search.queries import Query
 
-    asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
+    questions = [Query(text) for text in sentences] + [Query(image=name) for name in image]
     if queries:
         from mural_search.query_files import read_queries
 
-        asked += read_queries(queries)
+        questions += read_queries(queries)
     try:
-        runs.query(index, asked, model=model, filters=parse_filters(filter), **flag)
+        runs.query(index, questions, model=model, filters=parse_filters(filter), **flag)
     finally:
         gc.enable()
 

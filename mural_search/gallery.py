@@ -56,7 +56,7 @@ def _section(index, result: Result) -> dict[str, object]:
 
 
 def _picture_and_link(index, card: Card) -> tuple[str, str]:
-    """Returns a card's picture and the address of its file, "" where there is none."""
+    """Returns a card's picture and the address of its file, "" for a picture that is gone or in no file."""
     if index.kind != IMAGES:
         return "", ""
     try:

@@ -347,8 +347,8 @@ class ItemTable:
         counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rarest = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
-        asked = max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS)))
-        grams = [grams[n] for n in rarest[:asked]]
+        affordable = int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS))
+        grams = [grams[n] for n in rarest[: max(FEW_GRAMS, affordable)]]
         if self.postings is not None and not hidden:
             pairs = self.postings.best(grams, count, allowed)
         else:

@@ -50,8 +50,8 @@ class Item:
 
     def caption(self, language: str = "") -> tuple[str, str]:
         """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
-        own = [caption for caption in self.captions if caption[0] == (language or "en")]
-        return [*own, *self.captions, ("", "")][0]
+        wanted = [caption for caption in self.captions if caption[0] == (language or "en")]
+        return [*wanted, *self.captions, ("", "")][0]
 
 
 # Fields.

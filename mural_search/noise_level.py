@@ -74,8 +74,8 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
     strings = []
     for number in random.integers(len(texts), size=count):
         letters = np.array(list(texts[number].lower()))
-        places = [place for place, letter in enumerate(letters) if not letter.isspace()]
-        letters[places] = random.permutation(letters[places])
+        is_letter = [not letter.isspace() for letter in letters]
+        letters[is_letter] = random.permutation(letters[is_letter])
         strings.append("".join(letters))
     return strings
 

@@ -55,7 +55,7 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
 
 
 def _check_image(name: str) -> None:
-    """Reads the header: a file that is no image is reported before a model is loaded."""
+    """Reads the header, so that a wrong file is reported before a model is loaded."""
     from mural_lite.pictures import MAX_SCAN, BadImage, open_image, read_file  # here, because sentences do without
 
     if not as_path(name).is_file():
@@ -240,7 +240,7 @@ def find(
         hits = []
         for position, (row, *alike) in page.cut(groups):
             score = _score(index, answer, vector, rank, row)
-            right = bool(query.right) and any(index.items[one] in query.right for one in (row, *alike))
+            right = bool(query.right) and any(index.items[other] in query.right for other in (row, *alike))
             found_by = answer.found_by(row) if rank != PICTURES else {}
             hits.append(Hit(position, score, index.items[row], row, right, found_by, len(alike)))
         nothing_fits = is_judged and _nothing_fits(index, texts[number], answer)

@@ -58,8 +58,10 @@ class CannotBeAsked(UserError):
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
     """Returns {"prompt": name}, an argument of `encode_text`, for the first name that the model has, or {}."""
-    known = [name for name in names if name in getattr(embedder, "prompts", ())]
-    return {"prompt": known[0]} if known else {}
+    for name in names:
+        if name in getattr(embedder, "prompts", ()):
+            return {"prompt": name}
+    return {}
 
 
 class Captions:
@@ -159,7 +161,7 @@ class Captions:
     def _best_values(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> np.ndarray:
         """Returns the value of each row's best caption for each vector, [Q, N]; -inf where no caption counts.
 
-        For one vector, values below those of the `count` best may be missing.
+        For one vector, the values of rows that are not among the `count` best may be missing.
         """
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
         means, groups = self.means
@@ -210,13 +212,13 @@ class Ranked:
         rows = np.array(sorted(self.exact_rows.union(*self.lists.values())), np.int64)
         values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
-            own = np.array([value for _, value in entries.values()], np.float64)
+            numbers = np.array([value for _, value in entries.values()], np.float64)
             if way == WORDS:
-                own = own**2  # a part of a word of another language ("sun" in sungura) tells little
-            elif len(own):
-                own = (own - own.min()) / self.units[way]
+                numbers = numbers**2  # a part of a word of another language ("sun" in sungura) tells little
+            elif len(numbers):
+                numbers = (numbers - numbers.min()) / self.units[way]
             columns = np.searchsorted(rows, np.array(list(entries), np.int64))
-            values[WAYS.index(way), columns] = own
+            values[WAYS.index(way), columns] = numbers
         return rows, values
 
     def found_by(self, row: int) -> dict[str, int]:
@@ -269,8 +271,9 @@ def rank_all(
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
         ranked = []
         for number, sentence in enumerate(sentences):
-            own = [part if part is None else part[[number]] for part in (vectors, captions)]
-            ranked += rank_all(index, [sentence], *own, count, filters, rank, hidden, weights)
+            vector = None if vectors is None else vectors[[number]]
+            caption_vector = None if captions is None else captions[[number]]
+            ranked += rank_all(index, [sentence], vector, caption_vector, count, filters, rank, hidden, weights)
         return ranked
     ways = _ways(index, rank)
     rows = index.rows(filters, lacking[0])
@@ -306,7 +309,8 @@ def rank_all(
         weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     units = units_of(index)
     unsorted = np.zeros(0, np.int64)
-    return [Ranked(unsorted, *found, units).fused(weights) for found in zip(lists, exact)]
+    ranked = [Ranked(unsorted, *lists_and_exact, units) for lists_and_exact in zip(lists, exact)]
+    return [answer.fused(weights) for answer in ranked]
 
 
 def _ways(index, rank: str) -> tuple[str, ...]:

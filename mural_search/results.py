@@ -64,7 +64,7 @@ def to_json(index, results: Sequence[Result]) -> str:
 
 def _described(item: Item, hit: Hit) -> dict[str, object]:
     """Returns a hit as JSON values: rank, score, row, name, and the values that are known of its item."""
-    known = {
+    details = {
         "path": item.path,
         "language": item.language,
         "captions": [list(caption) for caption in item.captions],
@@ -74,7 +74,7 @@ def _described(item: Item, hit: Hit) -> dict[str, object]:
         "alike": hit.alike or "",
         "right": hit.right or "",
     }
-    return {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
+    return {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
 
 
 def _present(values: dict) -> dict:
@@ -85,7 +85,7 @@ class Card(NamedTuple):
     """A hit as pages show it.
 
     Attributes:
-      caption: in `language`, "" if the item has none.
+      caption: in `language`, "" without a caption.
       fields: on the card; an item may have more.
     """
 

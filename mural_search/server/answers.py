@@ -109,24 +109,23 @@ class Answer:
             values["relax"] = self.relaxed
         if self.facets is not None:
             values["facets"] = self.facets
-        return {**values, "hits": [_described(card, self.kind) for card in self.cards]}
+        return {**values, "hits": list(map(self._described, self.cards))}
 
-
-def _described(card: Card, kind: str) -> dict[str, object]:
-    """Returns a hit as JSON values, without paths of this machine."""
-    hit, item = card.hit, card.item
-    return {
-        "rank": hit.rank,
-        "score": round(hit.score, 4),
-        "row": hit.row,
-        "name": item.file_name if kind == IMAGES else "",
-        "caption": card.caption,
-        "language": card.language,
-        "has_image": item.has_image,
-        "fields": item.fields,
-        "found_by": hit.found_by,
-        "alike": hit.alike,
-    }
+    def _described(self, card: Card) -> dict[str, object]:
+        """Returns a hit as JSON values, without paths of this machine."""
+        hit, item = card.hit, card.item
+        return {
+            "rank": hit.rank,
+            "score": round(hit.score, 4),
+            "row": hit.row,
+            "name": item.file_name if self.kind == IMAGES else "",
+            "caption": card.caption,
+            "language": card.language,
+            "has_image": item.has_image,
+            "fields": item.fields,
+            "found_by": hit.found_by,
+            "alike": hit.alike,
+        }
 
 
 def answer(index: Index, embedder, question: Question) -> Answer:

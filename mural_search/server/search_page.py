@@ -59,7 +59,6 @@ def _answer_values(served: ServedIndex, query: Mapping[str, str], language: str,
     if not answered.matching:
         unknown = [filter_.name for filter_ in filters if filter_.name not in index.facets()]
     return {
-        "question": question,
         "answer": answered,
         "facets": _facets(served, facets, filters, links),
         "sorts": _sorts(served, facets, links, question.sort),

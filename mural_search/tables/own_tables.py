@@ -200,9 +200,9 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     """Returns a file, unpacked, as far as it is whole."""
     data = bytearray()
     with open_binary(path) as (content, _):
-        some = getattr(content, "read1", content.read)  # gives the whole part before the damage
+        read = getattr(content, "read1", content.read)  # gives the whole part before the damage
         try:
-            while block := some(1 << 20):
+            while block := read(1 << 20):
                 data += block
                 if len(data) > LARGEST:
                     raise UserError(

@@ -271,7 +271,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
         canonical_language(request.language)
     choices = parse_choices(request.columns)
     own_table = open_table(request.table, request.encoding, request.captions == "names")
-    pictures = Pictures.of(own_table, request.images)
+    pictures = Pictures(own_table, request.images)
     problems: list[tuple[str, str]] = []
     rows = list(itertools.islice(own_table.rows(lambda *problem: problems.append(problem)), SAMPLE))
     if not rows:

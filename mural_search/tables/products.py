@@ -247,7 +247,7 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
 
 
 def _complete(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives further pictures of a product its captions, if their rows have none, and its fields."""
+    """Gives further pictures of a product its fields, and its captions if their rows lack captions."""
     for product, entries in by_product.items():
         if not product or len(entries) < 2:
             continue

@@ -94,7 +94,7 @@ class Columns:
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
-        """Returns the language in the name of a column of captions, "" if it has none; None for any other column."""
+        """Returns the language in the name of a column of captions, "" without one; None for any other column."""
         if name in self.captions:
             return self.captions[name]
         if self.language_of_others is not None:
@@ -219,8 +219,8 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
-        some = values[name][:50]
-        return sum(map(is_picture, some)) / len(some)
+        first = values[name][:50]
+        return sum(map(is_picture, first)) / len(first)
 
     def quality(name: str) -> tuple:
         exist = round(share(name, is_there), 1)
@@ -248,18 +248,15 @@ def _find_language(values: Values, taken: Sequence[str]) -> str:
         if name in taken or plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
         distinct = {value for value in some if isinstance(value, str)}
-        if 1 < len(distinct) < 100 and all(map(_is_language_code, distinct)):
+        codes = [code for code in map(str.strip, distinct) if re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", code)]
+        if 1 < len(distinct) < 100 and len(codes) == len(distinct) and all(map(language_of, codes)):
             return name
     return ""
 
 
-def _is_language_code(value: str) -> bool:
-    return bool(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", value.strip()) and language_of(value.strip()))
-
-
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Returns column -> language, and the bases of columns with a language in their names."""
-    texts = {name: some for name, some in values.items() if not any(map(_is_bytes, some))}
+    texts = {name: some for name, some in values.items() if bytes not in map(type, some)}
     with_language = _with_language(texts)
     chosen: dict[str, str] = {}
     for role, names in choices.items():
@@ -277,10 +274,6 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
     wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
     is_wordy = wordy != "" and _wordiness(texts[wordy]) > 0
     return {wordy: ""} if is_wordy else {}, ()
-
-
-def _is_bytes(value: Value) -> bool:
-    return isinstance(value, bytes)
 
 
 def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -> str | None:
@@ -361,11 +354,11 @@ class Guess:
 
     def __init__(self, texts: Sequence[str]):
         """Estimates the languages of texts; raises `UserError` if lingua is not installed."""
-        some = texts[:: max(1, len(texts) // GUESSED_FROM)]
-        likely = list(_shares(_probabilities(_detector(()), some), least=0.0))[:LIKELY]
+        sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
+        likely = list(_shares(_probabilities(_detector(()), sample), least=0.0))[:LIKELY]
         self.shares = dict.fromkeys(likely, 1.0)
         if len(likely) > 1:
-            self.shares = _shares(_probabilities(_detector(likely), some))
+            self.shares = _shares(_probabilities(_detector(likely), sample))
         self._few = _detector(tuple(self.shares)) if len(self.shares) > 1 else None
 
     def __call__(self, text: str) -> str:
