@@ -1,4 +1,4 @@
-"""What an answer costs from nothing: a question on the command line, and the page's server, by both runtimes.
+"""The cost of an answer from nothing: a question on the command line, and the page's server, by both runtimes.
 
     python run_export.py --model=WORKDIR --output=exported --lite
     python -m benchmarks.cold_query --export=exported [--counts=1000,10000,100000] [--rounds=5]
@@ -12,7 +12,7 @@ by the server's own account, which a busy machine lengthens less. Memory then al
 pages that processes share count by their share.
 
 Next to each server two rivals that know the question's vector and words, between the server's questions: the product
-with all vectors in NumPy as float32, and SQLite's FTS5 alone, two words of captions by BM25.
+with all vectors in NumPy as float32, and only SQLite's FTS5, two words of captions by BM25.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> tuple[float, float, float]:
 
 
 def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
-    """Returns what else answers the question of a number, by name."""
+    """Returns {name: function that answers the question of a number}."""
     vectors = np.array(np.load(index / "vectors.npy", mmap_mode="r"), np.float32)
     words = sqlite3.connect(":memory:")
     words.execute("CREATE VIRTUAL TABLE captions USING fts5(text)")
@@ -92,7 +92,7 @@ def used_by(process: int) -> float:
 
 
 def memory_of(process: int) -> dict[str, float]:
-    """Returns MB of a process: the most that was resident, what is, and its share of it."""
+    """Returns MB of a process: the most that was resident, the present resident set, and its proportional part."""
     lines = (
         pathlib.Path(f"/proc/{process}/status").read_text() + pathlib.Path(f"/proc/{process}/smaps_rollup").read_text()
     )
@@ -101,8 +101,8 @@ def memory_of(process: int) -> dict[str, float]:
 
 
 def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Callable]) -> dict[str, object]:
-    """Serves an index: seconds until the server answers; {what answers: [milliseconds]}, processor milliseconds of the
-    same, and MB.
+    """Serves an index; returns seconds until the server answers, {engine: [milliseconds]}, processor milliseconds of
+    the same, and MB.
     """
     address, begun = f"http://localhost:{PORT}", time.perf_counter()
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", f"--index={index}", f"--port={PORT}"]
@@ -160,7 +160,7 @@ def main(_) -> None:
 
 
 def compare(index: pathlib.Path, count: int, exports: dict[str, str]) -> None:
-    """Asks and serves an index by each runtime, and prints what it cost."""
+    """Asks and serves an index by each runtime, and prints the costs."""
     costs = {name: [] for name in exports}
     for _ in range(1 + FLAG["rounds"].value):
         for name, path in exports.items():

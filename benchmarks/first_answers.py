@@ -3,7 +3,7 @@
     python -m benchmarks.first_answers --model=WORKDIR [--data_dir=data/emoji_core] [--index=INDEX] [--output=FILE.csv]
 
 Each has a right answer among the 1,000 drawings of the emoji benchmark's test, a style that training never sees. A
-question is answered by pictures alone, which is what the model itself knows, and, with an index of these drawings
+question is answered only by pictures, which shows what the model itself knows, and, with an index of these drawings
 (`search index DATA_DIR --split=test`), by the ranking of pictures, captions and words that `search query` shows.
 """
 
@@ -74,7 +74,8 @@ def main(_) -> None:
     if INDEX.value:
         ways["the one ranking"] = ranks_in(INDEX.value, embedder)
     names = ("language", "question", "right answer")
-    names += tuple(f"{column}, {way}" for way in ways for column in ("its rank", "first answer"))
+    for way in ways:
+        names += (f"its rank, {way}", f"first answer, {way}")
     rows = [(*question, *itertools.chain(*results)) for question, *results in zip(QUESTIONS, *ways.values())]
     for row in (names, *rows):
         print("  ".join(map(str, row)))

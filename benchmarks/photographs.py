@@ -4,8 +4,8 @@
     python -m benchmarks.photographs --model=WORKDIR --folder=stamps/usr/share/tuxpaint/stamps [--output=FILE.csv]
 
 538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
-Prints R@10 of each language by pictures alone, and ten plain questions in ten languages, which were written down before
-they were tried: by pictures alone, and by the ranking of `search query` in an index where each stamp has its English
+Prints R@10 of each language only by pictures, and ten plain questions in ten languages, which were written down before
+they were tried: only by pictures, and by the ranking of `search query` in an index where each stamp has its English
 caption, as a shop has one title for a product. The
 stamps' licences (GPL and others) are in the package; nothing of it lies here.
 """

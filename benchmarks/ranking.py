@@ -35,11 +35,14 @@ Questions = dict[str, list[tuple[str, int]]]  # language -> text and the right r
 
 
 class Plain:
-    """FTS5 alone, one row per caption: words of the sentence, or its trigrams, any of them."""
+    """Only FTS5, one row per caption: any of the words of the sentence, or of its trigrams."""
 
     def __init__(self, items: Iterable[Item], tokenizer: str):
-        self.captions = [(row, *caption) for row, item in enumerate(items) for caption in item.captions]
-        self.trigrams, self.database = tokenizer == "trigram", sqlite3.connect(":memory:")
+        self.captions: list[tuple[int, str, str]] = []
+        for row, item in enumerate(items):
+            self.captions += [(row, *caption) for caption in item.captions]
+        self.trigrams = tokenizer == "trigram"
+        self.database = sqlite3.connect(":memory:")
         self.database.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='{tokenizer}')")
         rows = ((number, text) for number, (_, _, text) in enumerate(self.captions))
         self.database.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", rows)
@@ -48,8 +51,9 @@ class Plain:
         """Returns ten rows."""
         pieces = [text[i : i + 3] for i in range(len(text) - 2)] if self.trigrams else text.split()
         rows: dict[int, None] = {}
-        asked = " OR ".join(map(quoted, pieces)) or '""'
-        for (number,) in self.database.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank", (asked,)):
+        condition = " OR ".join(map(quoted, pieces)) or '""'
+        question = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank"
+        for (number,) in self.database.execute(question, (condition,)):
             row, language, _ = self.captions[number]
             if language not in hidden and len(rows) < 10:
                 rows[row] = None
@@ -112,18 +116,23 @@ def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
 def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[list[str]]:
     """Returns the lines of the table; `hide`: the captions in the language that is asked in."""
     plain = [Plain(index.table, tokenizer) for tokenizer in ("trigram", "unicode61")]
-    lines, ranks_of_all = [], []
+    lines = []
+    ranks_of_all = []
     for language, asked in questions.items():
         texts, rows = zip(*asked)
         hidden = (language,) if hide else ()
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
-        captions = index.captions.encode(embedder, texts, ranking.QUESTIONS)
+        captions = index.captions.encode_questions(embedder, texts)
         ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = [[x.lists[way].get(row, (np.inf,))[0] for row, x in zip(rows, ranked)] for way in ranking.WAYS]
-        ranks.append([_place(row, x.rows.tolist()) for row, x in zip(rows, ranked)])
-        ranks += [[_place(row, x.ask(text, hidden)) for text, row in asked] for x in plain]
-        ranks_of_all.append([[np.mean(np.array(of) <= first) for first in (1, 10)] for of in ranks])
+        ranks = []
+        for way in ranking.WAYS:
+            ranks.append([answer.lists[way].get(row, (np.inf,))[0] for row, answer in zip(rows, ranked)])
+        ranks.append([_place(row, answer.rows.tolist()) for row, answer in zip(rows, ranked)])
+        for engine in plain:
+            ranks.append([_place(row, engine.ask(text, hidden)) for text, row in asked])
+        recalls = [np.mean(np.array(ranks) <= first, axis=1) for first in (1, 10)]
+        ranks_of_all.append(np.stack(recalls, axis=1))
         lines.append([language, str(len(asked)), *map(_cell, ranks_of_all[-1])])
     return [*lines, ["mean", "", *map(_cell, np.mean(ranks_of_all, axis=0))]]
 

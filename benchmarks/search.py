@@ -1,13 +1,13 @@
-"""An index of a million vectors: building, opening, asking, memory; beside it NumPy alone and SQLite alone.
+"""An index of a million vectors: building, opening, asking, memory; next to NumPy and SQLite by themselves.
 
     python -m benchmarks.search --output=FILE.csv              # 1,000,000 x 256, float16: 2 GB, some minutes
     python -m benchmarks.search --count=100000                 # a tenth of it
 
 Synthetic vectors are clustered like vectors of pictures: latents of 64 numbers around count/100 centres, mapped to the
 full size, with noise, L2-normalised. Each item has a field and, with `--captions`, a caption of four words. No model
-encodes anything: what is measured is the store. The rivals do no more than they must: NumPy keeps vectors as float32
+encodes anything: only the store is measured. The rivals do no more than they must: NumPy keeps vectors as float32
 in memory and multiplies; SQLite keeps names and vectors in one table, without fields, words or transactions in between;
-FTS5 keeps the captions' trigrams alone, and gives the ten best by BM25.
+FTS5 only keeps the captions' trigrams, and gives the ten best by BM25.
 Each step runs in a process of its own, and peak memory is its maximum resident set, mapped pages that were read
 included.
 """
@@ -58,24 +58,27 @@ def caption(n: int) -> str:
 
 
 class Steps(list):
-    """The lines of the table: what was done, seconds, processor seconds, peak memory."""
+    """The lines of the table: step, seconds, processor seconds, peak memory."""
 
     @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, name: str) -> Iterator[None]:
         """Adds and prints how long the block took, its processor seconds, and the most memory its process had."""
-        begun, used = time.perf_counter(), time.process_time()
+        begun = time.perf_counter()
+        used_before = time.process_time()
         yield
-        seconds, used = time.perf_counter() - begun, time.process_time() - used
+        seconds = time.perf_counter() - begun
+        used = time.process_time() - used_before
         # Not `ru_maxrss`, which a process takes over from its parent.
         peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
         shown = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in (seconds, used)]
-        self.append((what, *shown, f"{int(peak[1]) / 2**20:.2f} GiB"))
+        self.append((name, *shown, f"{int(peak[1]) / 2**20:.2f} GiB"))
         print(*self[-1], sep="\t", flush=True)
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
     """Makes the index, or finds that nothing is new."""
-    steps, is_new = Steps(), not (folder / "index").exists()
+    steps = Steps()
+    is_new = not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
@@ -95,8 +98,8 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
     with steps.step("opened"):
         index = load_index(folder / "index")
     query = np.asarray(index.embeddings[:1], np.float32)
-    for what, where in (("a question", ()), ("a question, warm", ()), ("a tenth passes a filter", ["price<100"])):
-        with steps.step(what):
+    for name, where in (("a question", ()), ("a question, warm", ()), ("a tenth passes a filter", ["price<100"])):
+        with steps.step(name):
             index.search(query, 10, where)
     if captions:
         with steps.step("by words"):
@@ -120,8 +123,8 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
         vectors = np.load(folder / "rows.npy").astype(np.float32)
-    for what in ("NumPy: a question", "NumPy: a question, warm"):
-        with steps.step(what):
+    for name in ("NumPy: a question", "NumPy: a question, warm"):
+        with steps.step(name):
             scores = vectors @ vectors[0]
             best = np.argpartition(-scores, 10)[:10]
             best[np.argsort(-scores[best])]
@@ -166,8 +169,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=flags.folder) as name:
         folder = pathlib.Path(name)
         np.save(folder / "rows.npy", make_vectors(flags.count, flags.size))
-        what = f"{flags.count:,} vectors of {flags.size} numbers, float16"
-        lines = [(what, "seconds", "processor seconds", "memory")]
+        title = f"{flags.count:,} vectors of {flags.size} numbers, float16"
+        lines = [(title, "seconds", "processor seconds", "memory")]
         for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone, build):
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 lines += pool.submit(work, folder, flags.captions).result()

@@ -36,7 +36,7 @@ SINGLES = 200  # requests
 
 
 def write_inputs(folder: pathlib.Path) -> None:
-    """Writes what both sides read: texts.txt, vocabulary.txt, images/*.jpg."""
+    """Writes the inputs of both sides: texts.txt, vocabulary.txt, images/*.jpg."""
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
@@ -120,15 +120,17 @@ class PyTorch:
 
 
 def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
-    """Is one side, in a process of its own: times what standard input asks for, a JSON object a line."""
+    """Is one side, in a process of its own: times the requests of standard input, a JSON object per line."""
     encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
     texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}
     for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single items}
         request = json.loads(line)
-        items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
-        for i in range(0, (request["singles"] or len(items)) * size, size):
-            part = items[i % len(items) :][:size]
+        items = all_items[request["case"]]
+        size = 1 if request["singles"] else BATCH
+        times = []
+        for begin in range(0, (request["singles"] or len(items)) * size, size):
+            part = items[begin % len(items) :][:size]
             times.append(seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))[0])
         print(json.dumps({"times": times, "items": len(items)}), flush=True)
 
@@ -146,14 +148,22 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
     for case in ("text", "image"):
         settings = [name for name in SETTINGS if case == "image" or "+" not in name]
         ask("ours", case)
-        elapsed = {name: [sum(ask("pytorch", case, name)["times"]) for _ in range(2)][1] for name in settings}
+        elapsed = {}
+        for name in settings:
+            ask("pytorch", case, name)  # the first is slower
+            elapsed[name] = sum(ask("pytorch", case, name)["times"])
         setting = min(elapsed, key=elapsed.get)
-        rounds = [{side: ask(side, case, setting) for side in sides} for _ in range(arguments.rounds)]
+        answers: dict[str, list[dict]] = {side: [] for side in sides}
+        for _ in range(arguments.rounds):
+            for side in sides:
+                answers[side].append(ask(side, case, setting))
+        seconds_of = {}
         for side in sides:
-            rate = statistics.median(round_[side]["items"] / sum(round_[side]["times"]) for round_ in rounds)
+            seconds_of[side] = [sum(answer["times"]) for answer in answers[side]]
+            rate = statistics.median(answer["items"] / sum(answer["times"]) for answer in answers[side])
             p50, p99 = np.percentile(ask(side, case, setting, SINGLES + 10)["times"][10:], [50, 99]) * 1000
             print(f"{case}: {side} {rate:.1f} items/s; one request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
-        ratios = [sum(round_["pytorch"]["times"]) / sum(round_["ours"]["times"]) for round_ in rounds]
+        ratios = np.divide(seconds_of["pytorch"], seconds_of["ours"]).tolist()
         print(f"{case}: PyTorch {setting} / ours: {spread(ratios)}")
     for side in sides.values():
         side.close()

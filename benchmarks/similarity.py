@@ -34,7 +34,7 @@ MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": 
 
 
 def places(languages: list[str]) -> np.ndarray:
-    """Returns float64 [L, 3], points on the unit sphere; nan without a place.
+    """Returns the places of languages, float64 [L, 3], points on the unit sphere; NaN for unknown places.
 
     URIEL has, for each language, the distances to fixed points, as shares of half the Earth's circumference: a
     language's vector x solves `points @ x = cos(π distance)`.
@@ -43,16 +43,23 @@ def places(languages: list[str]) -> np.ndarray:
     from langcodes import Language
 
     available = uriel.available_uriel_languages()
-    codes_of = {tag: (MACRO.get(tag), Language.get(tag).to_alpha3()) for tag in languages}
-    codes = [next((code for code in codes_of[tag] if code in available), None) for tag in languages]
-    features = uriel.get_features([code for code in codes if code], "geo", header=True)
-    degrees = np.radians([[float(x) for x in name.split("_")[1:]] for name in features.pop("CODE")])
-    points = np.stack([np.cos(degrees[:, 0]) * np.cos(degrees[:, 1]), np.cos(degrees[:, 0]) * np.sin(degrees[:, 1]),
-                       np.sin(degrees[:, 0])], axis=1)  # fmt: skip
+    code_of = {}
+    for tag in languages:
+        for code in (Language.get(tag).to_alpha3(), MACRO.get(tag)):  # the second if both are known
+            if code in available:
+                code_of[tag] = code
+    features = uriel.get_features(list(code_of.values()), "geo", header=True)
+    names = features.pop("CODE")  # such as "GEOLOC_12_-34"
+    latitudes, longitudes = np.radians([list(map(float, name.split("_")[1:])) for name in names]).T
+    points = np.stack(
+        [np.cos(latitudes) * np.cos(longitudes), np.cos(latitudes) * np.sin(longitudes), np.sin(latitudes)], axis=1
+    )
     positions = np.full((len(languages), 3), np.nan)
-    for row, code in enumerate(codes):
-        if code and "--" not in features[code]:
-            vector = np.linalg.lstsq(points, np.cos(np.pi * np.array(features[code], float)), rcond=None)[0]
+    for row, tag in enumerate(languages):
+        distances = features.get(code_of.get(tag), ["--"])
+        if "--" not in distances:
+            cosines = np.cos(np.pi * np.array(distances, float))
+            vector = np.linalg.lstsq(points, cosines, rcond=None)[0]
             positions[row] = vector / np.linalg.norm(vector)
     return positions
 
@@ -66,13 +73,14 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
     upper = np.triu_indices(len(left), 1)
 
     def correlation(matrix: np.ndarray) -> float:
-        table = np.corrcoef([x[upper] for x in (matrix, right, fixed) if x is not None])
+        table = np.corrcoef([other[upper] for other in (matrix, right, fixed) if other is not None])
         if fixed is None:
             return float(table[0, 1])
         direct, one_fixed, other_fixed = table[np.triu_indices(3, 1)]
         return float((direct - one_fixed * other_fixed) / np.sqrt((1 - one_fixed**2) * (1 - other_fixed**2)))
 
-    measured, generator = correlation(left), np.random.default_rng(seed)
+    measured = correlation(left)
+    generator = np.random.default_rng(seed)
     orders = (generator.permutation(len(left)) for _ in range(PERMUTATIONS))
     larger = sum(correlation(left[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
     return measured, (larger + 1) / (PERMUTATIONS + 1)
@@ -85,11 +93,12 @@ def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
     counted = same.any(axis=1)
     nearest = np.argmax(similarity - 2 * np.eye(len(similarity)), axis=1)
     hits = same[np.arange(len(same)), nearest]
-    return 100 * float(hits[counted].mean()), 100 * float(same[counted].sum(axis=1).mean() / (len(same) - 1))
+    by_chance = same[counted].sum(axis=1).mean() / (len(same) - 1)
+    return 100 * float(hits[counted].mean()), 100 * float(by_chance)
 
 
 def rank(similarity: np.ndarray, of: int, partner: int) -> int:
-    """Returns how many others are at least as similar to `of` as `partner`, itself included."""
+    """Returns the rank of `partner` among the others by their similarity to `of`; equals rank last."""
     row = np.delete(similarity[of], of)
     return int((row >= similarity[of, partner]).sum())
 
@@ -98,36 +107,57 @@ def measure(path: str) -> dict[str, str]:
     """Returns {column: number} of one similarity.csv."""
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
-    tags, matrix = head[1:], np.array([line[1:] for line in lines], float)
+    tags = head[1:]
+    matrix = np.array([line[1:] for line in lines], float)
     located = places(tags)
-    left_out = [x for x, at in zip(tags, located) if np.isnan(at).any() and "-" not in x]
-    kept = [
-        i
-        for i, tag in enumerate(tags)
-        if "-" not in tag and tag not in left_out and family_of(tag) not in ("Constructed", "Creoles")
-    ]
+    kept = []
+    left_out = []
+    for row, tag in enumerate(tags):
+        if "-" in tag:
+            continue
+        if np.isnan(located[row]).any():
+            left_out.append(tag)
+        elif family_of(tag) not in ("Constructed", "Creoles"):
+            kept.append(row)
     if len(kept) < 4:
         raise UserError(f"{path}: {len(kept)} languages have a family and a place; at least four are needed.")
     print(f"{path}: {len(kept)} of {len(tags)} languages; without a place: {', '.join(left_out) or 'none'}")
-    tags, matrix, located = [tags[i] for i in kept], matrix[np.ix_(kept, kept)], located[kept]
-    families = [family_of(tag) for tag in tags]
+    tags = [tags[row] for row in kept]
+    matrix = matrix[np.ix_(kept, kept)]
+    located = located[kept]
+    families = list(map(family_of, tags))
     same = (np.array(families)[:, None] == np.array(families)).astype(float)
     near = -np.arccos(np.clip(located @ located.T, -1, 1))
     row = {"languages": f"{len(kept)}"}
-    for name, *others in (("family", same), ("nearness", near), ("family, nearness fixed", same, near),
-                          ("nearness, family fixed", near, same)):  # fmt: skip
+    compared = {
+        "family": (same,),
+        "nearness": (near,),
+        "family, nearness fixed": (same, near),
+        "nearness, family fixed": (near, same),
+    }
+    for name, others in compared.items():
         value, p = mantel(matrix, *others)
-        row.update({name: f"{value:.3f}", f"p, {name}": f"{p:.4f}"})
-    row["nearest of the same family, %"], row["by chance, %"] = (f"{x:.1f}" for x in purity(matrix, families))
-    for first, second in (pair.split("-") for pair in NAMED):
-        both = (tags.index(first), tags.index(second)) if {first, second} <= set(tags) else None
-        row[f"rank, {first}–{second}"] = f"{rank(matrix, *both)} and {rank(matrix, *both[::-1])}" if both else ""
+        row[name] = f"{value:.3f}"
+        row[f"p, {name}"] = f"{p:.4f}"
+    share, by_chance = purity(matrix, families)
+    row["nearest of the same family, %"] = f"{share:.1f}"
+    row["by chance, %"] = f"{by_chance:.1f}"
+    for pair in NAMED:
+        first, second = pair.split("-")
+        column = f"rank, {first}–{second}"
+        row[column] = ""
+        if first in tags and second in tags:
+            a, b = tags.index(first), tags.index(second)
+            row[column] = f"{rank(matrix, a, b)} and {rank(matrix, b, a)}"
     return row
 
 
 def main() -> None:
     output, *named = sys.argv[1:]
-    rows = [{"model": name, **measure(path)} for name, path in (x.split("=", 1) for x in named)]
+    rows = []
+    for argument in named:
+        name, path = argument.split("=", 1)
+        rows.append({"model": name, **measure(path)})
     write_rows(output, rows)
 
 

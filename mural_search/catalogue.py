@@ -39,11 +39,13 @@ from mural_lite.fingerprint import TOLERANCE, take_fingerprint
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_folder, model_place
 from mural_lite.versions import newest_description
+from mural_search.gallery import write_gallery
 from mural_search.index import CAPTIONS, VECTORS, model_of, sync
 from mural_search.items import Item, amount, parse_filters
-from mural_search.queries import Query, search, write_gallery
+from mural_search.queries import Query, search
 from mural_search.runs import measure_noise, report
-from mural_search.tables.products import Entry, RowTally, TableRequest, Understood, languages_of, read, understand
+from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table
+from mural_search.tables.products import Entry, RowTally, languages_of, read
 
 INDEX, PICTURES = "index", "pictures"
 PAGE, SKIPPED = "examples.html", "skipped.tsv"
@@ -113,14 +115,14 @@ def catalogue(
     Raises:
       UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
     """
-    understood = understand(request)
-    print(understood.describe(), flush=True)
+    table = inspect_table(request)
+    print(table.describe(), flush=True)
     if dry_run:
         return None
     _check_source(source, train)
     for name in fields or ():
-        if name not in understood.fields:
-            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(understood.fields)}.")
+        if name not in table.fields:
+            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
     description = _description(source)
     _check_has_images(description, source)
     folder = as_path(output)
@@ -135,12 +137,12 @@ def catalogue(
             remove_partial(folder, below=False)
         tally = RowTally()
         with tqdm(desc="Reading", unit=" rows") as bar:
-            entries = read(understood, tally, folder / PICTURES, bar)
+            entries = read(table, tally, folder / PICTURES, bar)
         print("\n".join(report_lines(entries, tally)), flush=True)
         _write_skipped(folder / SKIPPED, tally)
         if not _trained_if_wanted(entries, tally, source, trainer, train):
             return None
-        _index(folder, source, entries, understood, fields, trainer)
+        _index(folder, source, entries, table, fields, trainer)
         print("\n".join([*next_lines(folder, entries, trainer), *last_lines(description, entries, trainer)]))
     return folder / INDEX
 
@@ -264,7 +266,7 @@ def _index(
     folder: pathlib.Path,
     source: str,
     entries: Sequence[Entry],
-    understood: Understood,
+    table: ProductTable,
     fields: Sequence[str] | None,
     trainer: Trainer,
 ) -> None:
@@ -272,10 +274,10 @@ def _index(
     trained = trainer.trained()
     embedder = models.open_model(_searching(source, trained))
     products = collections.Counter(entry.product for entry in entries if entry.product)
-    product = understood.columns.identity if any(count > 1 for count in products.values()) else ""
+    product = table.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
         is_new = not _is_index_of(index_folder, embedder)
-        about = dict(product=product, fields=fields, sources=[str(understood.request.table)])
+        about = dict(product=product, fields=fields, sources=[str(table.request.table)])
         index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:

@@ -1,8 +1,8 @@
 """How an index follows its sources, and how items are removed by hand.
 
-`bring` goes through all items once, block by block. Only what is new or has another picture is encoded, and each block
-is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So a
-process that is killed has made all blocks but the last, and the same call again encodes what is not there.
+`bring` goes through all items once, block by block. It encodes only new items and items with another picture, and each
+block is a transaction with everything that an answer needs: items, captions, fields, words, and the vectors of both. So
+a process that is killed has made all blocks but the last, and the same call again encodes the missing items.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -66,13 +67,26 @@ class Counts:
 
 @dataclasses.dataclass
 class Entry:
-    """An item of a block. `content`: what is to be encoded; None where `vector`, as bytes, is known or none is."""
+    """An item of a block.
+
+    Attributes:
+      content: to encode; None if `vector` is known, as bytes, or the item has no picture.
+      before: id and item of this key in the database.
+    """
 
     key: bytes
     item: Item
     content: object = None
     vector: bytes | None = None
     before: tuple[int, Item] | None = None
+
+    def keeps_vector(self, stored: bytes | None) -> bool:
+        """Whether the `stored` vector of its key, or None without a vector, is also this entry's vector."""
+        if self.before is None:
+            return False
+        if self.vector is not None:
+            return stored == self.vector
+        return self.before[1].content == self.item.content and (self.content is None) == (stored is None)
 
 
 def digest_of(item: Item) -> str:
@@ -93,16 +107,15 @@ def bring(
     skipped: TextIO | None = None,
     progress: bool = False,
 ) -> Counts:
-    """Brings a database to what `entries` hold.
+    """Brings a database to the content of `entries`.
 
     Args:
-      embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None where every entry has its vector:
-        captions get none then.
-      entries: an `Item` each with the encoder's input, bytes or a path of an image, the text itself; or its vector,
-        float [D]; or None for an item without a picture. The first item of a key (`collect.key_of`) counts.
-        An `Unreadable` stays what it was.
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None if every entry has its vector. Then
+        captions get no vectors.
+      entries: (item, content), where content is an encoded image or its path, a text, a ready vector [D], or None (no
+        picture). Duplicate keys (`collect.key_of`): the first wins. An `Unreadable` leaves its item unchanged.
       kind, dtype: of the items, of their vectors.
-      prune: take out what was not among the entries.
+      prune: take out the items that are not among the entries.
       skipped: gets a line, name[TAB]reason, for each entry that cannot be read.
     """
     changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
@@ -116,30 +129,36 @@ def bring(
 
 class _Changes:
     def __init__(self, database, embedder, kind: str, dtype: np.dtype, batch_size: int, skipped: TextIO | None):
-        self.database, self.embedder, self.kind, self.dtype = database, embedder, kind, dtype
-        self.batch_size, self.skipped, self.counts = batch_size, skipped, Counts()
+        self.database = database
+        self.embedder = embedder
+        self.kind = kind
+        self.dtype = dtype
+        self.batch_size = batch_size
+        self.skipped = skipped
+        self.counts = Counts()
         self.has_changed = False
         self.head = None  # of captions; None: they are not encoded
         if embedder is not None and kind == IMAGES:
-            own = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
-            self.head = meta_of(database).get("head", own)
+            head = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
+            self.head = meta_of(database).get("head", head)
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
-        """Yields what is to be looked at, each key once, with images read."""
-        entries, block, size = iter(entries), [], 0
+        """Yields blocks of entries with images read, each key once."""
+        entries = iter(entries)
+        block: list[Entry] = []
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
         with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+            work = pool.map if self.kind == IMAGES and self.embedder is not None else map
             while some := list(itertools.islice(entries, TOGETHER)):
-                work = pool.map if self.kind == IMAGES and self.embedder is not None else map
                 for entry in work(read, filter(self._is_new, some)):
                     if isinstance(entry, Unreadable):
                         self._skip(entry)
-                        continue
-                    block.append(entry)
-                    size += len(entry.content) if isinstance(entry.content, bytes) else 0
+                    else:
+                        block.append(entry)
+                size = sum(len(entry.content) for entry in block if isinstance(entry.content, bytes))
                 if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
                     yield block
-                    block, size = [], 0
+                    block = []
         if block:
             yield block
 
@@ -156,31 +175,8 @@ class _Changes:
             self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
 
     def make(self, block: list[Entry], bar: tqdm) -> None:
-        """Encodes what is to be encoded of a block, and writes it in one transaction."""
-        keys = [entry.key for entry in block]
-        marks = ", ".join("?" * len(keys))
-        ask = self.database.execute
-        deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
-        numbers = [number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)]
-        before = {key: (number, item) for number, key, item in read_items(ask, json.dumps(numbers))}
-        question = f"SELECT item, vector FROM vectors WHERE item {AMONG}"
-        vectors = dict(ask(question, (json.dumps(numbers),)))
-        wanted = []
-        for entry in block:
-            if deleted.get(entry.key) == entry.item.digest:
-                self.counts.deleted += 1
-                continue
-            entry.before = before.get(entry.key)
-            if entry.before is not None:
-                was = vectors.get(entry.before[0])
-                is_same = entry.before[1].content == entry.item.content and (entry.content is None) == (was is None)
-                is_same = was == entry.vector if entry.vector is not None else is_same
-                if is_same and entry.before[1] == entry.item:
-                    self.counts.kept += 1
-                    continue
-                if is_same:
-                    entry.vector, entry.content = was, None
-            wanted.append(entry)
+        """Encodes the new and changed entries of a block, and writes them in one transaction."""
+        wanted = self._changed(block)
         bar.update(len(block) - sum(entry.content is not None for entry in wanted))
         wanted = self._encoded(wanted, bar)
         captions = self._captions_of(wanted)
@@ -189,8 +185,8 @@ class _Changes:
         with files.transaction(self.database):
             files.take_out(self.database, [entry.before[0] for entry in wanted if entry.before])
             for entry in wanted:
-                own = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
-                files.put(self.database, entry.key, entry.item, entry.vector, own)
+                vectors = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
+                files.put(self.database, entry.key, entry.item, entry.vector, vectors)
             self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
             if captions and self.head is not None:
                 files.keep(self.database, head=self.head)
@@ -198,6 +194,32 @@ class _Changes:
         self.counts.changed += replaced
         self.counts.added += len(wanted) - replaced
         self.has_changed = True
+
+    def _changed(self, block: list[Entry]) -> list[Entry]:
+        """Returns the new and changed entries; with the stored vector where the picture is the same."""
+        keys = [entry.key for entry in block]
+        marks = ", ".join("?" * len(keys))
+        ask = self.database.execute
+        deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
+        numbers = json.dumps([number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
+        before = {key: (number, item) for number, key, item in read_items(ask, numbers)}
+        vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (numbers,)))
+        changed = []
+        for entry in block:
+            if deleted.get(entry.key) == entry.item.digest:
+                self.counts.deleted += 1
+                continue
+            entry.before = before.get(entry.key)
+            stored = vectors.get(entry.before[0]) if entry.before else None
+            keeps_vector = entry.keeps_vector(stored)
+            if keeps_vector and entry.before[1] == entry.item:
+                self.counts.kept += 1
+                continue
+            if keeps_vector:
+                entry.vector = stored
+                entry.content = None
+            changed.append(entry)
+        return changed
 
     def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
         """Gives entries with a content their vectors; returns the usable entries."""
@@ -207,22 +229,23 @@ class _Changes:
         vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
         for vector, row in zip(vectors.astype(self.dtype), kept.tolist()):
             fresh[row].vector = vector.tobytes()
+        lost = set()
         for entry in fresh:
-            if entry.vector is None:
-                self._skip(unreadable(self.kind, entry.item))
             entry.content = None
-        lost = {entry.key for entry in fresh if entry.vector is None}
+            if entry.vector is None:
+                lost.add(entry.key)
+                self._skip(unreadable(self.kind, entry.item))
         return [entry for entry in wanted if entry.key not in lost]
 
     def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
         """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
         if self.head is None:
             return None
-        stored: dict[str, bytes] = {}
         numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
         question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
-        stored.update(self.database.execute(f"{question} {AMONG}", (numbers,)))
-        fresh = dict.fromkeys(text for entry in wanted for _, text in entry.item.captions if text not in stored)
+        stored = dict(self.database.execute(f"{question} {AMONG}", (numbers,)))
+        captions = itertools.chain.from_iterable(entry.item.captions for entry in wanted)
+        fresh = dict.fromkeys(text for _, text in captions if text not in stored)
         return stored | self._encode_captions(list(fresh))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
@@ -239,8 +262,12 @@ class _Changes:
         self._encode_missing_captions()
         gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
         numbers = [number for (number,) in self.database.execute(gone)]
-        count, meta = self.counts, meta_of(self.database)
-        count.gone, count.pruned = (0, len(numbers)) if prune else (len(numbers), 0)
+        count = self.counts
+        if prune:
+            count.pruned = len(numbers)
+        else:
+            count.gone = len(numbers)
+        meta = meta_of(self.database)
         moved = count.added + count.changed + count.pruned
         was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # by the writer of the last block
         if not (self.has_changed or count.pruned or was_killed or meta.get("skipped") != count.skipped):
@@ -261,7 +288,8 @@ class _Changes:
         """Encodes captions whose items came without a model, see `embed`."""
         if self.head is None:
             return
-        last, missing = 0, "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
+        last = 0
+        missing = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
         question = f"SELECT id, text FROM texts WHERE {missing} ORDER BY id LIMIT {BLOCK['texts']}"
         while rows := self.database.execute(question, (last,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
@@ -269,13 +297,14 @@ class _Changes:
                 values = [(number, vectors[text]) for number, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
                 files.keep(self.database, head=self.head)
-            last, self.has_changed = rows[-1][0], True
+            last = rows[-1][0]
+            self.has_changed = True
 
 
 def key_of(kind: str, entry: Found) -> bytes:
-    """Returns what makes two entries the same, see `collect.key_of`."""
-    parts = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
-    return "\0".join(parts).encode("utf-8", "surrogatepass")
+    """Returns a key that equal entries share, see `collect.key_of`."""
+    key = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
+    return "\0".join(key).encode("utf-8", "surrogatepass")
 
 
 def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
@@ -283,10 +312,12 @@ def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -
     if isinstance(collected, Unreadable):
         return collected
     item, content = collected
-    key, vector = key_of(kind, collected), None
+    vector = None
     if isinstance(content, np.ndarray):
-        content, vector = None, _checked(item, content).astype(dtype).tobytes()
-        vector = vector if item.path or kind != IMAGES or any(vector) else None
+        _check_length(item, content)
+        has_vector = item.path or kind != IMAGES or content.any()
+        vector = content.astype(dtype).tobytes() if has_vector else None
+        content = None
     elif content is None:
         item = dataclasses.replace(item, path="", content="")
     elif kind == IMAGES:
@@ -295,7 +326,7 @@ def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -
         except (OSError, ValueError) as error:
             return unreadable(kind, item, error)
         item = dataclasses.replace(item, content=content_of(content))
-    return Entry(key, dataclasses.replace(item, digest=digest_of(item)), content, vector)
+    return Entry(key_of(kind, collected), dataclasses.replace(item, digest=digest_of(item)), content, vector)
 
 
 def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
@@ -304,12 +335,11 @@ def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
         yield entry.content
 
 
-def _checked(item: Item, vector: np.ndarray) -> np.ndarray:
-    """Returns a vector that came with its item; raises `UserError` unless its length is 1, or 0 for no picture."""
+def _check_length(item: Item, vector: np.ndarray) -> None:
+    """Raises `UserError` unless the length of a vector that came with its item is 1, or 0 for no picture."""
     length = float(np.linalg.norm(vector.astype(np.float32)))
     if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
         raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
-    return vector
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -322,27 +352,29 @@ def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np
 
 
 def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreadable:
-    """Returns why an image cannot be used: `error`, or what its bytes say."""
-    reason = "damaged: it does not decode"
-    try:
-        if error is not None:
-            raise error
-        pictures.for_the_encoder(read_image(item))
-    except OSError as failed:
-        reason = failed.strerror or str(failed)
-    except ValueError as failed:
-        reason = str(failed)
+    """Returns why an image cannot be used: `error`, or the error of reading it again."""
+    if error is None:
+        error = _error_of(item)
+    reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
     return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+
+
+def _error_of(item: Item) -> Exception:
+    try:
+        pictures.for_the_encoder(read_image(item))
+    except (OSError, ValueError) as error:
+        return error
+    return ValueError("damaged: it does not decode")
 
 
 # The model.
 
 
-def keep_model(database: sqlite3.Connection, model: Fingerprint, what: str) -> None:
-    """Says which model makes the vectors; raises `UserError` if another model made the stored vectors."""
+def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> None:
+    """Stores which model makes the vectors; raises `UserError` if another model made the vectors of an `index`."""
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
-        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, what)
+        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, index)
         return
     content = io.BytesIO()
     np.save(content, model.probes)
@@ -370,11 +402,11 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         files.check_place(folder)
     elif folder.exists() and not path.exists() and not _is_free(folder):
         raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
+    stack = contextlib.ExitStack()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive_lock(folder / LOCK, f"Another process is changing the index {folder}; wait for it.")
-        stack = contextlib.ExitStack()
-        stack.enter_context(lock)
+        busy = f"Another process is changing the index {folder}; wait for it."
+        stack.enter_context(exclusive_lock(folder / LOCK, busy))
     with stack:
         remove_partial(folder)
         try:
@@ -389,36 +421,19 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
 
 
 def _is_free(folder: pathlib.Path) -> bool:
-    own = (LOCK, files.NAME)
-    return folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())
+    return folder.is_dir() and all(path.name.startswith((LOCK, files.NAME)) for path in folder.iterdir())
 
 
 def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
     """Raises `UserError` unless the index in `folder` has the requested settings."""
-    changed = {name: value for name, value in settings.items() if stored.get(name, value) != value}
-    differing = [f"{name} {stored[name]!r}, not {value!r}" for name, value in changed.items()]
+    differing = []
+    for name, value in settings.items():
+        if stored.get(name, value) != value:
+            differing.append(f"{name} {stored[name]!r}, not {value!r}")
     if differing:
         raise UserError(
             f"{folder} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """What an index is of.
-
-    Args:
-      kind, dtype, sources, split: see `Index.build`.
-      product: the field whose value the pictures of one product share.
-      fields: names of the fields to show; None: as before.
-    """
-
-    kind: str = IMAGES
-    dtype: str = "float32"
-    sources: Sequence[str] = ()
-    split: str = ""
-    product: str = ""
-    fields: Sequence[str] | None = None
 
 
 def sync(
@@ -427,7 +442,12 @@ def sync(
     items: Iterable[Found],
     prune: bool = False,
     *,
-    contents: Contents = Contents(),  # noqa: B008 (frozen)
+    kind: str = IMAGES,
+    dtype: str = "float32",
+    sources: Sequence[str] = (),
+    split: str = "",
+    product: str = "",
+    fields: Sequence[str] | None = None,
     model: Fingerprint | None = None,
     batch_size: int = 64,
     progress: bool = False,
@@ -438,9 +458,12 @@ def sync(
     continues with the missing items. Items removed by hand stay out until their `Item.digest` changes.
 
     Args:
-      embedder: the model that made the index; None where every item comes with its vector, of the model `model`.
+      embedder: the model that made the index; None if every item comes with its vector, of the model `model`.
       items: (item, encoded image), see `bring`; an item without a picture comes with None.
-      prune: take out what is not among the items.
+      prune: take out other items.
+      kind, dtype, sources, split: see `Index.build`.
+      product: the field whose value the pictures of one product share.
+      fields: names of the fields to show; None: as before.
 
     Raises:
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
@@ -448,21 +471,23 @@ def sync(
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
-        about = {"kind": contents.kind, "dtype": contents.dtype, "split": contents.split}
+        about = {"kind": kind, "dtype": dtype, "split": split}
         stored = meta_of(opened)
         check_settings(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
-        about |= {"sources": list(contents.sources), "product": contents.product}
-        about |= {} if contents.fields is None else {"fields": list(contents.fields)}
+        about |= {"sources": list(sources), "product": product}
+        if fields is not None:
+            about["fields"] = list(fields)
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
-                options = dict(kind=contents.kind, dtype=contents.dtype, prune=prune, batch_size=batch_size)
-                counts = bring(opened, embedder, items, skipped=skipped, progress=progress, **options)
+                options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
+                counts = bring(opened, embedder, items, skipped=skipped, **options)
         if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
-            several = f"None of the {counts.skipped:,} {contents.kind} can be read."
-            raise UserError(several if counts.skipped else f"No {contents.kind}.")
+            if counts.skipped:
+                raise UserError(f"None of the {counts.skipped:,} {kind} can be read.")
+            raise UserError(f"No {kind}.")
     return counts
 
 
@@ -505,23 +530,20 @@ def remove(
 
 def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
     """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names."""
-    unknown, rows = set(names), set()
+    rows_of: dict[str, set[int]] = {name: set() for name in names}
     for row, name in enumerate(table.names()):
-        main, mark, number = name.rpartition("#")
-        for candidate in {name, main if mark and number.isdigit() else name} & set(names):
-            rows.add(row)
-            unknown.discard(candidate)
-    if product := table.meta.get("product"):
-        for name in names:
-            rows_of_product = table.rows_with([Filter(product, name)]).tolist()
-            rows.update(rows_of_product)
-            unknown -= {name} if rows_of_product else set()
+        product_name = re.sub(r"#\d+$", "", name)
+        for candidate in {name, product_name} & rows_of.keys():
+            rows_of[candidate].add(row)
+    product = table.meta.get("product")
+    if product:
+        for name, rows in rows_of.items():
+            rows.update(table.rows_with([Filter(product, name)]).tolist())
+    unknown = sorted(name for name, rows in rows_of.items() if not rows)
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise UserError(
-            f"The index has no {sorted(unknown)[0]!r}{more}: names are as `search query` shows them. None removed."
-        )
-    return np.array(sorted(rows), np.int64)
+        raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
+    return np.array(sorted(set().union(*rows_of.values())), np.int64)
 
 
 def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Vectors as whole numbers of 8 bits, which find out quickly what cannot be among the best.
+"""Vectors as whole numbers of 8 bits, which quickly exclude rows that cannot be among the best.
 
     x = scale · code + e,  so that  |q·x - scale · q·code| <= |q| |e|
 
@@ -7,7 +7,7 @@ is below the k-th best lower bound are not among the k best. The others, a few h
 are, so that the results are the same. Codes take a quarter of float32's memory, and a question a third of the time that
 float16 takes: NumPy makes float32 of 8 bits in one step.
 
-A server keeps them in memory (`search_page.ServedIndex`); a command that asks once does not need them.
+A server keeps them in memory (`served_index.ServedIndex`); a command that asks once does not need them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Codes:
 
     def __init__(self, vectors: np.ndarray):
         self._codes = np.empty(vectors.shape, np.int8)
-        self._scales, self._errors = np.empty((2, len(vectors)), np.float32)
+        self._scales = np.empty(len(vectors), np.float32)
+        self._errors = np.empty(len(vectors), np.float32)
         for begin in range(0, len(vectors), BLOCK):
             self._encode(slice(begin, begin + BLOCK), as_float32(vectors[begin : begin + BLOCK]))
             release_pages(vectors)
@@ -53,7 +54,8 @@ class Codes:
         codes = np.where(scales > 0, np.rint(block / scales), 0.0)
         lengths = np.linalg.norm([block - codes * scales, block], axis=2)
         errors = lengths[0] + ROUNDING * lengths[1]
-        self._codes[rows], self._scales[rows] = codes, scales[:, 0]
+        self._codes[rows] = codes
+        self._scales[rows] = scales[:, 0]
         self._errors[rows] = np.where(np.isfinite(errors), errors, np.inf)
 
     def bounds(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +82,8 @@ class Codes:
             return among
         lower, upper = self.bounds(vector)
         if among is not None:
-            lower, upper = lower[among], upper[among]
+            lower = lower[among]
+            upper = upper[among]
         if k >= len(lower):
             return among
         kept = np.flatnonzero(upper >= np.partition(lower, -k)[-k])
@@ -93,14 +96,16 @@ class Codes:
 
         items: int64 [N] rising, of each row. shifts: float32 [N], taken off each product. excluded: bool [N].
         """
-        lower, upper = (bound - shifts for bound in self.bounds(vector))
+        lower, upper = self.bounds(vector)
+        lower -= shifts
+        upper -= shifts
         lower[excluded] = -np.inf
         best = np.maximum.reduceat(lower, np.flatnonzero(np.diff(items, prepend=-1)))
         least = np.partition(best, -count)[-count] if count < len(best) else -np.inf
         return np.flatnonzero((upper >= least) & ~excluded)
 
     def meanwhile(self, function: Callable[[], typing.Any]) -> Callable[[], typing.Any]:
-        """Calls a function in another thread, and returns what waits for its result."""
+        """Calls a function in another thread, and returns a function that waits for its result."""
         return threads().submit(function).result
 
 
@@ -111,8 +116,8 @@ def threads() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def quicken(index) -> None:
-    """Keeps in memory of an `Index` with what many questions are answered quickly."""
-    with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # of a damaged file: questions tell it
+    """Keeps the codes and postings of an `Index` in memory, so that many questions are answered quickly."""
+    with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # damage is reported to questions
         index.table.postings = Postings(index.table.each, index.table.ids)
     if index.captions is not None:
         index.captions.codes = Codes(index.captions.vectors)

@@ -1,8 +1,8 @@
 """Where images and texts to index come from: folders, globs, single files, TFRecords and tables (TSV) of paths.
 
 Every function yields (item, content) in an order that only the files determine, so that interrupted work can be
-continued; `content` is what `Embedder` encodes: a path or bytes for an image, a str for a text. What cannot be read is
-yielded as `Unreadable`. Workers read pieces, files or parts of them; `find` reads everything.
+continued; `content` is the input of `Embedder`: a path or bytes for an image, a str for a text. Items that cannot be
+read are yielded as `Unreadable`. Workers read pieces, files or parts of them; `find` reads everything.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ class Unreadable(NamedTuple):
         return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
 
 
+File = tuple[str, str]  # a file, and the name to show
+Say = Callable[[str], None]  # takes a line for the user
 # The name to show and a file, or the part of a large one that is read at a time; its `weight` is about how many items.
 Piece = tuple[str, Unit]
 Found = tuple[Item, object] | Unreadable
 
 
 def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
-    """Yields what the sources hold.
+    """Yields the items of the sources.
 
     Args:
       kind: "images" or "texts" (captions of records, lines of tables and text files).
@@ -69,13 +71,12 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
-    return read_files(kind, list_files(kind, sources, split, announce))
+    files = list_files(kind, sources, split, announce)
+    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
 
 
-def list_files(
-    kind: str, sources: Sequence[str], split: str = "", say: Callable[[str], None] = lambda line: None
-) -> list[tuple[str, str]]:
-    """Returns (file, name to show) of all files of the sources; takes and raises what `find` does.
+def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = lambda line: None) -> list[File]:
+    """Returns (file, name to show) of all files of the sources; takes arguments and raises errors as `find`.
 
     `say`: is called with a line on files that are not taken.
     """
@@ -83,28 +84,33 @@ def list_files(
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files = [file for source in sources for file in _files(kind, str(source), split, say)]
+    files: list[File] = []
+    for source in sources:
+        files += _files(kind, str(source), split, say)
     for path in side_files(file for file, _ in files):
         fields_by_id(path)  # damage shows before anything is made
     return files
 
 
 def product_field(sources: Iterable[str]) -> str:
-    """Returns the field whose value pictures of one product share, as a data set made of a table says; "" of others."""
-    paths = (as_path(source) / DESCRIPTION for source in sources)
-    return next((str(read_json(path).get("product") or "") for path in paths if path.is_file()), "")
+    """Returns the field whose value pictures of one product share, of the first data set; "" without one."""
+    for path in (as_path(source) / DESCRIPTION for source in sources):
+        if path.is_file():
+            return str(read_json(path).get("product") or "")
+    return ""
 
 
 def side_files(files: Iterable[str]) -> list[pathlib.Path]:
     """Returns the files of fields of the data sets that these files belong to."""
     folders = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
-    return sorted({path for file in folders.values() if (path := fields_file(file))}, key=str)
+    paths = set(map(fields_file, folders.values())) - {None}
+    return sorted(paths, key=str)
 
 
 RECORD_BYTES, LINE_BYTES = 30_000, 50  # of a record with its image, of a text: how many items a file holds, about
 
 
-def cut_files(kind: str, files: Iterable[tuple[str, str]], items: int) -> list[list[Piece]]:
+def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
     """Cuts files into pieces and groups these, in order, so that each group holds about `items` items."""
     groups: list[list[Piece]] = [[]]
     held = 0
@@ -121,69 +127,71 @@ def cut_files(kind: str, files: Iterable[tuple[str, str]], items: int) -> list[l
 def _units(kind: str, file: str, items: int) -> list[Unit]:
     path = as_path(file)
     ending = path.suffix.lower()
-    if not path.is_file() or not (kind == TEXTS or ending in (RECORDS, TABLE)):
-        return [Unit(absolute(file), 0, 1, path.stat().st_size if path.is_file() else 0, 1)]
-    if ending == RECORDS:
-        # Only files of this machine are cut: the lengths before a part are read one by one.
-        size, most = path.stat().st_size // RECORD_BYTES, 1 if isinstance(path, RemotePath) else None
-    else:
-        size, most = unpacked_size(path) // LINE_BYTES, None
+    if not path.is_file():
+        return [Unit(absolute(file), 0, 1, 0, 1)]
+    if kind != TEXTS and ending not in (RECORDS, TABLE):
+        return [Unit(absolute(file), 0, 1, path.stat().st_size, 1)]
+    size = path.stat().st_size // RECORD_BYTES if ending == RECORDS else unpacked_size(path) // LINE_BYTES
+    # Records are only cut on this machine: the lengths before a part are read one by one.
+    most = 1 if ending == RECORDS and isinstance(path, RemotePath) else None
     return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, size), items, most)]
 
 
-def _files(kind: str, source: str, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
+def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
     """Returns (file, name to show) of all files of a source."""
     path = as_path(source)
     if path.is_dir():
-        files = _files_of_folder(kind, path, split, say)
-    elif path.is_file():
+        return _files_of_folder(kind, path, split, say)
+    if path.is_file():
         return [(str(path), str(path))]
-    else:
-        matches = find_paths(source)
-        if not matches:
-            raise UserError(
-                f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
-            )
-        return [file for match in matches if match.is_file() for file in _files(kind, str(match), split, say)]
-    if not files:
+    matches = find_paths(source)
+    if not matches:
         raise UserError(
-            f"No {kind} in {source}: expected "
-            + (f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else "")
-            + f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
+            f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
         )
+    return [(str(match), str(match)) for match in matches if match.is_file()]
+
+
+def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> list[File]:
+    if split or (folder / IMAGE_TEXT).is_dir():
+        names = list(map(str, _shards(folder, split)))
+        files = [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `read` names the missing
+    else:
+        paths, others = picture_files(folder, [RECORDS.removeprefix(".")])
+        kept = [path for path in paths if _is_wanted(kind, path)]
+        if kind == IMAGES and kept:
+            for reason, left_out in others.items():
+                say(f"Not taken: {len(left_out):,} x {reason}, first {left_out[0]}")
+        files = [(str(path), str(path.relative_to(folder))) for path in sorted(kept, key=str)]
+    if not files:
+        pictures = f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else ""
+        records = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
+        raise UserError(f"No {kind} in {folder}: expected {pictures}{records}, in it or below it.")
     return files
 
 
-def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
-    record_folder = folder / IMAGE_TEXT
-    if split or record_folder.is_dir():
-        pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
-        shards = sorted(record_folder.glob(pattern))
-        if not shards and split:
-            shards = sorted(folder.glob(f"*{RECORDS}")) if split == "train" else []  # img2dataset's are "train"
-            if not shards:
-                raise UserError(
-                    f"No {IMAGE_TEXT} records of split {split!r} in {folder}: "
-                    f"expected {folder}/{IMAGE_TEXT}/{split}-*{RECORDS}."
-                )
-        names = [str(shard) for shard in shards]
-        return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
-    files, others = picture_files(folder, [RECORDS.removeprefix(".")])
-    is_wanted = (RECORDS,) if kind == TEXTS else (RECORDS, *(f".{ending}" for ending in ENDINGS))
-    kept = [path for path in files if path.suffix.lower() in is_wanted]
-    kept = [path for path in kept if not (path.suffix.lower() == RECORDS and path.parent.name == TEXT_PAIRS)]
-    for reason, paths in others.items() if kind == IMAGES and kept else ():
-        say(f"Not taken: {len(paths):,} x {reason}, first {paths[0]}")
-    return [(str(path), str(path.relative_to(folder))) for path in sorted(kept, key=lambda path: str(path))]
+def _shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
+    """Returns the record files of a split, "" for all; raises `UserError` for a split without files."""
+    pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
+    shards = sorted((folder / IMAGE_TEXT).glob(pattern))
+    if not shards and split == "train":
+        shards = sorted(folder.glob(f"*{RECORDS}"))  # of img2dataset
+    if not shards and split:
+        raise UserError(
+            f"No {IMAGE_TEXT} records of split {split!r} in {folder}: "
+            f"expected {folder}/{IMAGE_TEXT}/{split}-*{RECORDS}."
+        )
+    return shards
 
 
-def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
-    """Yields what the files of `list_files` hold."""
-    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
+def _is_wanted(kind: str, path: pathlib.Path) -> bool:
+    if path.suffix.lower() == RECORDS:
+        return path.parent.name != TEXT_PAIRS
+    return kind == IMAGES
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
-    """Yields what pieces hold."""
+    """Yields the items of pieces."""
     for name, unit in pieces:
         file = unit.path
         ending = as_path(file).suffix.lower()
@@ -200,61 +208,66 @@ def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
 
 
 def absolute(file: str | os.PathLike) -> str:
-    """Returns the name of a file or folder from anywhere."""
+    """Returns the absolute name of a file or folder."""
     file = str(file)
     return file if "://" in file else os.path.abspath(file)
 
 
 def _read_table(unit: Unit) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption[TAB]fields; a missing file shows when it is read."""
-    folder, columns = as_path(unit.path).parent, _columns(unit, OF_IMAGES)
-    for line in _lines(unit):
-        cells = [] if isinstance(line, Unreadable) else line.split("\t")
-        if not cells:
-            yield line
-        elif cells != columns:
-            name, caption, language = [*cells, "", ""][:3]
-            path, captions = folder / name, ((language, caption),) if caption else ()
-            try:
-                path_below(folder, name)  # a foreign table's names will be shown
-            except BadImage as error:
-                yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
-            else:
-                fields = _fields(columns, cells, OF_IMAGES)
-                yield Item(name, absolute(str(path)), captions=captions, fields=fields), path
-
-
-def _read_texts(unit: Unit) -> Iterator[Found]:
-    """Lines of text, or of language[TAB]text[TAB]fields in a table."""
-    table = unit.path.endswith(TABLE)
-    columns = _columns(unit, OF_TEXTS) if table else []
+    folder = as_path(unit.path).parent
+    columns = _columns(unit, OF_IMAGES)
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
-        cells = line.split("\t", -1 if columns else 1) if table and "\t" in line else ["", line]
+        cells = line.split("\t")
+        if cells == columns:
+            continue
+        name, caption, language = [*cells, "", ""][:3]
+        try:
+            path_below(folder, name)  # a foreign table's names will be shown
+        except BadImage as error:
+            yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
+            continue
+        captions = ((language, caption),) if caption else ()
+        path = folder / name
+        yield Item(name, absolute(path), captions=captions, fields=_fields(columns, cells, OF_IMAGES)), path
+
+
+def _read_texts(unit: Unit) -> Iterator[Found]:
+    """Lines of text, or of language[TAB]text[TAB]fields in a table."""
+    is_table = unit.path.endswith(TABLE)
+    columns = _columns(unit, OF_TEXTS) if is_table else []
+    for line in _lines(unit):
+        if isinstance(line, Unreadable):
+            yield line
+            continue
+        cells = ["", line]
+        if is_table and "\t" in line:
+            cells = line.split("\t", -1 if columns else 1)
         language, text = cells[:2]
         if text.strip() and cells != columns:
             yield Item(text, language=language, fields=_fields(columns, cells, OF_TEXTS)), text
 
 
 def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
-    """Returns the names of a table's columns, [] if its first line is not one of names that begins with these."""
-    for _, line in read_lines(unit.path, lambda *problem: None):
-        names = (line or "").split("\t")
-        return names if names[: len(first)] == [*first] else []
-    return []
+    """Returns the names of a table's columns, [] if its first line does not begin with the names `first`."""
+    _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
+    names = (line or "").split("\t")
+    return names if names[: len(first)] == [*first] else []
 
 
 def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
     """Returns the cells of further columns that have a name and are not empty."""
-    named = zip(columns[len(first) :], cells[len(first) :])
-    return {name.strip(): cell.strip() for name, cell in named if name.strip() and cell.strip()}
+    names = map(str.strip, columns[len(first) :])
+    values = map(str.strip, cells[len(first) :])
+    return {name: value for name, value in zip(names, values) if name and value}
 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that are not empty, and the lines that cannot be read."""
-    problems: list[tuple[str, str]] = []
+    problems: list[File] = []
     part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
     for _, line in itertools.chain(lines, [(0, None)]):
@@ -267,7 +280,9 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Yields items of the whole records; a loss between them is yielded at its place, with its number."""
-    path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
+    path = unit.path
+    fields_of = fields_by_id(fields_file(path))
+    lost: list[tuple[str, str, int]] = []
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
     framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
     for offset, serialized in itertools.chain(framed, [(0, None)]):
@@ -286,27 +301,28 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
         return
     feature = Example.FromString(serialized).features.feature
 
-    def strings(*names: str) -> list[str]:
-        name = next((name for name in names if name in feature), names[0])
-        return [value.decode("utf-8", "replace") for value in feature[name].bytes_list.value]
+    def strings(name: str, other: str) -> list[str]:
+        values = feature[name if name in feature else other].bytes_list.value
+        return [value.decode("utf-8", "replace") for value in values]
 
-    texts, languages = strings("caption", "txt"), strings("language")
-    captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
-    name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
+    texts = strings("caption", "txt")
+    languages = [*strings("language", "language"), *[""] * len(texts)]
+    own_captions = [(language, text) for language, text in zip(languages, texts) if text.strip()]
+    name = next(iter(strings("image_id", "key")), "") or f"{path}#{offset}"
     for described in fields_of(name):  # several items may share the image
-        own = [(language, text) for language, text in described.get("captions", captions)]
+        captions = tuple(map(tuple, described.get("captions", own_captions)))
         if kind == IMAGES:
-            yield Item(described.get("name", name), path, offset, tuple(own), fields=described["fields"]), image
-        else:
-            for language, text in own:
-                yield Item(text, path, offset, language=language, fields=described["fields"]), text
+            yield Item(described.get("name", name), path, offset, captions, fields=described["fields"]), image
+            continue
+        for language, text in captions:
+            yield Item(text, path, offset, language=language, fields=described["fields"]), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:
-    """Returns what makes two items the same: an image's file, or its id in one folder of records; a text, its language.
+    """Returns a key that equal items share: an image's file, or its id in a folder of records; a text and its language.
 
-    Image-text records may repeat their image for every caption; it is indexed once. What came from a table, or has no
-    picture, is known by its name: two products may share a picture.
+    Image-text records may repeat their image for every caption; it is indexed once. The key of an item of a table, or
+    without a picture, is its name: two products may share a picture.
     """
     if kind == TEXTS:
         return item.language, item.name
@@ -362,18 +378,26 @@ def _is_caption(value: object) -> bool:
 
 def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(bounded_lines(file), start=1):
-        if line is None or line.strip():
-            try:
-                values = parse_object(line or b"")
-            except ValueError:
-                values = {}
-            image_id, fields = values.get("image_id"), values.get("fields")
-            own = {key: values[key] for key in ("name", "captions") if key in values}
-            captions = own.get("captions", [])
-            is_fine = is_text(image_id) and isinstance(fields, dict) and is_text(own.get("name", ""))
-            is_fine = is_fine and isinstance(captions, list) and all(map(_is_caption, captions))
-            if not (is_fine and all(isinstance(text, str) for text in fields.values())):
-                expected = '{"image_id": text, "fields": {name: text, …}}'
-                raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
-            own["fields"] = {name: text for name, text in fields.items() if text}
-            yield image_id, own.get("name", ""), json.dumps(own)
+        if line is not None and not line.strip():
+            continue
+        try:
+            values = parse_object(line or b"")
+        except ValueError:
+            values = {}
+        if not _are_fields(values):
+            expected = '{"image_id": text, "fields": {name: text, …}}'
+            raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
+        kept = {key: values[key] for key in ("name", "captions") if key in values}
+        kept["fields"] = {name: text for name, text in values["fields"].items() if text}
+        yield values["image_id"], kept.get("name", ""), json.dumps(kept)
+
+
+def _are_fields(values: dict) -> bool:
+    """Whether a line of a file of fields has all its parts."""
+    fields = values.get("fields")
+    captions = values.get("captions", [])
+    if not (isinstance(fields, dict) and isinstance(captions, list)):
+        return False
+    has_names = is_text(values.get("image_id")) and is_text(values.get("name", ""))
+    has_texts = all(isinstance(text, str) for text in fields.values())
+    return has_names and has_texts and all(map(_is_caption, captions))

@@ -106,13 +106,13 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     from mural_search.items import parse_filters
     from mural_search.queries import Query
 
-    asked = [Query(text) for text in sentences] + [Query(image=name) for name in image]
+    questions = [Query(text) for text in sentences] + [Query(image=name) for name in image]
     if queries:
         from mural_search.query_files import read_queries
 
-        asked += read_queries(queries)
+        questions += read_queries(queries)
     try:
-        runs.query(index, asked, model=model, filters=parse_filters(filter), **flag)
+        runs.query(index, questions, model=model, filters=parse_filters(filter), **flag)
     finally:
         gc.enable()
 
@@ -129,7 +129,7 @@ def search_delete(names, index, filter, dry_run):
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
 
-    A name may be a product's: all of its pictures go. What was deleted stays out until its row or picture changes.
+    A name may be a product's: all of its pictures go. Deleted items stay out until their row or picture changes.
     """
     from mural_search import runs
     from mural_search.items import parse_filters

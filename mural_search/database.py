@@ -8,10 +8,10 @@ Its tables are to be asked by others, too:
     fields           a name and a value each
     deleted          keys that were taken out by hand, and the digests of their rows: see `index.sync`
     words, trigrams  full-text search over captions, names and fields: see words.py
-    meta             what is known of the whole: kind, sources, model, noise level, …
+    meta             of the whole index: kind, sources, model, noise level, …
 
-Every change is a transaction, so that a process that is killed has made it or not. Who opened the file goes on to see
-it as it was then (SQLite's write-ahead log).
+Every change is a transaction, so that a process that is killed has made it or not. Readers keep seeing the state that
+they opened (SQLite's write-ahead log).
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def transaction(database: sqlite3.Connection, published: bool = False) -> Iterat
     try:
         yield
         state = secrets.token_hex(16)
-        keep(database, state=state, **({"published": state} if published else {}))
+        keep(database, state=state)
+        if published:
+            keep(database, published=state)
         database.execute("COMMIT")
     except BaseException:
         if database.in_transaction:
@@ -145,32 +147,39 @@ def put(
 
 
 def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Removes items by their ids, with everything that is known of them."""
+    """Removes items by their ids, with all their captions, fields, words and vectors."""
     for begin in range(0, len(numbers), TOGETHER):
         block = json.dumps([int(number) for number in numbers[begin : begin + TOGETHER]])
         texts: dict[int, list[int]] = collections.defaultdict(list)
         for text, item in database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,)):
             texts[item].append(text)
         for number, _, item in read_items(database.execute, block):
-            said = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
-            database.executemany(said, _documents(number, item, texts[number]))
+            removal = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
+            database.executemany(removal, _documents(number, item, texts[number]))
         texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
         database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
-        for table, column in (("texts", "item"), ("fields", "item"), ("vectors", "item"), ("items", "id")):
-            database.execute(f"DELETE FROM {table} WHERE {column} {AMONG}", (block,))
+        for table in ("texts", "fields", "vectors"):
+            database.execute(f"DELETE FROM {table} WHERE item {AMONG}", (block,))
+        database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
 
 
 def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
-    """What is found by words of an item, with its number in `words`: captions by their own numbers, doubled.
+    """Returns the rows of `words` of an item: its captions, and its names and fields together.
 
-    What else an item has, its name, its file's and its fields, has a number between these.
+    A caption has twice its own id as rowid; the names and fields have twice the item's and one more.
     """
     values = [value for value in item.fields.values() if "://" not in value]
-    files = [item.name, *([item.path] if item.offset < 0 else [])]
-    names = dict.fromkeys([*(os.path.splitext(os.path.basename(file))[0] for file in files), item.name])
-    documents = [(2 * number + 1, words.document([*filter(None, names), *values]))]
-    documents += [(2 * text, words.document([caption])) for text, (_, caption) in zip(texts, item.captions)]
-    return [(rowid, utf8(document)) for rowid, document in documents]
+    names = [_stem(item.name), item.name]
+    if item.offset < 0:
+        names.insert(1, _stem(item.path))
+    rows = [(2 * number + 1, utf8(words.document([*filter(None, dict.fromkeys(names)), *values])))]
+    for text, (_, caption) in zip(texts, item.captions):
+        rows.append((2 * text, utf8(words.document([caption]))))
+    return rows
+
+
+def _stem(file: str) -> str:
+    return os.path.splitext(os.path.basename(file))[0]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

@@ -4,9 +4,9 @@
 
 A folder of embeddings, complete when it has `embeddings.json`:
 
-    embeddings.json              kind, counts, the model, what was skipped
+    embeddings.json              kind, counts, the model, skipped items
     part-00000-of-00012.parquet  items and their vectors
-    skipped.tsv                  reason[TAB]place of what could not be read; only if something could not
+    skipped.tsv                  reason[TAB]place of items that could not be read, if there are any
 
 The sources' files are cut into shards beforehand, so that the number of workers does not change a shard. While it runs,
 everything lies in a hidden folder next to the output; the same command again makes the missing shards. An item that
@@ -34,6 +34,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, atomic_file, read_json, storage_errors, write_whole
 from mural_lite.fingerprint import Fingerprint, take_fingerprint
 from mural_lite.models import LITE, open_model
+from mural_lite.printable import printable
 from mural_lite.progress import announce, tqdm
 from mural_lite.quiet import quiet_imports
 from mural_lite.remote_folders import local_model
@@ -55,7 +56,7 @@ BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
 
 @dataclasses.dataclass
 class Embedded(Tally):
-    """What became of the items of a shard, or of all."""
+    """The tally of the items of a shard, or of all."""
 
     THINGS: ClassVar[str] = "images and texts"
     FLAG: ClassVar[str] = ""
@@ -70,9 +71,9 @@ class Settings:
       split: of folders of the project's TFRecords; "": every split.
       dtype: of the stored vectors, "float32" or "float16".
       batch_size: of one run of the encoder; 0: 64 images, 256 texts.
-      shard_items: in a shard, about; it is what a killed run loses of each worker.
+      shard_items: in a shard, about; a killed run loses as many per worker.
       workers: processes of this machine; 0 works in the calling process.
-      beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
+      beam: flags of Apache Beam, to work on other machines; see `work.Engine`.
       max_skipped_fraction: of the items that were read; above it the work stops.
     """
 
@@ -109,7 +110,7 @@ def embed(
     restart: bool = False,
     progress: bool = True,
 ) -> pathlib.Path:
-    """Embeds what the sources hold into the folder `output`, which appears when it is complete.
+    """Embeds the items of the sources into the folder `output`, which appears when it is complete.
 
     Args:
       model: a folder that `mural_lite.open_model` takes; every worker reads it.
@@ -129,7 +130,8 @@ def embed(
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
     groups = collect.cut_files(settings.kind, files, settings.shard_items)
-    output, identity = as_path(output), _identity(here, sources, groups, settings)
+    output = as_path(output)
+    identity = _identity(here, sources, groups, settings)
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
@@ -141,9 +143,10 @@ def embed(
 
 
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
-    """Returns what decides the vectors, as JSON values."""
+    """Returns everything that the vectors depend on, as JSON values."""
     read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
-    for path in collect.side_files(unit.path for pieces in groups for _, unit in pieces):
+    pieces = itertools.chain.from_iterable(groups)
+    for path in collect.side_files(unit.path for _, unit in pieces):
         read.update(path.read_bytes())
     return {
         "name": "embeddings",
@@ -166,18 +169,20 @@ def _run(
     jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
     if not jobs:
         return
-    sizes = [sum(unit.size for _, unit in pieces) for pieces in groups]
+    sizes = []
+    for pieces in groups:
+        sizes.append(sum(unit.size for _, unit in pieces))
     step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
         engine.map(step, jobs, folder, watch)
 
 
-# What a worker does.
+# The work of a worker.
 
 
 def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> Callable:
-    """Returns what embeds a shard; called once in every worker.
+    """Returns the function that embeds a shard; called once in every worker.
 
     Raises:
       UserError: the model cannot be loaded, or differs from the finished shards' model.
@@ -218,8 +223,10 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
 def make_shard(
     embedder, model: Fingerprint, folder: pathlib.Path, number: int, pieces: Sequence[Piece], settings: Settings
 ) -> None:
-    """Encodes what pieces hold and writes it into an unfinished folder: a file of vectors, and its manifest last."""
-    tally, entries, seen = Embedded(), collect.read(settings.kind, pieces), set()
+    """Encodes the items of pieces into an unfinished folder: a file of vectors, and its manifest last."""
+    tally = Embedded()
+    entries = collect.read(settings.kind, pieces)
+    seen: set[bytes] = set()
     path = folder / "parts" / f"{number:06d}{ENDING}"
     about = about_vectors(model, settings.kind, settings.split, settings.dtype)
     with atomic_file(path) as partial:
@@ -251,8 +258,8 @@ def _encode(
     if not read:
         return [], np.zeros((0, 0))
     vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
-    unread = np.setdiff1d(np.arange(len(read)), kept)
-    for entry in (changes.unreadable(settings.kind, read[number].item) for number in unread):
+    for number in np.setdiff1d(np.arange(len(read)), kept):
+        entry = changes.unreadable(settings.kind, read[number].item)
         tally.skip(entry.kind, entry.name)
     tally.written += len(kept)
     return [read[number].item for number in kept], vectors
@@ -276,9 +283,13 @@ def _assemble_vectors(
             shards.rename_part(folder, part, complete / f"part-{number:05d}-of-{count:05d}{ENDING}")
     shards.join_skipped(folder, count, complete / SKIPPED)
     model = fingerprint_of(vector_files(complete)[0])
-    by = {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)}
-    width = int(model.probes.shape[1])
-    described = {**identity, "made_by": by, "count": tally.written, "embedding_size": width, **tally.described()}
+    described = {
+        **identity,
+        "made_by": {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)},
+        "count": tally.written,
+        "embedding_size": int(model.probes.shape[1]),
+        **tally.described(),
+    }
     write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     shards.publish_work(folder, output)
 
@@ -286,10 +297,9 @@ def _assemble_vectors(
 def describe(output: pathlib.Path) -> str:
     """Returns lines on the contents of a folder of embeddings and on skipped items."""
     about = read_json(output / DESCRIPTION)
-    lines = [
-        f"{about['count']:,} {about['kind']} in {output}: {about['dtype']} [N, {about['embedding_size']}], made by "
-        f"{about['made_by']['path']} [{about['made_by']['identity']}]"
-    ]
+    model = f"{about['made_by']['path']} [{about['made_by']['identity']}]"
+    vectors = f"{about['dtype']} [N, {about['embedding_size']}]"
+    lines = [f"{about['count']:,} {about['kind']} in {output}: {vectors}, made by {model}"]
     for word in ("skipped", "left_out"):
         for problem, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
             lines.append(f"{word.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
@@ -300,15 +310,15 @@ def describe(output: pathlib.Path) -> str:
 
 
 def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
-    """Returns what a file of vectors says of itself: JSON values."""
+    """Returns the description of a file of vectors that is stored in it: JSON values."""
     probes = model.probes.astype("<f4")
-    said = {"path": model.path, "step": model.step, "shape": probes.shape}
-    said["probes"] = base64.b64encode(probes.tobytes()).decode()
-    return {"kind": kind, "split": split, "dtype": dtype, "model": said}
+    code = base64.b64encode(probes.tobytes()).decode()
+    described = {"path": model.path, "step": model.step, "shape": probes.shape, "probes": code}
+    return {"kind": kind, "split": split, "dtype": dtype, "model": described}
 
 
 def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
-    """Returns the model that made a file of vectors; raises `UserError` if the file does not say so."""
+    """Returns the model that made a file of vectors; raises `UserError` if the file does not name it."""
     model = about_of(path).get("model")
     if not model:
         raise UserError(f"{path} does not say which model made its vectors: it was not written by `embed` or `export`.")
@@ -318,18 +328,29 @@ def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
 
 def to_row(item: Item) -> dict[str, object]:
     """Returns the columns of an item."""
-    texts = {name: getattr(item, name).encode("utf-8", "backslashreplace").decode() for name in ("name", "language")}
-    values = {"captions": json.dumps(item.captions), "fields": json.dumps(item.fields), "content": item.content}
-    return {**texts, **values, "path": item.path.encode("utf-8", "surrogatepass"), "offset": item.offset}
+    return {
+        "name": printable(item.name),
+        "language": printable(item.language),
+        "captions": json.dumps(item.captions),
+        "fields": json.dumps(item.fields),
+        "content": item.content,
+        "path": item.path.encode("utf-8", "surrogatepass"),
+        "offset": item.offset,
+    }
 
 
 def to_item(row: dict[str, object]) -> Item:
     """Returns the item of a row's columns; columns that another program left out are empty."""
-    captions = tuple((language, text) for language, text in json.loads(row.get("captions") or "[]"))
-    path = (row.get("path") or b"").decode("utf-8", "surrogatepass")
-    offset, language = row.get("offset"), row.get("language") or ""
-    fields, content = json.loads(row.get("fields") or "{}"), row.get("content") or ""
-    return Item(row["name"], path, -1 if offset is None else offset, captions, language, fields, content)
+    offset = row.get("offset")
+    return Item(
+        name=row["name"],
+        path=(row.get("path") or b"").decode("utf-8", "surrogatepass"),
+        offset=-1 if offset is None else offset,
+        captions=tuple((language, text) for language, text in json.loads(row.get("captions") or "[]")),
+        language=row.get("language") or "",
+        fields=json.loads(row.get("fields") or "{}"),
+        content=row.get("content") or "",
+    )
 
 
 def export(index: Index, path: str | os.PathLike) -> None:
@@ -348,7 +369,7 @@ def is_embeddings(folder: str | os.PathLike) -> bool:
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
-    """Returns the model of a folder of vectors, what `index.sync` is to know, and the items with their vectors.
+    """Returns the model of a folder of vectors, the settings for `index.sync`, and the items with their vectors.
 
     Raises `UserError` if there are no files, or, later, for a file that is damaged.
     """

@@ -1,8 +1,8 @@
-"""Which fields of items are shown: at most five on a card, some as filters, all of them in an item's own view.
+"""The fields of items that are shown: at most five on a card, some as filters, all of them in an item's own view.
 
 A table has twenty columns and more, and most of them tell a customer nothing: flags, numbers of rows, the title again,
-whole descriptions. A card shows what tells products apart; a filter has few values, or a range of numbers or dates.
-The maker of the index may name the fields instead.
+whole descriptions. A card shows the fields that distinguish products; a filter has few values, or a range of numbers or
+dates. The maker of the index may name the fields instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fields(NamedTuple):
     filters: tuple[str, ...] = ()
 
     def of(self, item: Item) -> dict[str, str]:
-        """Returns what the card of an item shows."""
+        """Returns the fields on the card of an item."""
         return {name: item.fields[name] for name in self.card if name in item.fields}
 
 
@@ -62,13 +62,14 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     """
     columns, count = _columns(table)
     if wanted is not None:
-        named = [columns[name] for name in dict.fromkeys(wanted) if name in columns]
-        return Fields(tuple(column.name for column in named), tuple(c.name for c in named if c.is_filter))
+        card = [name for name in dict.fromkeys(wanted) if name in columns]
+        return Fields(tuple(card), tuple(name for name in card if columns[name].is_filter))
     telling = [column for column in columns.values() if not (column.is_dull(count) or column.is_text or column.is_id)]
     best = sorted(telling, key=lambda column: (not column.is_property, -column.difference(count)))
     card = [column.name for column in best if not column.is_flag][:ON_CARD]
     filters = [column.name for column in best if column.is_filter][:MOST_FILTERS]
-    return Fields(*(tuple(name for name in columns if name in names) for names in (card, filters)))
+    order = list(columns).index
+    return Fields(tuple(sorted(card, key=order)), tuple(sorted(filters, key=order)))
 
 
 def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
@@ -81,18 +82,20 @@ def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None
 
 
 def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:
-    """Returns the fields of a sample of items, and how many different items it has."""
+    """Returns the fields of a sample of items, and the number of different items in it."""
     rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
-    different = {}  # the pictures of a product have its fields all
-    for item in table.at(rows) if hasattr(table, "at") else (table[row] for row in rows):
+    items = table.at(rows) if isinstance(table, ItemTable) else [table[row] for row in rows]
+    different = {}  # all pictures of a product have its fields
+    for item in items:
         different.setdefault((tuple(item.fields.items()), item.captions or item.name), item)
-    values, captions = collections.defaultdict(list), collections.defaultdict(int)
+    columns: dict[str, _Column] = {}
     for item in different.values():
-        own = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
+        captions = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
         for name, value in item.fields.items():
-            values[name].append(value)
-            captions[name] += any(_repeats(_letters(value), caption) for caption in own)
-    return {name: _Column(name, texts, captions[name]) for name, texts in values.items()}, len(different)
+            column = columns.setdefault(name, _Column(name))
+            column.values.append(value)
+            column.repeated_captions += any(_repeats(_letters(value), caption) for caption in captions)
+    return columns, len(different)
 
 
 def _letters(text: str) -> str:
@@ -105,11 +108,17 @@ def _repeats(value: str, caption: str) -> bool:
 
 
 class _Column:
-    """The values of one field, of the items that have it."""
+    """The values of one field, of the items that have it; `repeated_captions` of these repeat a caption."""
 
-    def __init__(self, name: str, values: list[str], captions: int):
-        self.name, self.values, self._captions = name, values, captions
-        self.counts: Mapping[str, int] = collections.Counter(values)
+    def __init__(self, name: str):
+        self.name = name
+        self.values: list[str] = []
+        self.repeated_captions = 0
+
+    @functools.cached_property
+    def counts(self) -> Mapping[str, int]:
+        """How often each value occurs."""
+        return collections.Counter(self.values)
 
     def difference(self, count: int) -> float:
         """Returns the probability that two of `count` items differ in this field; no value is a value."""
@@ -127,7 +136,7 @@ class _Column:
         addresses = sum(bool(ADDRESS.match(value)) for value in self.values)
         sentences = sum(value.rstrip().endswith(ENDS) and " " in value for value in self.values)
         length = sum(map(len, self.values)) / len(self.values)
-        return length > LONG or 2 * max(addresses, sentences, self._captions) > len(self.values)
+        return length > LONG or 2 * max(addresses, sentences, self.repeated_captions) > len(self.values)
 
     @functools.cached_property
     def is_price(self) -> bool:
@@ -141,7 +150,7 @@ class _Column:
 
     @functools.cached_property
     def is_id(self) -> bool:
-        """Whether it tells each item apart: by its name, or because all values differ and look like codes."""
+        """Whether it identifies items: by its name, or because all values differ and look like codes."""
         if self.is_price or (len(self.values) >= ENOUGH and all(map(DECIMALS.search, self.values))):
             return False
         differing = len(self.counts) / len(self.values)
@@ -164,7 +173,7 @@ class _Column:
 
     @property
     def is_property(self) -> bool:
-        """Whether it is what people ask for: a price, or words that several items share."""
+        """Whether people ask for it: a price, or words that several items share."""
         return self.is_price or (self.repeats and not self._are_amounts)
 
     @property

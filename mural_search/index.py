@@ -1,4 +1,4 @@
-"""An index: vectors of images or texts, what they are vectors of, and the model that made them.
+"""An index: images or texts, their vectors, and the model that made these.
 
     from mural_search.index import Index, load_index
 
@@ -19,7 +19,6 @@ The matrices are caches of the database: they are made again when the database i
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import pathlib
@@ -39,7 +38,7 @@ from mural_search.database import DTYPES
 from mural_search.item_table import TOGETHER, ItemTable, Names
 from mural_search.items import IMAGES, Filter, Item, parse_filters
 
-if typing.TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+if typing.TYPE_CHECKING:
     from mural_lite.embedder import Embedder
     from mural_search.queries import Hit
 
@@ -49,22 +48,23 @@ VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
 
 
 class Index:
-    """Vectors [N, D] and their items, as they were when they were opened.
+    """Vectors [N, D] and their items, in the state that was opened.
 
     Attributes:
       table: the `ItemTable` of the rows. items: their names (path, id or text).
       embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped; zeros where there is no picture.
-      bare: int64, rising: rows without a picture, which are found by captions and words alone.
+      bare: int64, rising: rows without a picture, which only captions and words find.
       model: the `Fingerprint` of the model that made them; `str` gives its identity.
-      kind: "images" or "texts". sources, split, dtype: what it was made of, and how.
+      kind: "images" or "texts". sources, split, dtype: see `build`.
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
-      counts: what the change that has just been made did, or None.
+      counts: the `Counts` of the change that opened it, or None.
       noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
       fields_wanted: names of the fields to show, None: they are chosen.
-      facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
+      facets: function from a tuple of filters to the fields of the items that pass, see `ItemTable.facets`.
       captions: the `ranking.Captions`, or None: nothing is found by them.
+      codes: a `Codes` of the embeddings, where many questions are asked.
     """
 
     def __init__(
@@ -74,12 +74,17 @@ class Index:
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
         self.table = items if isinstance(items, ItemTable) else database.table_of(items)
         self.items = Names(self.table)
-        self.embeddings, self.model, self.kind = embeddings, model, kind
+        self.embeddings = embeddings
+        self.model = model
+        self.kind = kind
+        self.dtype = str(embeddings.dtype)
         meta = self.table.meta
-        self.sources, self.split = tuple(meta.get("sources", ())), meta.get("split", "")
-        self.dtype, self.skipped, self.created = str(embeddings.dtype), meta.get("skipped", 0), meta.get("created", "")
-        self.product, fields = meta.get("product", ""), meta.get("fields")
-        self.fields_wanted = None if fields is None else tuple(fields)
+        self.sources = tuple(meta.get("sources", ()))
+        self.split = meta.get("split", "")
+        self.skipped = meta.get("skipped", 0)
+        self.created = meta.get("created", "")
+        self.product = meta.get("product", "")
+        self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
         bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
         self.bare = bare[:0]
         for rows in np.array_split(bare, len(bare) // _BLOCK + 1):  # others were given without a place
@@ -89,7 +94,7 @@ class Index:
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.noise: noise_level.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
-        self.codes = None  # a `Codes` of the embeddings, where many questions are asked
+        self.codes = None
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
 
@@ -108,10 +113,10 @@ class Index:
         fields: Sequence[str] | None = None,
         progress: bool = False,
     ) -> Index:
-        """Makes the index `folder`, or brings it to what its sources hold by now; see `sync`.
+        """Makes the index `folder`, or brings it up to date with its sources; see `sync`.
 
         Args:
-          model: what `mural_lite.open_model` takes, or an `Embedder`.
+          model: an `Embedder`, or a folder as `mural_lite.open_model` takes it.
           sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
           kind: "images" or "texts". split: of data sets, "" for all.
           dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
@@ -120,21 +125,20 @@ class Index:
           fields: names of the fields to show; None: as before, or chosen.
 
         Raises:
-          UserError: sources that hold nothing, a folder that is something else, an index of other sources, nothing that
-            can be read, or what `sync` raises it for.
+          UserError: as `sync`; sources that hold nothing, a folder that is something else, an index of other sources,
+            nothing that can be read.
         """
         from mural_search import changes, collect  # only now: a search does not need them
 
         recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
         if not sources and not recorded:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
-        before = {name: recorded.get(name, default) for name, default in DEFAULTS.items()}
         given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
-        settings = {name: value or before[name] for name, value in given.items()}
+        settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in given.items()}
         changes.check_settings(folder, recorded, settings)
         if settings["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {settings['dtype']!r}; known: {', '.join(DTYPES)}.")
-        names = settings["sources"] if not sources else list(map(str, sources))
+        names = list(map(str, sources or settings["sources"]))
         entries = collect.find(settings["kind"], names, settings["split"])  # mistakes show before anything is written
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
@@ -144,11 +148,6 @@ class Index:
 
     def __len__(self) -> int:
         return len(self.embeddings)
-
-    @property
-    def count(self) -> int:
-        """How many items there are."""
-        return len(self)
 
     def is_current(self) -> bool:
         """Whether the index in its folder is still the opened state."""
@@ -168,11 +167,12 @@ class Index:
         return np.setdiff1d(self._find(tuple(filters)), np.concatenate(lacking))
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
-        """Returns `ItemTable.facets` of what passes filters; of each field by the filters of the others."""
+        """Returns `ItemTable.facets` of the items that pass filters; of each field by the filters of the others."""
         facets = self.table.facets(self.rows(filters))
         for name in {filter_.name for filter_ in filters}:
             others = self.table.facets(self.rows([filter_ for filter_ in filters if filter_.name != name]))
-            facets.update({name: others[name]} if name in others else {})
+            if name in others:
+                facets[name] = others[name]
         return facets
 
     @typing.overload
@@ -184,16 +184,16 @@ class Index:
     ) -> tuple[np.ndarray, np.ndarray]: ...
 
     def search(self, question, k=10, where=(), among=None):
-        """Returns what is closest to a question, best first.
+        """Returns the items that are closest to a question, best first.
 
         Args:
           question: a sentence in any language, ranked as `queries.search` does by the model that made the index; or
-            float32 [Q, D], vectors of that model, which are compared with the pictures alone (L2-normalised for
+            float32 [Q, D], vectors of that model, which are only compared with the pictures (L2-normalised for
             cosines).
           k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
           where: find only items with one of the values given for each field named: "price<20", several of these, or
             `Filter`s.
-          among: of vectors, in place of `where` the rows that may be found, as `rows` returns them.
+          among: for vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
           For a sentence `queries.Hit`s, with rank, score, name and row. For vectors float32 scores (dot products)
@@ -201,10 +201,10 @@ class Index:
 
         Raises:
           ValueError: vectors of another size or not finite, k below 1.
-          UserError: what cannot be asked, a model that is not there; a row of another length than 1.
+          UserError: a question that cannot be asked, a model that is not there; a row of another length than 1.
         """
-        texts = (where,) if isinstance(where, str) else where
-        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in texts)
+        conditions = (where,) if isinstance(where, str) else where
+        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in conditions)
         if isinstance(question, str):
             from mural_search.queries import Query, check_filters, search  # they ask an index
 
@@ -218,8 +218,8 @@ class Index:
             among = self.codes.candidates(vectors[0], k, among)
         scores, rows = exact(vectors, self.embeddings, k, among)
         if not np.isfinite(scores).all():
-            raise UserError(f"{self._named}: some of its numbers are not finite.")
-        check_lengths(self.embeddings, np.unique(rows), self._named)
+            raise UserError(f"{self._damage}: some of its numbers are not finite.")
+        check_lengths(self.embeddings, np.unique(rows), self._damage)
         return scores, rows
 
     @functools.cached_property
@@ -231,7 +231,7 @@ class Index:
         return open_to_ask(path, functools.partial(self.check_model, by_pictures=False))
 
     @property
-    def _named(self) -> str:
+    def _damage(self) -> str:
         matrix = self._file[0].parent / VECTORS if self._file else "The index"
         return f"{matrix} is damaged: delete this file, it is made again"
 
@@ -242,7 +242,7 @@ class Index:
             release_pages(self.embeddings)
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the vectors of rows as float32 [K, D]; the pages that they lie on are given back."""
+        """Returns the vectors of rows as float32 [K, D]; their pages of memory are given back."""
         return ranking.vectors_at(self.embeddings, rows)
 
     def describe(self, row: int) -> Item:
@@ -253,7 +253,7 @@ class Index:
 
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
-        from mural_search.stored_images import read_image  # only now: Pillow and Protocol Buffers come with it
+        from mural_search.stored_images import read_image  # here, because Pillow and Protocol Buffers come with it
 
         return read_image(self.describe(row))
 
@@ -263,8 +263,8 @@ class Index:
         Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            pictures_alone = self.kind == IMAGES and self.captions is None and self.noise is None
-            texts = len(TEXTS) if pictures_alone else 0  # any text tower may ask these
+            only_pictures = self.kind == IMAGES and self.captions is None and self.noise is None
+            texts = len(TEXTS) if only_pictures else 0  # any text tower may ask these
             self.model.check(take_fingerprint(embedder), "The index", texts)
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
@@ -277,19 +277,24 @@ DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
 def exact(
     vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time.
+    """Returns the results of `top_k.top_k`, with one block of memory-mapped embeddings in memory at a time.
 
     `among`: int64 [M] rising, the rows to find; None for all.
     """
-    best = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
-    size, count = (_MAPPED, len(embeddings)) if among is None else (_BLOCK, len(among))
-    for begin in range(0, count, size):
-        part = slice(begin, min(begin + size, count))
-        rows = np.arange(part.start, part.stop) if among is None else among[part]
-        scores, columns = top_k.top_k(vectors, embeddings[part if among is None else rows], k)
-        best.append((scores, rows[np.minimum(columns, len(rows) - 1)]))  # no column where products are not finite
+    all_scores = [np.zeros((len(vectors), 0), np.float32)]
+    all_rows = [np.zeros((len(vectors), 0), np.int64)]
+    if among is None:
+        blocks = (slice(begin, begin + _MAPPED) for begin in range(0, len(embeddings), _MAPPED))
+    else:
+        blocks = (among[begin : begin + _BLOCK] for begin in range(0, len(among), _BLOCK))
+    for block in blocks:
+        rows = np.arange(*block.indices(len(embeddings))) if among is None else block
+        scores, columns = top_k.top_k(vectors, embeddings[block], k)
+        all_scores.append(scores)
+        all_rows.append(rows[np.minimum(columns, len(rows) - 1)])  # no column where products are not finite
         release_pages(embeddings)
-    scores, rows = (np.concatenate(part, axis=1) for part in zip(*best))
+    scores = np.concatenate(all_scores, axis=1)
+    rows = np.concatenate(all_rows, axis=1)
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
@@ -305,14 +310,14 @@ def load_index(folder: str | os.PathLike) -> Index:
     folder = local_copy(folder)
     database.check_place(folder)
     path = folder / database.NAME
-    state = _state(path)
+    state = _state(path)  # before it is read
     index = _opened(ItemTable(path), folder)
     index._file = path, state
     return index
 
 
 def _state(path: pathlib.Path) -> object:
-    """Returns what changes when a file is replaced, or written where there is no log; None where there is no file."""
+    """Returns a value that changes when a file is replaced, or written without a log; None if there is no file."""
     with contextlib.suppress(OSError):
         status = path.stat()
         return status.st_dev, status.st_ino, None if os.access(path.parent, os.W_OK) else status.st_mtime_ns
@@ -320,7 +325,7 @@ def _state(path: pathlib.Path) -> object:
 
 
 def described(folder: str | os.PathLike) -> dict[str, object]:
-    """Returns what is known of the whole of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
+    """Returns the settings of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
     folder = local_copy(folder)
     database.check_place(folder)
     return ItemTable(folder / database.NAME).meta
@@ -333,23 +338,23 @@ FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "change
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     """Returns the model that made the index in a folder, finished or not; None where there is no index."""
-    path = local_copy(folder) / database.NAME if as_path(folder).exists() else None
-    if path is None or not path.is_file():
+    if not (as_path(folder) / database.NAME).is_file():
         return None
-    meta = ItemTable(path).meta
+    meta = ItemTable(local_copy(folder) / database.NAME).meta
     return database.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
 
 
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
-    """Returns the index of a table, whose matrices lie in `folder`, or are in memory."""
-    meta, what = table.meta, f"The index {folder}" if folder else "The index in memory"
-    wrong = [name for name, value_type in NEEDED.items() if not isinstance(meta.get(name), value_type)]
-    wrong += [name for name, value_type in FURTHER.items() if not isinstance(meta.get(name, value_type()), value_type)]
+    """Returns the index of a table, with its matrices in `folder`, or in memory."""
+    meta = table.meta
+    name = f"The index {folder}" if folder else "The index in memory"
+    wrong = [key for key, value_type in NEEDED.items() if not isinstance(meta.get(key), value_type)]
+    wrong += [key for key, value_type in FURTHER.items() if not isinstance(meta.get(key, value_type()), value_type)]
     if not len(table):
-        raise UserError(f"{what} holds nothing yet: run the command that makes it again.")
+        raise UserError(f"{name} holds nothing yet: run the command that makes it again.")
     if wrong or meta["dtype"] not in DTYPES:
         parts = ", ".join(wrong) or "dtype"
-        raise UserError(f"{what} is damaged (its {parts}): delete it and make it again.")
+        raise UserError(f"{name} is damaged (its {parts}): delete it and make it again.")
     model = database.fingerprint_of(meta["probes"], meta["model"])
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
@@ -358,7 +363,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
         index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
     if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
-        index.noise = noise_level.from_meta(meta["noise"], index.count)
+        index.noise = noise_level.from_meta(meta["noise"], len(index))
     return index
 
 
@@ -372,10 +377,10 @@ _STATE = 32  # bytes behind the numbers of a matrix: the state of the database t
 def _matrix(
     table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
 ) -> np.ndarray | None:
-    """Returns the vectors of items or captions as a matrix, from the file `path` where it is of this state.
+    """Returns the vectors of items or captions as a matrix, from the file `path` if it has this state.
 
-    Otherwise it is made of the database, and the file with it, where the folder may be written. `width`: 0 for any.
-    None where captions have no vectors.
+    Otherwise it is made of the database, and the file with it, if the folder may be written. `width`: 0 for any.
+    Returns None if captions have no vectors.
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
@@ -385,8 +390,7 @@ def _matrix(
                 is_current = file.read() == state
             matrix = np.load(path, mmap_mode="r", allow_pickle=False)
             if is_current and matrix.dtype == dtype and matrix.ndim == 2 and len(matrix) == len(ids):
-                chosen = np.linspace(0, len(ids) - 1, min(len(ids), CHECKED), dtype=np.int64)
-                check_lengths(matrix, chosen, "", may_be_zero=not of_captions)
+                check_lengths(matrix, ranking.spread(np.arange(len(ids)), CHECKED), "", may_be_zero=not of_captions)
                 return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
@@ -417,42 +421,44 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
 
     Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
     """
-    what = f"The index is damaged ({database.NAME}): delete it and make it again"
+    damage = f"The index is damaged ({database.NAME}): delete it and make it again"
     pairs = table.vectors(of_captions)
     pair = next(pairs, None)
     for begin in range(0, len(ids), TOGETHER):
-        rows, vectors = [], []
         block = ids[begin : begin + TOGETHER].tolist()
-        for index, number in enumerate(block):
+        vectors: dict[int, bytes] = {}  # by their row in the block
+        for row, number in enumerate(block):
             if pair is not None and pair[0] == number:
-                rows.append(index)
-                vectors.append(pair[1])
+                vectors[row] = pair[1]
                 pair = next(pairs, None)
-        if of_captions and len(rows) < len(block):
+        if of_captions and len(vectors) < len(block):
             return
-        joined = b"".join(vectors)
-        width = width or len(joined) // dtype.itemsize // len(rows)
-        if len(joined) != len(rows) * width * dtype.itemsize:
-            raise UserError(f"{what}: it holds vectors of another length than {width} numbers.")
+        joined = b"".join(vectors.values())
+        width = width or len(joined) // dtype.itemsize // len(vectors)
+        if len(joined) != len(vectors) * width * dtype.itemsize:
+            raise UserError(f"{damage}: it holds vectors of another length than {width} numbers.")
+        rows = np.array(list(vectors), np.int64)
         matrix = np.zeros((len(block), width), dtype)
         matrix[rows] = np.frombuffer(joined, dtype).reshape(len(rows), width)
-        check_lengths(matrix, np.array(rows, np.int64), what)
+        check_lengths(matrix, rows, damage)
         yield matrix
 
 
-def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_zero: bool = False) -> None:
+def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_zero: bool = False) -> None:
     """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines.
 
-    `what`: the line to show. `may_be_zero`: rows of zeros are allowed.
+    `damage`: the beginning of the message. `may_be_zero`: rows of zeros are allowed.
     """
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(ranking.vectors_at(embeddings, chosen), axis=1)
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
-        wrong = np.flatnonzero(~(is_right | (lengths == 0.0) if may_be_zero else is_right))
+        if may_be_zero:
+            is_right |= lengths == 0.0
+        wrong = np.flatnonzero(~is_right)
         if wrong.size:
             row, length = chosen[wrong[0]], lengths[wrong[0]]
-            raise UserError(f"{what}: the vector of row {row} has the length {length:.3g}, not 1.")
+            raise UserError(f"{damage}: the vector of row {row} has the length {length:.3g}, not 1.")
 
 
 # Changing.
@@ -461,17 +467,15 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, what: str, may_be_ze
 def sync(
     folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
 ) -> Index:
-    """Makes the index `folder`, or brings it to what `items` hold, and opens it.
+    """Makes the index `folder`, or brings it up to date with `items`, and opens it.
 
-    `about`: the fields of `changes.Contents` and what `changes.sync` takes besides.
+    `about`: further arguments of `changes.sync`.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
     from mural_search import changes  # only now: a search does not need it
 
-    names = [field.name for field in dataclasses.fields(changes.Contents)]
-    contents = changes.Contents(**{name: about.pop(name) for name in names if name in about})
-    counts = changes.sync(folder, embedder, items, prune, contents=contents, **about)
+    counts = changes.sync(folder, embedder, items, prune, **about)
     index = load_index(folder)
     index.counts = counts
     if embedder is not None:
@@ -486,7 +490,7 @@ def index_in_memory(
     batch_size: int = 64,
     progress: bool | None = None,
 ) -> Index:
-    """Encodes what `collect.find` yields into an index that lives in memory.
+    """Encodes the entries of `collect.find` into an index in memory.
 
     Raises `UserError` if nothing can be read.
     """
@@ -498,6 +502,8 @@ def index_in_memory(
     counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    made = _opened(ItemTable(opened))
-    made.created, made.counts, made.embedder = "", counts, embedder
-    return made
+    index = _opened(ItemTable(opened))
+    index.created = ""
+    index.counts = counts
+    index.embedder = embedder
+    return index

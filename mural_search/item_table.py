@@ -1,7 +1,7 @@
 """The items of an index, as questions ask for them: by rows, fields and words, from the database of the index.
 
-What the database holds, and how it is changed, says database.py. An index of millions of items opens at once and reads
-only the requested rows.
+database.py describes the database and its changes. An index of millions of items opens at once and reads only the
+requested rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
 LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
 AMONG = "IN (SELECT value FROM json_each(?))"
-TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may hold what is no UTF-8
+TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may not be UTF-8
 
 
 def utf8(text: str) -> bytes:
@@ -50,23 +50,24 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
 
     A folder that may not be written, as a container mounts it, is read without the log.
     """
-    if path == ":memory:":
-        address = path
-    else:
-        path = pathlib.Path(path).absolute()
-        mode = "mode=rwc" if new else "mode=rw"
-        if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-        address = f"{path.as_uri()}?{mode}"
-    options = dict(uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
-    database = sqlite3.connect(address, **options)
+    address = path if path == ":memory:" else _address(pathlib.Path(path).absolute(), new)
+    database = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
     database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
     database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
     return database
 
 
+def _address(path: pathlib.Path, new: bool) -> str:
+    """Returns the URI of a database with the mode in which this process may open it."""
+    mode = "mode=rwc" if new else "mode=rw"
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        has_log = path.with_name(f"{path.name}-wal").exists()
+        mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    return f"{path.as_uri()}?{mode}"
+
+
 def problem(path: object, error: Exception) -> UserError:
-    """Returns the line to show for what SQLite says of a file."""
+    """Returns the line to show for an error of SQLite on a file."""
     reason = str(error)
     if "locked" in reason or "busy" in reason:
         return UserError(f"{path} is busy: another process is changing it; try again when it has ended.")
@@ -88,7 +89,7 @@ def meta_of(database: sqlite3.Connection) -> dict[str, object]:
 
 
 class Damaged(ValueError):
-    """The database holds something else than the schema says."""
+    """The database does not fit its schema."""
 
 
 def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
@@ -96,20 +97,21 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
 
     Raises `Damaged` for values of other types than the schema's.
     """
-    captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
-    condition, given = f"WHERE item {AMONG} ORDER BY", (numbers,)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {condition} id", given):
+    among = f"WHERE item {AMONG}"
+    captions = collections.defaultdict(list)
+    for number, language, text in ask(f"SELECT item, language, text FROM texts {among} ORDER BY id", [numbers]):
         captions[number].append((_text(language), _text(text)))
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {condition} rowid", given):
+    fields = collections.defaultdict(dict)
+    for number, name, value in ask(f"SELECT item, name, value FROM fields {among} ORDER BY rowid", [numbers]):
         fields[number][_text(name)] = _text(value)
     items = []
-    columns = "id, key, name, path, language, content, digest, offset"
-    for number, key, *texts, offset in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", given):
+    columns = "id, key, offset, name, path, language, content, digest"
+    for number, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [numbers]):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
-        own = tuple(captions[number]), language, fields[number], content, digest
-        items.append((number, key, Item(name, path, offset, *own)))
+        item = Item(name, path, offset, tuple(captions[number]), language, fields[number], content, digest)
+        items.append((number, key, item))
     return items
 
 
@@ -122,7 +124,7 @@ def _text(value: object) -> str:
 class ItemTable:
     """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
 
-    Rows are the items in the order of their ids, from 0. What is read is the state when the table was opened. Every
+    Rows are the items in the order of their ids, from 0. All methods read the state when the table was opened. Every
     method raises `UserError`, one line, if the file is damaged.
 
     Args:
@@ -145,8 +147,10 @@ class ItemTable:
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
         self.meta: dict[str, object] = {}
-        self.ids = self.caption_ids = np.zeros(0, np.int64)
-        if (version := self._ask("PRAGMA user_version")[0][0]) not in (FORMAT, 0):
+        self.ids = np.zeros(0, np.int64)
+        self.caption_ids = self.ids
+        version = self._ask("PRAGMA user_version")[0][0]
+        if version not in (FORMAT, 0):
             raise UserError(f"{self._path} was made by another version: delete its folder and make the index again.")
         if version == 0:  # made by a process that was killed before its first transaction
             self._database.execute("ROLLBACK")  # nothing is read, and the next process may make it
@@ -155,7 +159,8 @@ class ItemTable:
             self.meta = meta_of(self._database)
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
-        self.ids, self.caption_ids = self._numbers("items"), self._numbers("texts")
+        self.ids = self._numbers("items")
+        self.caption_ids = self._numbers("texts")
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""
@@ -172,7 +177,7 @@ class ItemTable:
         try:
             published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
-            return True  # it is being changed, or cannot be read: what was opened can
+            return True  # it is being changed, or cannot be read: the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
     def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
@@ -183,7 +188,7 @@ class ItemTable:
             raise problem(self._path, error) from None
 
     def each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
-        """Yields rows as far as they are asked for; nobody else asks meanwhile."""
+        """Yields rows lazily and holds the lock meanwhile."""
         try:
             with self._lock:
                 yield from self._database.execute(question, values)
@@ -213,34 +218,34 @@ class ItemTable:
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
         try:
-            items = [item for _, _, item in read_items(self._ask, json.dumps([int(number) for number in ids]))]
+            rows = read_items(self._ask, json.dumps(np.asarray(ids).tolist()))
         except Damaged as error:
             raise problem(self._path, error) from None
-        if len(items) != len(ids):
-            raise problem(self._path, Damaged(f"{len(items)} of {len(ids)} items are there"))
-        return items
+        if len(rows) != len(ids):
+            raise problem(self._path, Damaged(f"{len(rows)} of {len(ids)} items are there"))
+        return [item for _, _, item in rows]
 
     def names(self) -> Iterator[str]:
-        """Yields what is shown of each row."""
+        """Yields the name of each row."""
         question = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
         for begin in range(0, len(self), TOGETHER):
-            block = [json.dumps(self.ids[begin : begin + TOGETHER].tolist())]
-            yield from (self._named(name) for (name,) in self._ask(question, block))
+            ids = json.dumps(self.ids[begin : begin + TOGETHER].tolist())
+            for (name,) in self._ask(question, [ids]):
+                yield self._checked_name(name)
 
     def name(self, row: int) -> str:
-        """Returns what is shown of a row."""
+        """Returns the name of a row."""
         rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._named(*rows[0] if rows else (None,))
+        return self._checked_name(rows[0][0] if rows else None)
 
-    def _named(self, name: object) -> str:
+    def _checked_name(self, name: object) -> str:
         if not isinstance(name, str):
             raise problem(self._path, Damaged("an item without a name"))
         return name
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
         """Returns the rows of ids, int64 [K]; ids without an item are left out."""
-        ids = ids[np.isin(ids, self.ids)] if len(ids) else ids
-        return np.searchsorted(self.ids, ids)
+        return np.searchsorted(self.ids, ids[np.isin(ids, self.ids)])
 
     def has_fields(self) -> bool:
         """Whether any item has a field."""
@@ -256,62 +261,59 @@ class ItemTable:
             wanted[name, operator].append(value)
         row_sets = []
         for (name, operator), values in wanted.items():
-            condition, given = f"IN ({', '.join([TEXT] * len(values))})", list(map(utf8, values))
-            if operator != "=":
-                texts = self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)])
-                numbers = {text: amount(str(text)) for (text,) in texts}
-                for limit in map(amount, values):
-                    numbers = {t: n for t, n in numbers.items() if n is not None and COMPARE[operator](n, limit)}
-                condition, given = AMONG, [json.dumps(list(numbers))]
+            if operator == "=":
+                condition = f"IN ({', '.join([TEXT] * len(values))})"
+                given = list(map(utf8, values))
+            else:
+                condition = AMONG
+                given = [json.dumps(self._values_within(name, operator, values))]
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
-            row_sets.append(np.sort(self.rows_of(self._column(self._ask(question, [utf8(name), *given])))))
+            ids = self._column(self._ask(question, [utf8(name), *given]))
+            row_sets.append(np.sort(self.rows_of(ids)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
+
+    def _values_within(self, name: str, operator: str, limits: Sequence[str]) -> list[str]:
+        """Returns the different values of a field that are numbers or dates on the right side of all limits."""
+        within = []
+        for (value,) in self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)]):
+            number = amount(str(value))
+            if number is not None and all(COMPARE[operator](number, amount(limit)) for limit in limits):
+                within.append(value)
+        return within
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
-        numbers = {value: amount(str(value)) for value in {value for _, value in pairs}}  # few are different
-        measured = [(item, numbers[value]) for item, value in pairs if numbers[value] is not None]
-        items = self._column((item,) for item, _ in measured)
-        amounts = np.array([number for _, number in measured], np.float64)[np.isin(items, self.ids)]
-        return self.rows_of(items), amounts
+        values = {value for _, value in pairs}  # few are different
+        numbers = {value: amount(str(value)) for value in values}
+        pairs = [(item, value) for item, value in pairs if numbers[value] is not None]
+        items = self._column((item,) for item, _ in pairs)
+        amounts = np.array([numbers[value] for _, value in pairs], np.float64)
+        return self.rows_of(items), amounts[np.isin(items, self.ids)]
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns the fields' contents in rows, None for all: {"values": {value: count}} of few, by frequency.
+        """Returns {field: its contents in rows}, of all rows for None.
 
-        Of few numbers or dates in their order; of many {"least": text, "most": text}, of many words {}.
+        Few values: {"values": {value: count}}, by frequency; numbers or dates in their order. Many numbers or dates:
+        {"least": text, "most": text}. Many words: {}.
         """
-        among = "" if rows is None else f"WHERE item {AMONG}"
-        question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
-        counts, ends = collections.defaultdict(dict), {}
-        for name, value, count in self.each(question, [] if rows is None else [json.dumps(self.ids[rows].tolist())]):
-            value = str(value)
-            if len(counts[name]) <= FEW:
-                counts[name][value] = count
-            number = amount(value)
-            if number is None or ends.get(name, 0) is None:
-                ends[name] = None
-            else:
-                low, high = ends.get(name, ((number, value), (number, value)))
-                ends[name] = min(low, (number, value)), max(high, (number, value))
-        shown: dict[str, dict] = {}
-        for name, values in counts.items():
-            if ends[name] is not None and len(values) > FEW_NUMBERS:
-                shown[name] = {"least": ends[name][0][1], "most": ends[name][1][1]}
-            elif len(values) <= FEW:
-                order = (lambda pair: -pair[1]) if ends[name] is None else (lambda pair: amount(pair[0]))
-                shown[name] = {"values": dict(sorted(values.items(), key=order))}
-            else:
-                shown[name] = {}
-        return shown
+        question = "SELECT name, value, count(*) FROM fields"
+        given = []
+        if rows is not None:
+            question += f" WHERE item {AMONG}"
+            given = [json.dumps(self.ids[rows].tolist())]
+        facets = collections.defaultdict(_Facet)
+        for name, value, count in self.each(f"{question} GROUP BY name, value", given):
+            facets[name].add(str(value), count)
+        return {name: facet.describe() for name, facet in facets.items()}
 
     def with_words(self, text: str) -> np.ndarray:
         """Returns the rows, int64 [K] rising, that hold these words somewhere, one after another."""
         phrase = words.quoted(f" {words.spread(text)} ")
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
 
-    def whole(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is the text and nothing more.
+    def rows_equal_to(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is exactly the text.
 
         `hidden`: languages whose captions do not count; names and values then do not, either.
         """
@@ -344,22 +346,26 @@ class ItemTable:
         count_of = {gram: count for gram, count in self._ask(held, grams) if isinstance(count, int)}
         counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
-        rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
-        grams = [grams[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
-        share_of: dict[int, float] = {}
-        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)}"
-        values = " OR ".join(map(words.quoted, grams)), *hidden
-        quick = self.postings is not None and not hidden
-        pairs = self.postings.best(grams, count, allowed) if quick else self.each(f"{question} ORDER BY rank", values)
-        for item, score in pairs:
+        rarest = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
+        affordable = int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS))
+        grams = [grams[n] for n in rarest[: max(FEW_GRAMS, affordable)]]
+        if self.postings is not None and not hidden:
+            pairs = self.postings.best(grams, count, allowed)
+        else:
+            question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)} ORDER BY rank"
+            pairs = self.each(question, (" OR ".join(map(words.quoted, grams)), *hidden))
+        shares: dict[int, float] = {}
+        for item, score in pairs:  # best first
             row = int(np.searchsorted(self.ids, item or 0))
             is_there = row < len(self) and self.ids[row] == item
-            if is_there and row not in share_of and (allowed is None or allowed[row]):
-                share_of[row] = min(1.0, score / ideal)
-                if len(share_of) == count or share_of[row] < next(iter(share_of.values())) / 4:
+            if is_there and row not in shares and (allowed is None or allowed[row]):
+                share = min(1.0, score / ideal)
+                if share < next(iter(shares.values()), 0.0) / 4:
                     break
-        share_of = {row: share for row, share in share_of.items() if share >= max(share_of.values()) / 4}
-        return np.array(list(share_of), np.int64), np.array(list(share_of.values()))
+                shares[row] = share
+                if len(shares) == count:
+                    break
+        return np.array(list(shares), np.int64), np.array(list(shares.values()))
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row that each caption is of, int64 [T] rising."""
@@ -386,9 +392,39 @@ class ItemTable:
         return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
 
     def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
-        """Yields id and vector of the items, or of the captions, in the order of these ids."""
-        column, table = ("text", "caption_vectors") if of_captions else ("item", "vectors")
-        return self.each(f"SELECT {column}, vector FROM {table} ORDER BY {column}")
+        """Yields (id, vector) of the items, or of the captions, in the order of these ids."""
+        if of_captions:
+            return self.each("SELECT text, vector FROM caption_vectors ORDER BY text")
+        return self.each("SELECT item, vector FROM vectors ORDER BY item")
+
+
+class _Facet:
+    """The values of a field with their counts, and the least and the most of them if all are numbers or dates."""
+
+    def __init__(self):
+        self._counts: dict[str, int] = {}
+        self._least = (np.inf, "")
+        self._most = (-np.inf, "")
+        self._are_amounts = True
+
+    def add(self, value: str, count: int) -> None:
+        if len(self._counts) <= FEW:
+            self._counts[value] = count
+        number = amount(value)
+        if number is None:
+            self._are_amounts = False
+        else:
+            self._least = min(self._least, (number, value))
+            self._most = max(self._most, (number, value))
+
+    def describe(self) -> dict[str, object]:
+        """Returns the facet as `ItemTable.facets` does."""
+        if self._are_amounts and len(self._counts) > FEW_NUMBERS:
+            return {"least": self._least[1], "most": self._most[1]}
+        if len(self._counts) > FEW:
+            return {}
+        order = amount if self._are_amounts else lambda value: -self._counts[value]
+        return {"values": {value: self._counts[value] for value in sorted(self._counts, key=order)}}
 
 
 class Names(Sequence[str]):

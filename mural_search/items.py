@@ -1,9 +1,10 @@
-"""What an index finds: images in files or TFRecords, and texts. Items know where their image lies, not its bytes."""
+"""The items of an index: images in files or TFRecords, and texts. An item holds its image's place, not its bytes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,14 +16,17 @@ KINDS = IMAGES, TEXTS = "images", "texts"
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One image or one text.
+    """One image or one text. In an index of images an item without `path` has no picture: captions and words find it.
 
-    `name`: what is shown, a path, an image id or the text itself. `path`: the file of the image, absolute, "" for a
-    text without one. `offset`: where its record begins in the TFRecord file `path`; -1 if the file is the image.
-    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "". `fields`: further values, such as a
-    product's brand or price. `content`: of an image, 16 hexadecimal digits of a hash of its bytes, "" if not known.
-    `digest`: a hash of the item's row in a table; such an item is known by its name. In an index of images an item
-    without `path` has no picture: captions and words find it.
+    Attributes:
+      name: to show: a path, an image id or the text itself.
+      path: the file of the image, absolute, "" for a text without an image.
+      offset: of the image's record in the TFRecord file `path`; -1 if the file is the image.
+      captions: (language, text) of an image.
+      language: of a text, BCP 47 or "".
+      fields: further values, such as a product's brand or price.
+      content: of an image, 16 hexadecimal digits of a hash of its bytes, "" if not known.
+      digest: a hash of the item's row in a table; the name is the key of such an item.
     """
 
     name: str
@@ -39,9 +43,15 @@ class Item:
         """Whether there is an image to show: itself, or the image that a text describes."""
         return bool(self.path)
 
-    def caption(self, language: str = "en") -> tuple[str, str]:
-        """Returns (language, text) of the caption in `language`, else of the first one, else ("", "")."""
-        return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
+    @property
+    def file_name(self) -> str:
+        """The name without folders."""
+        return os.path.basename(self.name)
+
+    def caption(self, language: str = "") -> tuple[str, str]:
+        """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
+        wanted = [caption for caption in self.captions if caption[0] == (language or "en")]
+        return [*wanted, *self.captions, ("", "")][0]
 
 
 # Fields.
@@ -84,14 +94,16 @@ DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\
 
 
 def amount(text: str) -> float | None:
-    """Returns what a field's value is ordered by, None for words: a number ("19,90 EUR"), or a date as years.
+    """Returns a number by which a field's value is ordered: its number ("19,90 EUR"), or its date in years; else None.
 
     Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
     last is the decimal mark; a comma before three digits is not a decimal mark.
     """
     if match := DATE.fullmatch(text.strip()):
-        year, month, day = (match[1], match[2], match[3]) if match[1] else (match[6], match[5], match[4])
-        return int(year) + (int(month) - 1) / 12 + (int(day or 1) - 1) / 372
+        year = int(match[1] or match[6])
+        month = int(match[2] or match[5])
+        day = int(match[3] or match[4] or 1)
+        return year + (month - 1) / 12 + (day - 1) / 372
     match = NUMBER.fullmatch(text.strip())
     if not match:
         return None

@@ -1,12 +1,13 @@
 """When nothing fits: a question that finds no more than strings that mean nothing.
 
 There is always a closest item, for letters that mean nothing, too. So such strings ask an index once (`measure_noise`),
-and what most of them find is kept with it, for each way of the ranking. A match as a whole, an exact title or an
-article number, fits always.
+and the value that most of them stay below is kept with it, for each way of the ranking. An exact match, for example of
+a title or an article number, fits always.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_lite.fingerprint import TEXTS as PROBES
 from mural_search import ranking
-from mural_search.ranking import ALL, PICTURES, QUESTIONS, TEXTS, WORDS, Ranked, prompt_of
+from mural_search.ranking import PICTURES, QUESTIONS, TEXTS, WORDS, Ranked, prompt_of
 
 MOST_CAPTIONS = 2000  # of an index, whose letters make the strings
 STRINGS = 64  # that ask
@@ -26,37 +27,37 @@ CHANGED = 0.1  # share of an index that may change before its noise level is dro
 
 @dataclasses.dataclass
 class NoiseLevel:
-    """What strings that mean nothing find, in an index of `count` items: the value that most stay below, by way."""
+    """For an index of `count` items: way -> the value that most strings that mean nothing stay below."""
 
     count: int
     levels: dict[str, float]
 
     def nothing_fits(self, ranked: Ranked) -> bool:
         """Whether no way finds more for a question than noise does."""
-        if is_whole(ranked):
+        if len(ranked.rows) and int(ranked.rows[0]) in ranked.exact_rows:
             return False
         return all(value <= self.levels.get(way, 0.0) for way, value in best_values(ranked).items())
 
 
 def best_values(ranked: Ranked) -> dict[str, float]:
     """Returns the best value in the list of each way that found anything."""
-    return {way: max(value for _, value in entries.values()) for way, entries in ranked.lists.items() if entries}
-
-
-def is_whole(ranked: Ranked) -> bool:
-    """Whether a caption, the name or a value of the first answer is the whole sentence."""
-    return len(ranked.rows) > 0 and int(ranked.rows[0]) in ranked.whole
+    best = {}
+    for way, entries in ranked.lists.items():
+        if entries:
+            best[way] = max(value for _, value in entries.values())
+    return best
 
 
 def measure_noise(index, embedder) -> NoiseLevel:
     """Asks an index with strings that mean nothing: its captions, or texts of any model, in disorder."""
-    captions = list(itertools.islice((text for item in index.table for _, text in item.captions), MOST_CAPTIONS))
-    noise = noise_like(captions or PROBES[:-1], STRINGS)
-    best = [best_values(ranked) for ranked in _ask(index, embedder, noise)]
-    levels = {}
-    for way, share in SHARES.items():
-        if values := [values_of[way] for values_of in best if way in values_of]:
-            levels[way] = float(np.quantile(values, share))
+    captions = itertools.chain.from_iterable(item.captions for item in index.table)
+    texts = [text for _, text in itertools.islice(captions, MOST_CAPTIONS)]
+    noise = noise_like(texts or PROBES[:-1], STRINGS)
+    values: dict[str, list[float]] = collections.defaultdict(list)
+    for ranked in _ask(index, embedder, noise):
+        for way, value in best_values(ranked).items():
+            values[way].append(value)
+    levels = {way: float(np.quantile(values[way], share)) for way, share in SHARES.items() if values[way]}
     return NoiseLevel(len(index), levels)
 
 
@@ -64,17 +65,19 @@ def _ask(index, embedder, texts: Sequence[str]) -> list[Ranked]:
     """Returns the results of an index for sentences."""
     vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
     captions = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
-    return ranking.rank_all(index, texts, vectors, captions, rank=ALL)
+    return ranking.rank_all(index, texts, vectors, captions)
 
 
 def noise_like(texts: Sequence[str], count: int) -> list[str]:
     """Returns `count` strings that mean nothing: texts with their own letters in disorder, spaces where they were."""
     random = np.random.default_rng(0)
-    made = []
+    strings = []
     for number in random.integers(len(texts), size=count):
-        drawn = iter(random.permutation([letter for letter in texts[number].lower() if not letter.isspace()]))
-        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in texts[number].lower()))
-    return made
+        letters = np.array(list(texts[number].lower()))
+        is_letter = [not letter.isspace() for letter in letters]
+        letters[is_letter] = random.permutation(letters[is_letter])
+        strings.append("".join(letters))
+    return strings
 
 
 def from_meta(values: Mapping, count: int) -> NoiseLevel | None:

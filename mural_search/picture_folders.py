@@ -1,4 +1,4 @@
-"""Which files of a folder are pictures, and which are not taken."""
+"""The pictures in a folder, and the other files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from mural_lite.pictures import ENDINGS
 
-# What programs put among pictures: thumbnails, forks and indexes of their own.
+# Folders that programs put among pictures, with thumbnails, forks and indexes.
 _OF_PROGRAMS = ("@eaDir", "__MACOSX", "System Volume Information", "$RECYCLE.BIN")
 
 
 def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[pathlib.Path], dict[str, list]]:
-    """Returns the picture files in and below a folder, sorted, and what else lies there, {why it is not taken: paths}.
+    """Returns the picture files in and below a folder, sorted, and {why others are not taken: paths}.
 
-    Hidden files and folders, and files that programs put among pictures, are not taken: thumbnails of "@eaDir",
-        "__MACOSX".
+    Hidden files are not taken, nor the files of programs, for example thumbnails in "@eaDir".
 
     Args:
       folder: here or in a store.

@@ -21,33 +21,54 @@ KEPT = 2**21  # places of trigrams that stay in memory, of 6 bytes each
 
 
 class Postings:
-    """What BM25 needs of the table `words`, by its rowids, see `database.py`.
+    """The lengths and owners of the rows of the table `words`, by its rowids, see `database.py`.
 
     Args:
-      ask: function of a question and its values to rows, one by one. ids: int64 [N] rising, of the items.
+      ask: function from a question and its values to rows, one by one.
+      ids: int64 [N] rising, of the items.
 
     Raises `TypeError` or `ValueError` for a damaged table.
     """
 
     def __init__(self, ask: Callable[..., Iterator[tuple]], ids: np.ndarray):
-        self._ask, self._ids = ask, ids
+        self._ask = ask
+        self._ids = ids
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab(main, words, instance)"))
         sizes = ask("SELECT id, sz FROM words_docsize")
         rowids, sizes = np.fromiter(((rowid, _varint(size)) for rowid, size in sizes), PAIR).T
         count = 1 + int(rowids.max(initial=0))
-        self._lengths, self._rows = np.zeros(count, np.int32), np.full(count, -1, np.int32)
+        self._lengths = np.zeros(count, np.int32)
         self._lengths[rowids] = sizes
-        self._texts, self._mean = len(sizes), sizes.sum() / max(1, len(sizes))
-        for own, items in (np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T, (2 * ids + 1, ids)):
-            is_known = (own < count) & np.isin(items, ids)
-            self._rows[own[is_known]] = np.searchsorted(ids, items[is_known])
+        self._texts = len(sizes)
+        self._mean = sizes.sum() / max(1, len(sizes))
+        self._rows = np.full(count, -1, np.int32)
+        for owned, items in (np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T, (2 * ids + 1, ids)):
+            is_known = (owned < count) & np.isin(items, ids)
+            self._rows[owned[is_known]] = np.searchsorted(ids, items[is_known])
 
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
         """Returns ids of the `count` items with the best texts for trigrams, and the texts' BM25, best first.
 
         For the arguments see `ItemTable.by_words`.
         """
+        scores = self._bm25(grams)
+        texts = np.flatnonzero(scores)
+        texts = texts[self._rows[texts] >= 0]
+        if allowed is not None:
+            texts = texts[allowed[self._rows[texts]]]
+        rows = self._rows[texts]
+        best = np.zeros(1 + rows.max(initial=0))
+        np.maximum.at(best, rows, scores[texts])
+        least = np.partition(best, -count)[-count] if count < len(best) else 0.0
+        texts = texts[scores[texts] >= least]
+        texts = texts[np.lexsort((texts, -scores[texts]))]
+        firsts = np.sort(np.unique(self._rows[texts], return_index=True)[1])[:count]
+        texts = texts[firsts]
+        return zip(self._ids[self._rows[texts]].tolist(), scores[texts].tolist())
+
+    def _bm25(self, grams: Sequence[str]) -> np.ndarray:
+        """Returns the scores of all texts, float64, by rowid; 0 for texts without any of the trigrams."""
         scores = np.zeros(len(self._rows))
         for gram in grams:
             texts, often = self._list(gram)
@@ -55,17 +76,7 @@ class Postings:
             damped = K1 * (1.0 - B + B * self._lengths[texts] / self._mean)
             often = often.astype(np.float64)
             scores[texts] += rarity * (often * (K1 + 1.0) / (often + damped))
-        texts = np.flatnonzero(scores)
-        rows = self._rows[texts]
-        kept = (rows >= 0) if allowed is None else (rows >= 0) & allowed[rows]
-        texts, rows = texts[kept], rows[kept]
-        best = np.zeros(1 + rows.max(initial=0))
-        np.maximum.at(best, rows, scores[texts])
-        least = np.partition(best, -count)[-count] if count < len(best) else 0.0
-        texts, rows = texts[scores[texts] >= least], rows[scores[texts] >= least]
-        order = np.lexsort((texts, -scores[texts]))
-        firsts = np.sort(np.unique(rows[order], return_index=True)[1])[:count]
-        return zip(self._ids[rows[order][firsts]].tolist(), scores[texts[order][firsts]].tolist())
+        return scores
 
     def _list(self, gram: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the texts that hold a trigram, int32 [T] rising, and how often they do, uint16 [T]."""

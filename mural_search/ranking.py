@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
-EXACT = "exact"  # found as a whole, in addition to the ways
+EXACT = "exact"  # a caption, the name or a value is exactly the question, in addition to the ways
 HEAD = "text_text"
-QUESTIONS, CAPTIONS = ("query",), ("document", "passage", "corpus")  # what models call their prompts for these
+QUESTIONS = ("query",)  # names that models give to their prompts for questions
+CAPTIONS = ("document", "passage", "corpus")  # and for captions
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in memory for it
@@ -56,20 +57,27 @@ class CannotBeAsked(UserError):
 
 
 def prompt_of(embedder, names: Sequence[str]) -> dict[str, str]:
-    """Returns the argument `prompt` of `encode_text`: the first of `names` that the model has, or none."""
-    prompts = getattr(embedder, "prompts", ())
-    return next(({"prompt": name} for name in names if name in prompts), {})
+    """Returns {"prompt": name}, an argument of `encode_text`, for the first name that the model has, or {}."""
+    for name in names:
+        if name in getattr(embedder, "prompts", ()):
+            return {"prompt": name}
+    return {}
 
 
 class Captions:
-    """Vectors of all captions of an index, float16 [T, D], in the order of the table's `texts`; which rows they are of.
+    """Vectors of all captions of an index.
 
-    `head`: of the model, "" for the head that pictures are compared with.
+    Attributes:
+      vectors: float16 [T, D], in the order of the table's `texts`.
+      head: of the model, "" for the head that pictures are compared with.
+      codes: a `Codes` of the vectors, where many questions are asked.
     """
 
     def __init__(self, vectors: np.ndarray, table: ItemTable, head: str):
-        self.vectors, self.table, self.head = vectors, table, head
-        self.codes = None  # a `Codes` of the vectors, where many questions are asked
+        self.vectors = vectors
+        self.table = table
+        self.head = head
+        self.codes = None
 
     @functools.cached_property
     def numbers(self) -> dict[str, np.ndarray]:
@@ -80,7 +88,8 @@ class Captions:
     def means(self) -> tuple[np.ndarray, np.ndarray]:
         """Float32 [L, D], each language's mean vector less the overall mean, and each caption's row of it."""
         overall = self._mean(np.arange(len(self.vectors)))
-        means, groups = np.zeros((len(self.numbers), len(overall)), np.float32), np.zeros(len(self.vectors), np.int32)
+        means = np.zeros((len(self.numbers), len(overall)), np.float32)
+        groups = np.zeros(len(self.vectors), np.int32)
         for number, numbers in enumerate(self.numbers.values()):
             groups[numbers] = number
             means[number] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
@@ -93,7 +102,8 @@ class Captions:
     def unit(self) -> float:
         """How much the values of captions for each other differ."""
         chosen = spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors, (means, groups) = vectors_at(self.vectors, chosen), self.means
+        vectors = vectors_at(self.vectors, chosen)
+        means, groups = self.means
         return _unit(vectors, vectors - means[groups[chosen]])
 
     @functools.cached_property
@@ -101,21 +111,23 @@ class Captions:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
 
-    def encode(self, embedder, texts: Sequence[str], prompts: Sequence[str] = CAPTIONS) -> np.ndarray:
-        """Returns the vectors of sentences by the captions' head, float32 [Q, D]; `prompts` as `prompt_of` takes it."""
-        embedder = embedder.with_text_head(self.head) if self.head else embedder
-        return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, prompts))
+    def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None = None) -> np.ndarray:
+        """Returns the vectors of questions for captions, float32 [Q, D].
 
-    def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None) -> np.ndarray:
-        """Returns the vectors that questions have for captions: `vectors`, theirs for pictures, if the head is one."""
-        return vectors if vectors is not None and not self.head else self.encode(embedder, texts, QUESTIONS)
+        `vectors`: theirs for pictures, which are returned if captions use the same head.
+        """
+        if vectors is not None and not self.head:
+            return vectors
+        embedder = embedder.with_text_head(self.head) if self.head else embedder
+        return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
 
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns for each vector the rows, int64 [K], of the best captions, and these captions' values, float32 [K].
 
-        A value is the cosine, less what the mean of the caption's language has more than the mean of all.
+        A value is the cosine, less the cosine with the mean of the caption's language, from which the overall mean is
+        taken.
 
         `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
@@ -123,15 +135,22 @@ class Captions:
         for language in hidden:
             excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
-        blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
-        return [hits for block in blocks for hits in self._search(block, count, excluded)]
+        results = []
+        for begin in range(0, len(vectors), together):
+            for values in self._best_values(vectors[begin : begin + together], count, excluded):
+                rows = np.argpartition(-values, count)[:count] if count < len(values) else np.arange(len(values))
+                rows = rows[np.isfinite(values[rows])]
+                rows = rows[np.lexsort((rows, -values[rows]))]
+                results.append((rows, values[rows]))
+        return results
 
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
         means, groups = self.means
-        begins, ends = np.searchsorted(self.rows, rows), np.searchsorted(self.rows, rows, side="right")
+        begins = np.searchsorted(self.rows, rows)
+        ends = np.searchsorted(self.rows, rows, side="right")
         owners = np.repeat(np.arange(len(rows)), ends - begins)
-        numbers = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends)] or [owners])
+        numbers = np.concatenate([owners[:0], *map(np.arange, begins, ends)])
         scores = vectors_at(self.vectors, numbers) @ vector - (means @ vector)[groups[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
@@ -139,7 +158,11 @@ class Captions:
         np.maximum.at(best, owners, scores)
         return best
 
-    def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _best_values(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> np.ndarray:
+        """Returns the value of each row's best caption for each vector, [Q, N]; -inf where no caption counts.
+
+        For one vector, the values of rows that are not among the `count` best may be missing.
+        """
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
         means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
@@ -155,60 +178,57 @@ class Captions:
             scores -= shifts[:, groups[block]]
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
-            best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
+            items = rows[firsts]
+            best[:, items] = np.maximum(best[:, items], np.maximum.reduceat(scores, firsts, axis=1))
             release_pages(self.vectors)
-        for scores in best:
-            order = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
-            order = order[np.isfinite(scores[order])]
-            order = order[np.lexsort((order, -scores[order]))]
-            yield order, scores[order]
+        return best
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """What was found for a sentence, best first.
+    """The results for a sentence, best first.
 
-    rows: int64 [K]. lists: of each way that was asked, {row: (rank from 1, cosine or share)}, best first; rows that
-    only other ways found are at the end of a list. whole: rows of which a caption, name or value is the whole sentence.
-    units: of the cosines of each list.
+    Attributes:
+      rows: int64 [K].
+      lists: way -> {row: (rank from 1, cosine or share)}, best first; rows that only other ways found are at the end.
+      exact_rows: rows of which a caption, name or value is exactly the sentence.
+      units: of the cosines of each list.
     """
 
     rows: np.ndarray
     lists: dict[str, Entries]
-    whole: frozenset[int] = frozenset()
+    exact_rows: frozenset[int] = frozenset()
     units: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def fused(self, weights: dict[str, float]) -> Ranked:
-        """Returns the same lists as one by weights."""
+        """Returns the same lists as one ranking, by weights; rows that are exactly the sentence come first."""
         rows, values = self._values()
-        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -self._scores(rows, values, weights)))])
+        scores = np.array([weights[way] for way in WAYS]) @ values
+        scores += np.isin(rows, list(self.exact_rows)) * (1.0 + scores.max(initial=0.0))
+        return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
-        rows = np.array(sorted({*self.whole, *itertools.chain(*self.lists.values())}), np.int64)
+        rows = np.array(sorted(self.exact_rows.union(*self.lists.values())), np.int64)
         values = np.zeros((len(WAYS), len(rows)))
         for way, entries in self.lists.items():
-            own = np.array([value for _, value in entries.values()], np.float64)
+            numbers = np.array([value for _, value in entries.values()], np.float64)
             if way == WORDS:
-                own = own**2  # a part of a word of another language ("sun" in sungura) tells little
-            elif len(own):
-                own = (own - own.min()) / self.units[way]
-            values[WAYS.index(way), np.searchsorted(rows, np.array(list(entries), np.int64))] = own
+                numbers = numbers**2  # a part of a word of another language ("sun" in sungura) tells little
+            elif len(numbers):
+                numbers = (numbers - numbers.min()) / self.units[way]
+            columns = np.searchsorted(rows, np.array(list(entries), np.int64))
+            values[WAYS.index(way), columns] = numbers
         return rows, values
-
-    def _scores(self, rows: np.ndarray, values: np.ndarray, weights: dict[str, float]) -> np.ndarray:
-        """Returns the scores of rows by weights, float64 [K]; rows that were found whole come first."""
-        scores = np.array([weights[way] for way in WAYS]) @ values
-        return scores + np.isin(rows, list(self.whole)) * (1.0 + scores.max(initial=0.0))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
 
-        {"exact": 1} too where it was found as a whole.
+        Also {"exact": 1} for a row that is exactly the sentence.
         """
-        by = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
-        by = {way: rank for way, rank in by.items() if rank <= max(SHOWN, min(by.values()))}
-        return {EXACT: 1, **by} if row in self.whole else by
+        ranks = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
+        ranks = {way: rank for way, rank in ranks.items() if rank <= max(SHOWN, min(ranks.values()))}
+        return {EXACT: 1, **ranks} if row in self.exact_rows else ranks
 
 
 def resolve(index, rank: str) -> str:
@@ -249,29 +269,29 @@ def rank_all(
     """
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
-        alone = [[part if part is None else part[n : n + 1] for part in (vectors, captions)] for n in range(len(plain))]
-        asked = [rank_all(index, [s], *own, count, filters, rank, hidden, weights) for s, own in zip(sentences, alone)]
-        return [results for (results,) in asked]
-    ways = (rank,) if rank != ALL else WAYS if index.kind == IMAGES else (TEXTS, WORDS)
-    rows, allowed = index.rows(filters, lacking[0]), None
+        ranked = []
+        for number, sentence in enumerate(sentences):
+            vector = None if vectors is None else vectors[[number]]
+            caption_vector = None if captions is None else captions[[number]]
+            ranked += rank_all(index, [sentence], vector, caption_vector, count, filters, rank, hidden, weights)
+        return ranked
+    ways = _ways(index, rank)
+    rows = index.rows(filters, lacking[0])
+    allowed = None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
         if not len(rows):
-            return [Ranked(rows, {way: {} for way in ways}) for _ in sentences]
-    units = units_of(index)
+            nothing = Ranked(rows, {way: {} for way in ways})
+            return [nothing] * len(sentences)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
-    whole = [frozenset()] * len(sentences)
-
-    def ask_words() -> list[tuple]:
-        return [(index.table.by_words(t, count, allowed, hidden), index.table.whole(t, hidden)) for t in plain]
-
+    exact = [frozenset()] * len(sentences)
+    word_results = functools.partial(_search_words, index.table, plain, count, allowed, hidden)
     if WORDS in ways and index.codes is not None:
-        ask_words = index.codes.meanwhile(ask_words)
+        word_results = index.codes.meanwhile(word_results)
     for way in ways:
         if way == WORDS:
-            results, as_whole = zip(*ask_words())
-            whole = [frozenset((x if allowed is None else x[allowed[x]]).tolist()) for x in as_whole]
+            results, exact = word_results()
         elif way == TEXTS and index.captions is not None:
             results = index.captions.search(captions, count, allowed, hidden)
         elif way == TEXTS and index.kind == IMAGES:
@@ -279,15 +299,37 @@ def rank_all(
         else:
             scores, closest = index.search(vectors, count, among=rows)
             results = zip(closest, scores)
-        for own, (rows_of_sentence, values) in zip(lists, results):
-            own[way] = _ranks(rows_of_sentence, values)
-    if rank != ALL:
-        weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
-    empty = np.zeros(0, np.int64)
+        for lists_of_sentence, result in zip(lists, results):
+            lists_of_sentence[way] = _entries(*result)
     if rank == ALL:
-        for number, own in enumerate(lists):
-            _complete(index, own, vectors[number], captions if captions is None else captions[number], hidden)
-    return [Ranked(empty, own, first, units).fused(weights) for own, first in zip(lists, whole)]
+        for number, lists_of_sentence in enumerate(lists):
+            caption_vector = None if captions is None else captions[number]
+            _complete(index, lists_of_sentence, vectors[number], caption_vector, hidden)
+    else:
+        weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    units = units_of(index)
+    unsorted = np.zeros(0, np.int64)
+    ranked = [Ranked(unsorted, *lists_and_exact, units) for lists_and_exact in zip(lists, exact)]
+    return [answer.fused(weights) for answer in ranked]
+
+
+def _ways(index, rank: str) -> tuple[str, ...]:
+    if rank != ALL:
+        return (rank,)
+    return WAYS if index.kind == IMAGES else (TEXTS, WORDS)
+
+
+def _search_words(
+    table: ItemTable, sentences: Sequence[str], count: int, allowed: np.ndarray | None, hidden: Collection[str]
+) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[frozenset[int]]]:
+    """Returns the rows and shares of `ItemTable.by_words` for each sentence, and the rows that are exactly it."""
+    results = []
+    exact = []
+    for sentence in sentences:
+        results.append(table.by_words(sentence, count, allowed, hidden))
+        rows = table.rows_equal_to(sentence, hidden)
+        exact.append(frozenset(rows.tolist() if allowed is None else rows[allowed[rows]].tolist()))
+    return results, exact
 
 
 def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
@@ -304,24 +346,34 @@ def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: 
             values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)
         order = np.lexsort((rows, -values))
         order = order[np.isfinite(values[order])]
-        added = zip(rows[order].tolist(), values[order].tolist())
-        entries |= {row: (rank, value) for rank, (row, value) in enumerate(added, start=len(entries) + 1)}
+        entries |= _entries(rows[order], values[order], start=len(entries) + 1)
 
 
 def units_of(index) -> dict[str, float]:
-    """Returns how much cosines differ in an index, which is measured once: of its pictures with a few sentences, which
-    the model's `Fingerprint` holds; of its captions, or texts, with each other.
+    """Returns {way: how much cosines differ in an index}, which is measured once.
+
+    Pictures are compared with a few sentences, which the model's `Fingerprint` holds; captions, or texts, with each
+    other.
     """
-    cached = getattr(index, "_units", None)
-    if cached is None or cached[0] is not index.captions:
-        vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
-        vectors = vectors[np.any(vectors, axis=1)]
-        picture_unit = float((index.model.of_texts @ vectors.T).std(axis=1).mean()) if len(vectors) else 0.0
-        without = USUAL if index.kind == IMAGES else _unit(vectors)  # pictures without captions: no texts to compare
-        text_unit = index.captions.unit if index.captions is not None else without
-        cached = index.captions, {PICTURES: max(picture_unit, 1e-3), TEXTS: text_unit}
-        index._units = cached
-    return cached[1]
+    captions, units = getattr(index, "_units", (None, None))
+    if units is None or captions is not index.captions:
+        units = _measured_units(index)
+        index._units = index.captions, units
+    return units
+
+
+def _measured_units(index) -> dict[str, float]:
+    vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
+    vectors = vectors[np.any(vectors, axis=1)]
+    units = {PICTURES: 1e-3, TEXTS: USUAL}  # pictures without captions: no texts to compare
+    if len(vectors):
+        cosines = index.model.of_texts @ vectors.T
+        units[PICTURES] = max(units[PICTURES], float(cosines.std(axis=1).mean()))
+    if index.captions is not None:
+        units[TEXTS] = index.captions.unit
+    elif index.kind != IMAGES:
+        units[TEXTS] = _unit(vectors)
+    return units
 
 
 def vectors_at(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -342,12 +394,13 @@ def spread(numbers: np.ndarray, count: int) -> np.ndarray:
 def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
     """Returns the standard deviation of the products of vectors with others, except products with themselves.
 
-    Of few vectors it is little known, and drawn to `USUAL`.
+    Few vectors say little of it, so theirs is drawn to `USUAL`.
     """
+    count = len(vectors)
     products = vectors @ (vectors if others is None else others).T
-    variance = products[~np.eye(len(vectors), dtype=bool)].var() if len(vectors) > 1 else 0.0
-    return float(np.sqrt((len(vectors) * variance + SURE * USUAL**2) / (len(vectors) + SURE)))
+    variance = products[~np.eye(count, dtype=bool)].var() if count > 1 else 0.0
+    return float(np.sqrt((count * variance + SURE * USUAL**2) / (count + SURE)))
 
 
-def _ranks(rows: np.ndarray, values: np.ndarray) -> Entries:
-    return {row: (rank, value) for rank, (row, value) in enumerate(zip(rows.tolist(), values.tolist()), start=1)}
+def _entries(rows: np.ndarray, values: np.ndarray, start: int = 1) -> Entries:
+    return dict(zip(rows.tolist(), enumerate(values.tolist(), start)))

@@ -1,11 +1,13 @@
-"""The commands of run_search.py: index, query, and a search without an index.
+"""The work of the search commands: index, query, delete, export.
 
-A question needs nothing of what makes an index, so that the functions that make or change one import it themselves.
+A question needs no code that makes an index, so the functions that make or change an index import this code themselves.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -21,7 +23,8 @@ from mural_search import noise_level
 from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
-from mural_search.queries import Query, Result, check_filters, check_queries, search, to_json, to_lines, write_gallery
+from mural_search.queries import Query, Result, check_filters, check_queries, search
+from mural_search.results import to_json, to_lines
 
 
 def index(
@@ -34,7 +37,7 @@ def index(
     kind: str = "",
     split: str = "",
 ) -> Index:
-    """Makes the index `output`, or brings it to what its sources hold; prints what was done.
+    """Makes the index `output`, or brings it up to date with its sources; prints the result.
 
     Args:
       names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
@@ -52,7 +55,8 @@ def index(
             made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
         else:
             model = model or (recorded["model"]["path"] if recorded else "")
-            kind, split = kind or recorded.get("kind", ""), split or recorded.get("split", "")
+            kind = kind or recorded.get("kind", "")
+            split = split or recorded.get("split", "")
             if not model:
                 raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
             collect.list_files(kind or IMAGES, names, split)
@@ -70,7 +74,7 @@ def report(made: Index, folder: str) -> None:
     """Prints the contents of an index and the effect of its last change."""
     from mural_search.changes import SKIPPED
 
-    print(f"{made.count:,} {made.kind} in {folder}, made by {made.model.describe()}.")
+    print(f"{len(made):,} {made.kind} in {folder}, made by {made.model.describe()}.")
     counts = made.counts
     words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
     if counts.changed or counts.pruned or counts.kept:
@@ -87,11 +91,11 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
     from mural_search import embed
 
-    made_by, about, items = embed.read(embeddings)
+    fingerprint, about, items = embed.read(embeddings)
     embedder = open_model(quickest(model)) if model else None
     if embedder is not None:
-        made_by.check(take_fingerprint(embedder), f"The folder {embeddings}")
-    made = index_files.sync(folder, embedder, items, prune, model=made_by, fields=fields, progress=True, **about)
+        fingerprint.check(take_fingerprint(embedder), f"The folder {embeddings}")
+    made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **about)
     if not model and made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
     return made, embedder or LazyModel(made)
@@ -107,7 +111,7 @@ def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
 
 
 class LazyModel:
-    """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
+    """The model of an index, which is loaded at its first use."""
 
     def __init__(self, made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
         self._load = functools.cache(lambda: model_of(made, model, by_pictures, few))
@@ -152,9 +156,11 @@ FEW = 8  # queries for which a model is not made quick first
 
 def recall_lines(answered: Sequence[Result]) -> list[str]:
     """Returns a line for each language of queries with right answers, and one for all: how many were found."""
-    languages = sorted({result.query.language for result in answered})
-    groups = {language: [result for result in answered if result.query.language == language] for language in languages}
-    groups = groups if len(groups) == 1 else {**groups, "all": answered}
+    groups: dict[str, list[Result]] = collections.defaultdict(list)
+    for result in sorted(answered, key=lambda result: result.query.language):
+        groups[result.query.language].append(result)
+    if len(groups) > 1:
+        groups["all"] = list(answered)
     lines = []
     for language, results in groups.items():
         first = sum(result.first_right == 1 for result in results)
@@ -170,7 +176,7 @@ def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "
     notes = sys.stderr if json == "-" else sys.stdout
     answered = [result for result in results if result.query.right]
     shown = [result for result in results if len(answered) <= MANY or not result.query.right]
-    lines = [line for result in shown for line in to_lines(opened, result)]
+    lines = list(itertools.chain.from_iterable(to_lines(opened, result) for result in shown))
     if len(answered) > MANY:
         lines += recall_lines(answered)
     print(to_json(opened, results) if json == "-" else "\n".join(lines))
@@ -178,6 +184,8 @@ def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "
         write_whole(json, to_json(opened, results) + "\n")
         print(f"Written: {json}", file=notes)
     if html:
+        from mural_search.gallery import write_gallery  # only where a page is made: Pillow comes with it
+
         write_gallery(html, opened, results)
         print(f"Written: {html}", file=notes)
 
@@ -203,10 +211,6 @@ def query(
     opened = load_index(index_folder)
     by_pictures = any(query.image for query in queries)
     embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
-    return _answer(opened, embedder, queries, html, json, options)
-
-
-def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, options: dict) -> list[Result]:
     check_filters(opened, options.get("filters", ()))
     results = search(opened, embedder, queries, **options)
     show(opened, results, html, json)

@@ -2,8 +2,8 @@
 
 `spread` makes texts and questions alike, so that a trigram of " red " tells a word from a part of one, and a character
 of Chinese, Japanese or Korean is found alone: 赤い風船 is kept as "赤 い 風 船", whose trigrams are single characters
-(" 風 ") and pairs of them ("風 船"). So a word of one or two characters is found, too. What a question holds is never
-read as FTS5's syntax.
+(" 風 ") and pairs of them ("風 船"). So a word of one or two characters is found, too. A question is never read as
+FTS5's syntax.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 BORDER = "|"  # around each caption, name and value; no text holds it
 MOST_GRAMS = 64  # of a question; longer texts give their first
-# Accents, variants, and what Hebrew and Arabic write above and below letters: few people type vowels or a hamza there.
+# Accents, variants, and marks of Hebrew and Arabic above and below letters: few people type vowels or a hamza there.
 # Vowel signs of other scripts stay.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
 _MARKS |= {0x640, *(c for c in range(0x591, 0x6EE) if unicodedata.category(chr(c)) == "Mn")}
@@ -36,17 +36,14 @@ def spread(text: str) -> str:
 
 @functools.lru_cache(2**16)
 def _placed(letter: str) -> str:
-    if (
-        letter == BORDER
-        or unicodedata.category(letter)[0] in "PZ"
-        or unicodedata.category(letter) in ("Cc", "Cf", "Cs")
-    ):
+    category = unicodedata.category(letter)
+    if letter == BORDER or category[0] in "PZ" or category in ("Cc", "Cf", "Cs"):
         return " "
     return f" {letter} " if any(ord(letter) in block for block in _ALONE) else letter
 
 
 def document(texts: Iterable[str]) -> str:
-    """Returns what is indexed of texts, each of which can be asked for as a whole."""
+    """Returns the text to index for several texts, each of which can be found exactly."""
     return "".join(f"{BORDER} {spread(text)} " for text in texts) + BORDER
 
 
@@ -63,6 +60,7 @@ def quoted(text: str) -> str:
 
 def split(sentence: str) -> tuple[str, list[str]]:
     """Returns a sentence without its -words, and these: "a shoe -red" gives ("a shoe", ["red"])."""
-    return " ".join(_WITHOUT.sub(" ", sentence).split()) if _WITHOUT.search(sentence) else sentence, [
-        word for word in _WITHOUT.findall(sentence) if spread(word)
-    ]
+    lacking = _WITHOUT.findall(sentence)
+    if lacking:
+        sentence = " ".join(_WITHOUT.sub(" ", sentence).split())
+    return sentence, [word for word in lacking if spread(word)]

@@ -126,7 +126,7 @@ def unit(vectors):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-def ranked(rows=(), whole=(), **lists):
+def ranked(rows=(), exact_rows=(), **lists):
     """`Ranked` of {row: value} by way, best first."""
     placed = {way: {row: (n, v) for n, (row, v) in enumerate(of.items(), start=1)} for way, of in lists.items()}
-    return Ranked(np.array(rows, np.int64), placed, frozenset(whole), {"pictures": 0.1, "texts": 0.1})
+    return Ranked(np.array(rows, np.int64), placed, frozenset(exact_rows), {"pictures": 0.1, "texts": 0.1})

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import mural_tf
 from mural_lite.errors import UserError
 from mural_search.collect import find
+from mural_search.gallery import write_gallery
 from mural_search.index import index_in_memory, load_index
 from mural_search.items import IMAGES
-from mural_search.queries import Query, search, write_gallery
+from mural_search.queries import Query, search
 from mural_tf.data.records import IMAGE_TEXT, ImageTextRecord, write_records
 from mural_tf.evaluation.retrieval import measure_retrieval
 

@@ -36,11 +36,11 @@ from mural_lite.remote_folders import model_place
 from mural_search.index import load_index
 from mural_search.server import limits as bounds
 from mural_search.server.limits import BadRequest, Limits, Overloaded
-from mural_search.server.search_page import search_routes
+from mural_search.server.routes import search_routes
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
-HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that this machine alone reaches
+HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that only this machine reaches
 # `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.
 HEADERS = {
     "Server": "mural_tf", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'self'"
@@ -153,11 +153,13 @@ class Server:
         if self._running >= bounds.REQUESTS or (is_large and self._large >= bounds.LARGE_BODIES):
             count = f"{self._large} large requests" if is_large else f"{self._running} requests"
             raise Overloaded(f"{count} are being answered; try again later.")
-        self._running, self._large = self._running + 1, self._large + is_large
+        self._running += 1
+        self._large += is_large
         try:
             yield
         finally:
-            self._running, self._large = self._running - 1, self._large - is_large
+            self._running -= 1
+            self._large -= is_large
 
     @web.middleware
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""What the server takes at most: settings, and pictures, which are checked before they are decoded."""
+"""The limits of the server: settings, and the check of pictures before they are decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSPARENT = 4  # putting transparent pixels on white takes so many times the m
 
 
 class BadRequest(ValueError):
-    """What is wrong with a request, in words for its sender, and the status of HTTP that says so."""
+    """A mistake in a request, in words for its sender, with the status of HTTP."""
 
     def __init__(self, words: str, status: int = 400):
         super().__init__(words)

@@ -3,13 +3,14 @@
 CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
 columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet, and lists
 of objects, become columns of their own, "captions.de". Files of text are held in memory, the others are streamed.
-What cannot be read goes to `on_problem(file_type, place)`: see text_files.py.
+Rows that cannot be read go to `on_problem(reason, place)`: see text_files.py.
 """
 
 from __future__ import annotations
 
 import codecs
 import collections
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -46,7 +47,7 @@ _FORMS |= {".parquet": PARQUET, ".xlsx": EXCEL}
 _PACKED = (".gz", ".bz2", ".xz")
 LARGEST = 2**30  # bytes of a file that is held in memory, unpacked
 CUT_OFF = "file that is damaged or cut off: what follows is lost"
-DEEPEST = 4  # levels of objects that become columns; what lies deeper stays JSON
+DEEPEST = 4  # levels of objects that become columns; deeper levels stay JSON
 
 
 class Row(NamedTuple):
@@ -71,10 +72,12 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class OwnTable:
-    """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
+    """A table, of one file or several alike.
 
-    `names`: pictures without text files have their file names as captions.
-    `others`: further files of a folder of pictures, {why they are not read: paths}.
+    Attributes:
+      folder: to which the names of its pictures are relative.
+      names: whether pictures without text files have their file names as captions.
+      others: further files of a folder of pictures, {why they are not read: paths}.
     """
 
     files: Sequence[pathlib.Path]
@@ -85,11 +88,11 @@ class OwnTable:
     others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
-        """Returns in words what was found, for the user to check."""
+        """Returns the table's form in words, for the user to check."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         name = self.folder if self.file_type in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
         if self.file_type == CSV:
-            between = {"\t": "tabs"}.get(self.form.delimiter, repr(self.form.delimiter))
+            between = "tabs" if self.form.delimiter == "\t" else repr(self.form.delimiter)
             return f"{name}: {self.form.encoding}, columns separated by {between}"
         return f"{name}: {self.file_type}"
 
@@ -142,12 +145,15 @@ def _open_files(name: str, encoding: str) -> OwnTable:
     file_types = {_file_type_of(path) for path in files}
     if len(file_types) > 1:
         raise UserError(f"{name} matches files of several kinds ({', '.join(sorted(file_types))}): give one kind.")
-    file_type, path = file_types.pop(), files[0]
+    file_type = file_types.pop()
+    path = files[0]
     if file_type in (PARQUET, EXCEL):
         return OwnTable(files, file_type, path.parent)
     data = _content(path, lambda *problem: None)
     form = Form(encoding or _find_encoding(data, path))
-    return OwnTable(files, file_type, path.parent, _find_form(data, path, form) if file_type == CSV else form)
+    if file_type == CSV:
+        form = _find_form(data, path, form)
+    return OwnTable(files, file_type, path.parent, form)
 
 
 def _file_type_of(path: pathlib.Path) -> str:
@@ -162,9 +168,10 @@ def _file_type_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path) -> OwnTable:
-    if downloads := is_download(folder):
-        return OwnTable(downloads, PARQUET if downloads[0].suffix == ".parquet" else DOWNLOADS, folder)
-    tables = sorted(folder.glob("*.parquet"))
+    downloads = is_download(folder)
+    if downloads and downloads[0].suffix != ".parquet":
+        return OwnTable(downloads, DOWNLOADS, folder)
+    tables = downloads or sorted(folder.glob("*.parquet"))
     if tables:
         return OwnTable(tables, PARQUET, folder)
     files, others = picture_files(folder, ("txt",))
@@ -193,9 +200,9 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     """Returns a file, unpacked, as far as it is whole."""
     data = bytearray()
     with open_binary(path) as (content, _):
-        some = getattr(content, "read1", content.read)  # gives the whole part before the damage
+        read = getattr(content, "read1", content.read)  # gives the whole part before the damage
         try:
-            while block := some(1 << 20):
+            while block := read(1 << 20):
                 data += block
                 if len(data) > LARGEST:
                     raise UserError(
@@ -213,9 +220,12 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
-        if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
-            return name
+    even = begin[::2].count(0)
+    odd = begin[1::2].count(0)
+    if 4 * odd > len(begin) and not even:
+        return "utf-16-le"
+    if 4 * even > len(begin) and not odd:
+        return "utf-16-be"
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
     if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
@@ -241,11 +251,10 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 def _text(data: bytes, encoding: str) -> str:
     """Returns text; bytes that are not text of their encoding become lone surrogates, which `is_text` finds."""
-    errors = "replace" if encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
-    try:
-        return data.decode(encoding, errors)
-    except UnicodeDecodeError:  # some encodings of two bytes know no other way
-        return data.decode(encoding, "replace")
+    if not encoding.lower().startswith(("utf-16", "utf-32")):
+        with contextlib.suppress(UnicodeDecodeError):  # some encodings of two bytes only know "replace"
+            return data.decode(encoding, "surrogateescape")
+    return data.decode(encoding, "replace")
 
 
 def _lines(text: str) -> list[str]:
@@ -267,18 +276,22 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     lines = _lines(text[:_SAMPLE])
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns for pictures and captions.")
-    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
+    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # Excel writes and reads this line
         return dataclasses.replace(form, delimiter=lines[0][4])
-    candidates = [Form(form.encoding, delimiter, way) for way in _WAYS for delimiter in _DELIMITERS]
-    # A way that is not the usual one must be better, not as good.
-    shares = [_agreement(lines, candidate) - 0.05 * (candidate.more != _PLAIN) for candidate in candidates]
-    best = max(range(len(candidates)), key=shares.__getitem__)
-    if shares[best] <= 0:
+    best = form
+    most = 0.0
+    for way, delimiter in itertools.product(_WAYS, _DELIMITERS):
+        candidate = Form(form.encoding, delimiter, way)
+        # A way that is not the usual one must be better, not as good.
+        share = _agreement(lines, candidate) - 0.05 * (way != _PLAIN)
+        if share > most:
+            best, most = candidate, share
+    if not most:
         raise UserError(
             f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated "
             f"by one of {' '.join(map(repr, _DELIMITERS))}."
         )
-    return candidates[best]
+    return best
 
 
 def _agreement(lines: Sequence[str], form: Form) -> float:
@@ -286,22 +299,25 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
 
     A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
-    lengths: list[int] = []
-    reader = form.reader(iter(lines))
-    while True:
-        try:
-            cells = next(reader)
-            is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)  # a quote that nothing closes
-            lengths.append(0 if is_open else len(cells))
-        except StopIteration:
-            break
-        except csv.Error:
-            lengths.append(0)
+    lengths = list(_row_lengths(form.reader(iter(lines))))
     lengths = [length for length in lengths[:-1] or lengths if length]  # the sample may end within a row
     if not lengths or lengths[0] == 1:
         return 0.0
     usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
     return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
+
+
+def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
+    """Yields the number of columns of each row; 0 for a row that is no CSV, or has a quote that nothing closes."""
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            cells = []
+        is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)
+        yield 0 if is_open else len(cells)
 
 
 # Each form of table.
@@ -310,34 +326,37 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
     lines = _lines(_text(_content(path, on_problem), form.encoding))
     header: list[str] = []
-    at = 0
-    while at < len(lines):
-        reader = form.reader(lines[location] for location in range(at, len(lines)))
-        location, problem, cells = f"{path}:{at + 1}", "", []
+    begin = 0
+    while begin < len(lines):
+        location = f"{path}:{begin + 1}"
+        reader = form.reader(map(lines.__getitem__, range(begin, len(lines))))
         try:
             cells = next(reader)
         except csv.Error as error:
-            problem = f"row that is no CSV ({error})"
-        begin, at = at, at + max(1, reader.line_num)
-        if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
+            on_problem(f"row that is no CSV ({error})", location)
+            begin += 1
             continue
-        if not header and not problem:
+        end = begin + max(1, reader.line_num)
+        is_content = any(map(str.strip, cells)) and not re.fullmatch(r"sep=.?", "".join(cells))
+        is_header = is_content and not header
+        if is_header:
             header = _header(cells)
-            if not _are_values(cells):
-                continue
-        problem = problem or _problem_with_cells(cells, header, form)
-        if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, location)
-            at = begin + 1
-        else:
-            yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+        if is_content and (not is_header or _are_values(cells)):
+            problem = _problem_with_cells(cells, header, form)
+            if problem:
+                on_problem(problem, location)
+                end = begin + 1  # after a quote that nothing closes the next line is a row again
+            else:
+                yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+        begin = end
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
     """Returns why the cells of a row do not fit this table, or ""."""
-    if any(cell.strip() for cell in cells[len(header) :]):
-        quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
-        return "row with more columns than the first" + ', perhaps by a quote within quotes, to be written ""' * quoted
+    if any(map(str.strip, cells[len(header) :])):
+        problem = "row with more columns than the first"
+        is_quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
+        return f'{problem}, perhaps by a quote within quotes, to be written ""' if is_quoted else problem
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
     if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
@@ -373,37 +392,35 @@ def texts_of(value: Value) -> tuple[str, ...]:
     """Returns the texts of a value, without pictures."""
     if isinstance(value, str):
         return (value,)
-    return tuple(text for text in _several(value) if isinstance(text, str))
+    return tuple(text for text in several(value) if isinstance(text, str))
 
 
 def names_picture(value: Value) -> bool:
     """Whether a value is a picture, or the name or address of one by its ending."""
-    first = (value or ("",))[0] if isinstance(value, tuple) else value
+    first = (*several(value), "")[0]
     if isinstance(first, bytes):
         return True
-    plain = re.split(r"[?#]", first.strip())[0] if "://" in first else first.strip()
-    return plain.rpartition(".")[2].lower() in ENDINGS and "." in plain
+    name = first.strip()
+    if "://" in name:
+        name = re.split(r"[?#]", name)[0]
+    return name.rpartition(".")[2].lower() in ENDINGS and "." in name
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
     """Rows of a list of objects, or of lines with an object each, for any file name."""
     text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
-    is_lines = ".json" not in path.suffixes
+    has_lines = ".json" not in path.suffixes
+    content = None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        lines, problem = io.StringIO(text), str(error) or "it is nested too deeply"
-        first = next((line for line in lines if line.strip() not in ("", "[")), "")
-        if not is_lines and _object_of(first) is None:
-            raise UserError(f"{path} is not valid JSON: {problem}.") from None
-        content, is_lines = None, True
-    if content is None or is_lines and not isinstance(content, list):
+        first = next((line for line in io.StringIO(text) if line.strip() not in ("", "[")), "")
+        if not has_lines and _object_of(first) is None:
+            raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
+    if content is None or (has_lines and not isinstance(content, list)):
         for number, line in enumerate(io.StringIO(text), start=1):
             if line.strip() not in ("", "[", "]"):
-                values, location = _object_of(line), f"{path}:{number}"
-                yield from [Row(location, flattened(values))] if values is not None else ()
-                if values is None:
-                    on_problem("line that is no JSON object", location)
+                yield from _row_of_object(_object_of(line), f"{path}:{number}", "line", on_problem)
         return
     if isinstance(content, dict):
         lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
@@ -411,11 +428,14 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     for number, values in enumerate(content, start=1):
-        location = f"{path}, object {number}"
-        if _is_object(values):
-            yield Row(location, flattened(values))
-        else:
-            on_problem("entry that is no JSON object", location)
+        yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
+
+
+def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -> Iterator[Row]:
+    if _is_object(values):
+        yield Row(location, flattened(values))
+    else:
+        on_problem(f"{part} that is no JSON object", location)
 
 
 def _is_object(value: Any) -> bool:
@@ -446,7 +466,6 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
         import openpyxl
     except ImportError:
         raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
-    del on_problem
     try:
         file = io.BytesIO(_content(path, lambda *problem: None))
         with zipfile.ZipFile(file) as archive:
@@ -454,12 +473,12 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
                 raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
         sheet = book.active if book.active in book.worksheets else book.worksheets[0]  # a sheet may be a chart
-        sheet.reset_dimensions()  # what a file says of its own size is a hint
+        sheet.reset_dimensions()  # the size that a file names is only a hint
         rows = itertools.islice(sheet.iter_rows(values_only=True), MOST_ROWS)
         yield from _rows_of_sheet(path, rows, _merged(file, sheet))
     except (UserError, MemoryError):
         raise
-    except Exception:  # noqa: BLE001 - openpyxl raises what its parsers of ZIP and XML raise
+    except Exception:  # noqa: BLE001 - openpyxl raises all errors of its parsers of ZIP and XML
         raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
 
 
@@ -472,16 +491,16 @@ def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tu
         for column, (last, value) in held.items():
             if number <= last and column < len(cells):
                 cells[column] = cells[column] or value
-        for column, cell in enumerate(cells) if merged else ():
+        for column, cell in enumerate(cells):
             if (number, column) in merged:
                 held[column] = merged[number, column], cell
-        if not header and sum(map(bool, map(str.strip, cells))) > 1:
+        if not header and sum(bool(cell.strip()) for cell in cells) > 1:
             header = _header(cells)
             if not _are_values(cells):
                 continue
-        named = dict(zip(header, cells))
-        if any(map(str.strip, named.values())):
-            yield Row(f"{path}, row {number}", {name: cell for name, cell in named.items() if cell.strip()})
+        named = {name: cell for name, cell in zip(header, cells) if cell.strip()}
+        if named:
+            yield Row(f"{path}, row {number}", named)
 
 
 def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
@@ -503,25 +522,26 @@ def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
-    """Returns what a row of JSON or Parquet holds as column -> value; objects become columns "name.key"."""
+    """Returns the values of a row of JSON or Parquet as column -> value; objects become columns "name.key"."""
     columns: dict[str, Value] = {}
     for key, value in values.items():
         name = f"{before}{key}"
         if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
             value = {str(part): text for part, text in value}  # a map of Parquet
-        several = value if isinstance(value, list) and all(map(_is_object, value)) else [value]
-        if value and _is_object(several[0]) and depth < DEEPEST:
-            for part in several:  # of a list of objects each column holds the texts, or the pictures, of all
+        objects = value if isinstance(value, list) else [value]
+        if value and all(map(_is_object, objects)) and depth < DEEPEST:
+            for part in objects:  # of a list of objects each column holds the texts, or the pictures, of all
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    columns[column] = (*_several(columns[column]), *_several(text)) if column in columns else text
+                    columns[column] = (*several(columns[column]), *several(text)) if column in columns else text
             continue
         value = _value(value)
-        if value and (isinstance(value, bytes) or any(isinstance(item, bytes) or item.strip() for item in value)):
+        if any(item.strip() for item in several(value)):
             columns[name] = value
     return columns
 
 
-def _several(value: Value) -> tuple:
+def several(value: Value) -> tuple:
+    """Returns the parts of a value."""
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -564,25 +584,35 @@ _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic":
 def _read_pictures(
     folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem, names: bool = False
 ) -> Iterator[Row]:
-    texts = {str(path)[: -len(path.suffix)]: path for path in files if path.suffix.lower() == ".txt"}
-    pictures = {str(path)[: -len(path.suffix)] for path in files if path.suffix.lower() != ".txt"}
+    pictures = [path for path in files if path.suffix.lower() != ".txt"]
+    stems = set(map(_stem, pictures))
     texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
-    for stem, path in texts.items():
-        begin, _, code = stem.rpartition(".")
-        owner, language = (begin, language_of(code)) if stem not in pictures and language_of(code) else (stem, "")
-        if owner in pictures:
-            texts_of.setdefault(owner, []).append((language, path))
-        else:
-            on_problem("text without a picture of its name", str(path))
     for path in files:
         if path.suffix.lower() != ".txt":
-            captions: dict[str, tuple[str, ...]] = {}
-            for language, text in texts_of.get(str(path)[: -len(path.suffix)], ()):
-                for name, captions_of_file in _captions_of(text, language).items():
-                    captions[name] = (*captions.get(name, ()), *captions_of_file)
-            if names and not captions and (words := _words_of_name(path.stem)):
-                captions["caption"] = (words,)
-            yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
+            continue
+        stem = _stem(path)
+        language = ""
+        begin, _, code = stem.rpartition(".")
+        if stem not in stems and language_of(code):
+            stem, language = begin, language_of(code)
+        if stem in stems:
+            texts_of.setdefault(stem, []).append((language, path))
+        else:
+            on_problem("text without a picture of its name", str(path))
+    for path in pictures:
+        captions: dict[str, tuple[str, ...]] = {}
+        for language, text in texts_of.get(_stem(path), ()):
+            for name, captions_of_file in _captions_of(text, language).items():
+                captions[name] = (*captions.get(name, ()), *captions_of_file)
+        words = _words_of_name(path.stem) if names and not captions else ""
+        if words:
+            captions["caption"] = (words,)
+        yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
+
+
+def _stem(path: pathlib.Path) -> str:
+    """Returns a path without its ending."""
+    return str(path)[: -len(path.suffix)]
 
 
 def _words_of_name(stem: str) -> str:
@@ -626,13 +656,12 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
         text = _text(data, _find_encoding(data, path)).lstrip("\ufeff")
     except (OSError, UserError):
         return {}
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [_named_caption(line) for line in lines]
-    if not all(named[1:]):
-        named = [None] * len(lines)
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    have_names = all(map(_named_caption, lines[1:]))
     by_column: dict[str, tuple[str, ...]] = {}
-    for line, named_caption in zip(lines, named):
-        tag, caption = named_caption or (language, line)
+    for line in lines:
+        named = _named_caption(line) if have_names else None
+        tag, caption = named or (language, line)
         name = f"caption.{tag}" if tag else "caption"
         if caption:
             by_column[name] = (*by_column.get(name, ()), caption)
@@ -645,7 +674,8 @@ def _named_caption(line: str) -> tuple[str, str] | None:
     if not match:
         return None
     code, variant, encoded, caption = match.groups()
-    code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
+    if variant and variant.lower() in _SCRIPTS:
+        code += f"-{_SCRIPTS[variant.lower()]}"
     # No sentence begins with `ace.utf8=`, but many words are codes of languages.
     tag = known_language(code.replace("_", "-")) if encoded else language_of(code)
     return (tag, caption) if tag else None

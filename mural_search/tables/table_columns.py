@@ -1,12 +1,12 @@
 """The roles of a table's columns (pictures, captions, language, id, …), by their names and contents.
 
-The choice is made from the first rows and said to the user, who can choose otherwise (`parse_choices`).
+The choice is made from the first rows and shown to the user, who can choose otherwise (`parse_choices`).
 
-The languages of captions that do not say theirs are guessed with lingua (`Guess`). Alone, a caption of two words is
-guessed wrong in a third of cases. So what languages a column holds, and how much of each, is estimated from many of its
-captions at once (expectation maximisation over lingua's probabilities), and a caption is then only asked which of these
-it is in. All languages take part by their scripts and by three letters at a time, which takes some 50 MB; then only the
-likeliest by lingua's large models, which for all languages are a gigabyte.
+The languages of captions without a language are guessed with lingua (`Guess`). It guesses a caption of two words wrong
+in a third of cases. So the languages of a column and their shares are estimated from many of its captions at once
+(expectation maximisation over lingua's probabilities), and each caption is then assigned to one of these. All languages
+take part by their scripts and by three letters at a time, which takes some 50 MB; then only the likeliest by lingua's
+large models, which for all languages are a gigabyte.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import collections
 import dataclasses
 import difflib
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +24,11 @@ from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language
 from mural_search.tables.own_tables import Row, Value, language_of, names_picture, texts_of
 
+Values = Mapping[str, Sequence[Value]]  # column -> values of the first rows
 SAMPLE = 1000  # rows that are looked at
 MOST = 2**14  # columns: as many as a spreadsheet has
 
-# Usual names of columns, letters and digits alone, the likeliest first.
+# Usual names of columns, only letters and digits, the likeliest first.
 _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
@@ -37,7 +39,7 @@ _SHOWS = re.compile(
     r"image|img|picture|pic\d|photo|foto|bild|imagen|imágen|immagin|afbeelding|obraz|zdjęci|画像|изображ"
 )
 _SHOWS_LESS = re.compile(r"thumb|small|swatch|icon|logo|mask|alt|label|width|height|position|caption|title")
-# What a thing is called, in the languages of shops; then what describes it at length.
+# Names of products, in the languages of shops; then descriptions at length.
 _CAPTION = (
     "caption captions title titel titre titulo título titolo tytuł otsikko productname producttitle name "
     "produktname nom nomduproduit nombre nombredelproducto nome nomedoproduto nomeprodotto nazwa nazwaproduktu "
@@ -67,11 +69,11 @@ _NO_LANGUAGE = "country countrycode land pays market region currency size status
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are.
+    """The roles of a table's columns.
 
     Attributes:
       images: the columns of the pictures, the main one first.
-      captions: column -> language of its captions, "" where the row says it, or nobody does.
+      captions: column -> language of its captions, "" where rows name it, or nothing does.
       bases: names before the language in columns such as "title_de", for columns that only later rows have.
       others: columns of the first rows that hold no captions.
       language_of_others: returns the language of a column of captions with an unlisted name; `None` for other columns.
@@ -92,13 +94,15 @@ class Columns:
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
-        """Returns the language of a column of captions, "" if its name does not say it, None of any other column."""
+        """Returns the language in the name of a column of captions, "" without one; None for any other column."""
         if name in self.captions:
             return self.captions[name]
         if self.language_of_others is not None:
             return self.language_of_others(name)
         base, language = split_language(name)
-        return language if language and base in self.bases and name not in self.others else None
+        if language and base in self.bases and name not in self.others:
+            return language
+        return None
 
     def is_field(self, name: str) -> bool:
         """Whether a column has no meaning of its own here."""
@@ -120,10 +124,10 @@ def split_language(name: str) -> tuple[str, str]:
     if re.fullmatch(r"[A-Za-z]{2}[-_][A-Za-z]{2}", name) and language_of(name):
         return "", language_of(name)
     match = re.fullmatch(r"(?:(.*?)[\s_.\-:\[(/]+)?([A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?)[\])\s]*", name[:200])
-    if match is None:
+    language = language_of(match[2]) if match else ""
+    if not language:
         return plain(name), ""
-    language = language_of(match[2])
-    return (plain(match[1] or ""), language) if language else (plain(name), "")
+    return plain(match[1] or ""), language
 
 
 _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
@@ -132,7 +136,7 @@ _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
     """Returns role -> names of columns from "image=foto", "caption=title+text", "caption.de=titel"; or raises.
 
-    A name may hold commas, which divide entries: what begins with no role belongs to the entry before it.
+    A name may hold commas, which divide entries: an entry without a role belongs to the entry before it.
     """
     choices: dict[str, list[str]] = {}
     role = ""
@@ -147,7 +151,8 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
             choices[role][-1] += f", {entry}"
             continue
         role, _, code = match[1].partition(".")
-        role = f"caption.{canonical_language(code)}" if code else role
+        if code:
+            role = f"caption.{canonical_language(code)}"
         choices[role] = match[2].split("+")
     return choices
 
@@ -155,11 +160,11 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
 def find_columns(
     rows: Sequence[Row], choices: Mapping[str, Sequence[str]], is_there: Callable[[Value], bool]
 ) -> Columns:
-    """Returns what the columns of a table are.
+    """Returns the roles of a table's columns.
 
     Args:
       rows: the first rows, at least one.
-      choices: what the user says, of `parse_choices`.
+      choices: of the user, from `parse_choices`.
       is_there: whether a value leads to a picture.
 
     Raises:
@@ -171,69 +176,71 @@ def find_columns(
             values[name].append(value)
     if len(values) > MOST:
         raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
-    choices = {role: [_column(role, name, values) for name in names] for role, names in choices.items()}
+    chosen: dict[str, list[str]] = {}
+    for role, names in choices.items():
+        chosen[role] = [_column(role, name, values) for name in names]
     no_caption = lambda name: split_language(name)[0] not in _CAPTION  # noqa: E731 - "name_id" may be in Indonesian
-    identity = _first(choices.get("id")) or _named(values, IDENTITIES, no_caption)
-    images = choices.get("image") or _find_images(values, is_there, identity)
-    language = _first(choices.get("language")) or _find_language(values, images)
-    taken = {*images, language, *([identity] if identity not in images else [])}
-    captions, bases = _find_captions({n: v for n, v in values.items() if n not in taken}, choices)
-    free = {n: v for n, v in values.items() if n not in taken and n not in captions}
+    identity = chosen.get("id", [""])[0] or _named(values, IDENTITIES, no_caption)
+    images = chosen.get("image") or _find_images(values, is_there, identity)
+    language = chosen.get("language", [""])[0] or _find_language(values, images)
+    taken = {*images, language, identity}
+    free = {name: some for name, some in values.items() if name not in taken}
+    captions, bases = _find_captions(free, chosen)
+    free = {name: some for name, some in free.items() if name not in captions}
     identity = identity or _find_identity(free, len(rows))
     parent = _named(free, [*GROUPS, *_PARENT], lambda name: name != identity)
     sold = tuple(name for name in free if plain(name) in _SOLD)
     others = frozenset(name for name in values if name not in captions)
-    language = "" if language in captions else language
+    if language in captions:
+        language = ""
     return Columns(images, captions, bases, others, language, identity, parent, sold)
 
 
-def _column(role: str, name: str, values: Mapping[str, Sequence[Value]]) -> str:
+def _column(role: str, name: str, values: Values) -> str:
     """Returns the column that a user means, ignoring spaces and signs; raises `UserError`."""
     alike = [column for column in values if plain(column) == plain(name)]
-    if name in values or len(alike) == 1:
-        return name if name in values else alike[0]
-    if role == "caption" and plain(name) in [split_language(column)[0] for column in values]:
+    is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
+    if name not in values and len(alike) == 1:
+        return alike[0]
+    if name in values or is_base:
         return name
     near = difflib.get_close_matches(name, values, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
-def _first(names: Sequence[str] | None) -> str:
-    return names[0] if names else ""
-
-
-def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Callable[[str], bool]) -> str:
+def _named(values: Values, names: Sequence[str], fits: Callable[[str], bool]) -> str:
     """Returns the column with the first of several names, or ""."""
     by_plain_name = {plain(name): name for name in reversed(values) if fits(name)}
     return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
-def _find_images(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> list[str]:
+def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str) -> list[str]:
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
-    def share(name: str, tells: Callable[[Value], bool]) -> float:
-        some = values[name][:50]
-        return sum(map(tells, some)) / len(some)
+    def share(name: str, is_picture: Callable[[Value], bool]) -> float:
+        first = values[name][:50]
+        return sum(map(is_picture, first)) / len(first)
 
     def quality(name: str) -> tuple:
+        exist = round(share(name, is_there), 1)
+        look = round(share(name, names_picture), 1)
         rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
-        less = bool(_SHOWS_LESS.search(plain(name)))
-        return round(share(name, is_there), 1), round(share(name, names_picture), 1), not less, -rank, name != identity
+        return exist, look, not _SHOWS_LESS.search(plain(name)), -rank, name != identity
 
     best = max(values, key=quality)
-    there, look, _, rank, _ = quality(best)
-    if max(there, look) < 0.5 and -rank == len(_IMAGE):
+    exist, look, *_ = quality(best)
+    if max(exist, look) < 0.5 and plain(best) not in _IMAGE:
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
-    is_picture = is_there if there >= 0.5 else names_picture
+    is_picture = is_there if exist >= 0.5 else names_picture
     return [best, *(name for name in shows if name != best and share(name, is_picture) >= 0.5)]
 
 
-def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) -> str:
+def _find_language(values: Values, taken: Sequence[str]) -> str:
     named = _named(values, _LANGUAGE, lambda name: name not in taken)
     if named:
         return named
@@ -241,53 +248,72 @@ def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) 
         if name in taken or plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
         distinct = {value for value in some if isinstance(value, str)}
-        is_code = all(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", value.strip()) for value in distinct)
-        if 1 < len(distinct) < 100 and is_code and all(language_of(value.strip()) for value in distinct):
+        codes = [code for code in map(str.strip, distinct) if re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", code)]
+        if 1 < len(distinct) < 100 and len(codes) == len(distinct) and all(map(language_of, codes)):
             return name
     return ""
 
 
-def _find_captions(
-    values: Mapping[str, Sequence[Value]], choices: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Returns column -> language, and the bases of columns with a language in their names."""
-    texts = {name: some for name, some in values.items() if not any(isinstance(value, bytes) for value in some)}
-    chosen = {name: role[8:] for role, names in choices.items() if role.startswith("caption.") for name in names}
+    texts = {name: some for name, some in values.items() if bytes not in map(type, some)}
+    with_language = _with_language(texts)
+    chosen: dict[str, str] = {}
+    for role, names in choices.items():
+        if role.startswith("caption."):
+            chosen |= dict.fromkeys(names, role.removeprefix("caption."))
     if chosen or "caption" in choices:
-        bases = tuple(plain(name) for name in choices.get("caption", ()))
-        chosen |= {name: "" for name in choices.get("caption", ()) if name in values}
-        return {**_with_bases(texts, bases), **chosen}, bases
-    # "caption_id" may be the number of a caption or one in Indonesian: what it holds decides.
-    divided = {name: split_language(name) for name in texts}
-    by_base = collections.Counter(base for name, (base, tag) in divided.items() if tag and _holds_words(texts[name]))
-    names = {plain(name) for name in texts}
-    base = next((name for name in _CAPTION if name in by_base or name in names), None)
-    if base is None and by_base:
-        base, count = by_base.most_common(1)[0]
-        base = base if count > 1 else None
+        plainly = choices.get("caption", ())
+        bases = tuple(map(plain, plainly))
+        chosen |= {name: "" for name in plainly if name in values}
+        return {**_of_bases(with_language, bases), **chosen}, bases
+    base = _caption_base(texts, with_language)
     if base is not None:
         columns = {name: "" for name in texts if plain(name) == base}
-        return {**columns, **_with_bases(texts, (base,))}, (base,)
+        return {**columns, **_of_bases(with_language, (base,))}, (base,)
     wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
-    return ({wordy: ""}, ()) if wordy and _wordiness(texts[wordy]) > 0 else ({}, ())
+    is_wordy = wordy != "" and _wordiness(texts[wordy]) > 0
+    return {wordy: ""} if is_wordy else {}, ()
 
 
-def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> dict[str, str]:
-    """Returns column -> language of the columns that are one of the bases with a language, and hold words."""
+def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -> str | None:
+    """Returns the plain name of the columns of captions, without a language: a usual name, or one with languages."""
+    counts = collections.Counter(base for base, _ in with_language.values())
+    names = {*map(plain, texts), *counts}
+    usual = next((name for name in _CAPTION if name in names), None)
+    if usual is not None:
+        return usual
+    repeated = [base for base, count in counts.most_common(1) if count > 1]
+    return repeated[0] if repeated else None
+
+
+def _with_language(values: Values) -> dict[str, tuple[str, str]]:
+    """Returns column -> (base, language) of the columns whose names end in a language, and which hold words.
+
+    For example "caption_id" may be the number of a caption or one in Indonesian: its values decide.
+    """
     divided = {name: split_language(name) for name in values}
-    named = {name: language for name, (base, language) in divided.items() if language and base in bases}
-    return {name: language for name, language in named.items() if _holds_words(values[name])}
+    return {name: parts for name, parts in divided.items() if parts[1] and _holds_words(values[name])}
+
+
+def _of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
+    return {name: language for name, (base, language) in with_language.items() if base in bases}
 
 
 def _holds_words(values: Sequence[Value]) -> bool:
     """Whether at least half of some values are not numbers or codes: two letters in a row, or one of another script."""
-    texts = [text for value in values for text in texts_of(value)]
-    return 2 * sum(bool(re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)) for text in texts) >= len(texts) > 0
+    texts = _all_texts(values)
+    with_words = [text for text in texts if re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)]
+    return 2 * len(with_words) >= len(texts) > 0
+
+
+def _all_texts(values: Sequence[Value]) -> list[str]:
+    return list(itertools.chain.from_iterable(map(texts_of, values)))
 
 
 def _wordiness(values: Sequence[Value]) -> float:
     """Returns how much a column looks like captions: letters, words, and no two alike; 0 if not at all."""
-    texts = [text for value in values for text in texts_of(value)]
+    texts = _all_texts(values)
     written = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
     if 2 * len(written) < len(texts) or not texts:
         return 0.0
@@ -300,7 +326,7 @@ def _is_of_words(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
 
 
-def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
+def _find_identity(values: Values, rows: int) -> str:
     """Returns the first column in which (nearly) each row has a code of its own, or ""."""
     for name, some in values.items():
         texts = [value for value in some if isinstance(value, str) and not names_picture(value)]
@@ -328,10 +354,11 @@ class Guess:
 
     def __init__(self, texts: Sequence[str]):
         """Estimates the languages of texts; raises `UserError` if lingua is not installed."""
-        some = texts[:: max(1, len(texts) // GUESSED_FROM)]
-        likely = list(_shares(_probabilities(_detector(()), some), least=0.0))[:LIKELY]
-        closely = _detector(tuple(likely)) if len(likely) > 1 else None
-        self.shares = _shares(_probabilities(closely, some)) if closely else dict.fromkeys(likely, 1.0)
+        sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
+        likely = list(_shares(_probabilities(_detector(()), sample), least=0.0))[:LIKELY]
+        self.shares = dict.fromkeys(likely, 1.0)
+        if len(likely) > 1:
+            self.shares = _shares(_probabilities(_detector(likely), sample))
         self._few = _detector(tuple(self.shares)) if len(self.shares) > 1 else None
 
     def __call__(self, text: str) -> str:
@@ -352,7 +379,8 @@ def language_named(name: str) -> str:
         import lingua
     except ImportError:
         return ""
-    return next((_tag(x) for x in lingua.Language.all() if x.name.casefold() == name.casefold()), "")
+    tags = [_tag(language) for language in lingua.Language.all() if language.name.casefold() == name.casefold()]
+    return tags[0] if tags else ""
 
 
 def _detector(tags: Sequence[str]):
@@ -374,7 +402,7 @@ def _tag(language) -> str:
 
 
 def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
-    """Returns of each text tag -> probability, of all languages alike beforehand."""
+    """Returns {tag: probability} for each text, with a uniform prior over languages."""
     by_language = []
     for text in texts:
         values = detector.compute_language_confidence_values(text)
@@ -384,15 +412,15 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
-    tags = sorted({tag for guesses in probabilities for tag in guesses})
+    tags = sorted(set(itertools.chain.from_iterable(probabilities)))
     shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
     for _ in range(ROUNDS):
         counts = dict.fromkeys(tags, 0.0)
         for guesses in probabilities:
             joint = {tag: shares[tag] * value for tag, value in guesses.items()}
             total = sum(joint.values())
-            for tag, value in joint.items() if total else ():
-                counts[tag] += value / total
+            for tag, value in joint.items():
+                counts[tag] += value / (total or 1.0)
         total = sum(counts.values()) or 1.0
         shares = {tag: count / total for tag, count in counts.items()}
     kept = {tag: share for tag, share in shares.items() if share and share >= least}

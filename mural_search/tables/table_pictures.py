@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import pathlib
@@ -13,16 +14,19 @@ from urllib.parse import unquote, urlsplit
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
+from mural_lite.hashes import text_hash
 from mural_lite.img2dataset import DownloadedImages
 from mural_lite.pictures import ENDINGS, BadImage, path_below
 from mural_search.picture_folders import picture_files
-from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture
+from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture, several
 
 
 def pictures_of(value: Value) -> Sequence[str | bytes]:
     """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
-    values = value if isinstance(value, tuple) else (value,)
-    return tuple(part for item in values for part in ((item,) if isinstance(item, bytes) else _divided(item)) if part)
+    pictures: list[str | bytes] = []
+    for item in several(value):
+        pictures += [item] if isinstance(item, bytes) else _divided(item)
+    return tuple(filter(None, pictures))
 
 
 def _divided(text: str) -> Sequence[str]:
@@ -34,25 +38,19 @@ class Pictures:
     """The pictures of a table, each of which is a file.
 
     Args:
-      folder: of files, or into which img2dataset downloaded.
-      addresses: whether it is one of img2dataset's.
+      table: of the pictures.
+      images: folder of files, or into which img2dataset downloaded; "": the table's.
+
+    Raises `UserError` if there is no such folder.
     """
 
-    def __init__(self, folder: pathlib.Path, addresses: bool = False):
-        self.folder, self._downloads = folder, None
-        if addresses:
-            self._downloads = DownloadedImages(folder)
-        self._places: dict[int, tuple[int, int, int]] | None = None
-        self._by_name: dict[str, pathlib.Path | None] | None = None
-
-    @classmethod
-    def of(cls, table: OwnTable, images: str) -> Pictures:
-        """Returns the pictures in `--images`, or next to the table; raises `UserError` if there is no such folder."""
-        folder = as_path(images) if images else table.folder
-        if not folder.is_dir():
+    def __init__(self, table: OwnTable, images: str):
+        self.folder = as_path(images) if images else table.folder
+        if not self.folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
-        # A download's own pictures come with its rows.
-        return cls(folder, table.file_type != DOWNLOADS and bool(is_download(folder)))
+        self._downloads = None
+        if table.file_type != DOWNLOADS and is_download(self.folder):  # a download's own pictures come with its rows
+            self._downloads = DownloadedImages(self.folder)
 
     def is_there(self, value: Value) -> bool:
         """Whether a value leads to a picture."""
@@ -62,7 +60,7 @@ class Pictures:
             return False
 
     def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
-        """Returns the file that a value names, `None` if it is not there; what lies in no file is written into `keep`.
+        """Returns the file that a value names, `None` if it is not there; writes a picture without a file into `keep`.
 
         Raises:
           BadImage: it may not be read.
@@ -97,33 +95,34 @@ class Pictures:
                 refused = refused or error
             except (OSError, ValueError):
                 continue
-        files = self._named()
+        files = self._by_stem
         stems = [_plain_stem(name) for name in _names(value, self.folder)]
-        path = next((files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)), None)
-        if path is None and refused is not None:
+        named = [files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)]
+        if not named and refused is not None:
             raise refused
-        path = None if path is None else path_below(self.folder, str(path))
-        return path if path is not None and path.is_file() else None
+        path = path_below(self.folder, str(named[0])) if named else None
+        return path if path and path.is_file() else None
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded picture."""
-        from mural_lite.hashes import text_hash
+        return self._locations.get(text_hash(address))
 
-        if self._places is None:
-            self._places = {}
-            for number in range(len(self._downloads.shards)):
-                for name, offset, size in self._downloads.addresses(number):
-                    self._places.setdefault(text_hash(name), (number, offset, size))
-        return self._places.get(text_hash(address))
+    @functools.cached_property
+    def _locations(self) -> Mapping[int, tuple[int, int, int]]:
+        locations: dict[int, tuple[int, int, int]] = {}
+        for shard in range(len(self._downloads.shards)):
+            for address, offset, size in self._downloads.addresses(shard):
+                locations.setdefault(text_hash(address), (shard, offset, size))
+        return locations
 
-    def _named(self) -> Mapping[str, pathlib.Path | None]:
-        """Name as `_plain_stem` makes it -> file; None where several have it."""
-        if self._by_name is None:
-            self._by_name = {}
-            for path in picture_files(self.folder)[0]:
-                stem = _plain_stem(path.name)
-                self._by_name[stem] = None if stem in self._by_name else path.relative_to(self.folder)
-        return self._by_name
+    @functools.cached_property
+    def _by_stem(self) -> Mapping[str, pathlib.Path | None]:
+        """Stem, as `_plain_stem` makes it, -> file; None for a stem of several files."""
+        files: dict[str, pathlib.Path | None] = {}
+        for path in picture_files(self.folder)[0]:
+            stem = _plain_stem(path.name)
+            files[stem] = None if stem in files else path.relative_to(self.folder)
+        return files
 
 
 def _names(value: str, folder: pathlib.Path) -> Iterator[str]:

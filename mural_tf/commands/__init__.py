@@ -132,7 +132,7 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
     if not dry_run:
         cli.require(output=output)
     from mural_search.catalogue import catalogue, conditions
-    from mural_search.tables.products import TableRequest
+    from mural_search.tables.product_table import TableRequest
     from mural_tf.commands.training import CatalogueTrainer
 
     source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])

@@ -12,7 +12,8 @@ from mural_search import noise_level
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import IMAGES, Filter, Item
 from mural_search.noise_level import SHARES, NoiseLevel, from_meta, measure_noise, noise_like
-from mural_search.queries import Query, search, to_json
+from mural_search.queries import Query, search
+from mural_search.results import to_json
 
 SIZE = 16
 SYLLABLES = {"aa": ("ka", "lo", "mi", "ne", "tu", "ra"), "bb": ("бо", "жи", "ду", "ха", "ше", "ля")}

@@ -11,7 +11,7 @@ import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
 
-from mural_lite import models, text_files
+from mural_lite import text_files
 from mural_lite.progress import announcing
 from mural_search import changes, collect
 from mural_search import runs as commands
@@ -291,8 +291,8 @@ def test_images_and_texts_find_each_other(shared, data):
 
 def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     folder, _, _, index = shared
-    for module in (commands, models):
-        monkeypatch.setattr(module, "open_model", lambda path, **_: ColorEmbedder())
+    for module in ("mural_search.runs", "mural_lite.models"):
+        monkeypatch.setattr(f"{module}.open_model", lambda path, **_: ColorEmbedder())
     commands.index([str(folder)], str(index), model=str(tmp_path))
     printed = capsys.readouterr()
     assert "4 images in" in printed.out and "2 could not be read: see" in printed.err
@@ -312,7 +312,7 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     ([Query("red")], {"html": "missing/p.html"}, "The folder of --html"),
 ])  # fmt: skip
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
-    monkeypatch.setattr(models, "open_model", lambda path, **_: pytest.fail("loaded the model first"))
+    monkeypatch.setattr(commands, "open_model", lambda path, **_: pytest.fail("loaded the model first"))
     assert_refused(commands.query, [message], str(shared[1]), queries, **options)
 
 

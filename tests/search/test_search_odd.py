@@ -22,7 +22,7 @@ from mural_search.index import Index, load_index, sync
 from mural_search.items import IMAGES, Item, parse_filters
 from mural_search.queries import Query, check_filters, check_queries, search
 from mural_search.query_files import read_queries
-from mural_search.server.search_page import Question, answer
+from mural_search.server.answers import Question, answer
 from mural_search.stored_images import read_image
 
 

@@ -16,7 +16,8 @@ from mural_search import runs as commands
 from mural_search.database import table_of
 from mural_search.index import Index, load_index, take_fingerprint
 from mural_search.items import FILTER, Item
-from mural_search.queries import Query, search, to_json
+from mural_search.queries import Query, search
+from mural_search.results import to_json
 from mural_tf.data import records
 
 ITEMS = [
@@ -74,7 +75,7 @@ def test_no_question_is_syntax(text):
     table = table_of(ITEMS)
     rows, shares = table.by_words(text, 10)
     assert ((0 < shares) & (shares <= 1)).all() and len(set(rows.tolist())) == len(rows)
-    table.whole(text), table.with_words(text)
+    table.rows_equal_to(text), table.with_words(text)
     assert len(table) == 4
 
 
@@ -92,7 +93,7 @@ def test_short_words_are_found(text, rows):
 ])  # fmt: skip
 def test_words_are_found_as_people_type_them(asked, said):
     table = table_of([Item("1", captions=(("", said),)), Item("2")])
-    assert table.whole(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
+    assert table.rows_equal_to(asked).tolist() == table.by_words(asked, 9)[0].tolist() == [0]
 
 
 def test_a_question_asks_each_trigram_once_and_words_with_a_minus_are_left_out(index, monkeypatch):
@@ -160,8 +161,8 @@ def test_hidden_languages_names_and_fields_are_not_searched():
     made = with_captions(Index(items, vectors, take_fingerprint(TwoHeads())), Letters(), "text_text")
     given = ["red 3"], vectors[:1], Letters().encode_text(["red 3"])
     (shown,), (hidden,) = (ranking.rank_all(made, *given, hidden=languages) for languages in ((), {"en"}))
-    assert shown.whole == {3} and shown.lists["words"][3][1] == 1.0
-    assert not hidden.whole and hidden.lists["words"].get(3, (1, 0.0))[1] < 0.7
+    assert shown.exact_rows == {3} and shown.lists["words"][3][1] == 1.0
+    assert not hidden.exact_rows and hidden.lists["words"].get(3, (1, 0.0))[1] < 0.7
 
 
 def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorflow(tmp_path, monkeypatch):

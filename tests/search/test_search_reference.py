@@ -221,7 +221,9 @@ def test_words_one_after_another_and_whole_texts(world):
         assert world.table.with_words(asked).tolist() == sorted(holding), asked
         for hidden in ((), ("en",)):
             shown = [one for one in world.documents if not hidden or one.language not in (None, *hidden)]
-            assert world.table.whole(asked, hidden).tolist() == sorted({one.row for one in shown if text in one.plain})
+            assert world.table.rows_equal_to(asked, hidden).tolist() == sorted(
+                {one.row for one in shown if text in one.plain}
+            )
 
 
 # --- the ranking
@@ -267,13 +269,13 @@ def ranking_of(world, sentence, vector, caption_vector, count, filters, rank, hi
     for way in ("pictures", "texts") if rank == "all" else ():
         if lists[way]:
             lists[way] |= {row: every[way][row] for row in together - lists[way].keys() if row in every[way]}
-    whole = {row for row in world.table.whole(text, hidden).tolist() if row in rows} if "words" in lists else set()
+    exact = rows.intersection(world.table.rows_equal_to(text, hidden).tolist()) if "words" in lists else set()
     weights = WEIGHTS if rank == "all" else {rank: 1.0}
-    units, scores = dict(zip(("pictures", "texts"), units_of(world))), dict.fromkeys({*together, *whole}, 0.0)
+    units, scores = dict(zip(("pictures", "texts"), units_of(world))), dict.fromkeys({*together, *exact}, 0.0)
     for way, of in lists.items():
         for row, value in of.items():
             scores[row] += weights[way] * (value**2 if way == "words" else (value - min(of.values())) / units[way])
-    order = sorted(scores, key=lambda row: (row not in whole, -scores[row], row))
+    order = sorted(scores, key=lambda row: (row not in exact, -scores[row], row))
     return lists, order, scores
 
 
@@ -300,7 +302,7 @@ def test_the_ranking_is_the_sum_that_is_documented(world, rank, is_quick, monkey
             assert [place for place, _ in entries.values()] == list(range(1, len(entries) + 1))
             assert {row: value for row, (_, value) in entries.items()} == pytest.approx(lists[way], abs=1e-4)
         assert sorted(found.rows.tolist()) == sorted(order)
-        steps = [(row in found.whole, scores[row]) for row in found.rows.tolist()]
+        steps = [(row in found.exact_rows, scores[row]) for row in found.rows.tolist()]
         assert all(a[0] > b[0] or a[1] >= b[1] - 1e-3 for a, b in zip(steps, steps[1:])), sentence
     index.codes = index.captions.codes = index.table.postings = None
 
@@ -311,7 +313,7 @@ def test_several_questions_at_once_are_each_alone(world):
     together = rank_all(world.index, asked, vectors, vectors[::-1])
     for n, found in enumerate(together):
         (alone,) = rank_all(world.index, [asked[n]], vectors[[n]], vectors[::-1][[n]])
-        assert found.rows.tolist() == alone.rows.tolist() and found.whole == alone.whole
+        assert found.rows.tolist() == alone.rows.tolist() and found.exact_rows == alone.exact_rows
         assert {way: list(of) for way, of in found.lists.items()} == {way: list(of) for way, of in alone.lists.items()}
 
 
@@ -444,7 +446,7 @@ def check(index, known):
         assert (row in index.bare) == (colour is None)
         if caption:
             np.testing.assert_allclose(next(captions), ColorEmbedder().encode_text([caption])[0], atol=1e-3)
-            assert row in index.table.whole(caption) and (not brand or row in index.table.with_words(brand))
+            assert row in index.table.rows_equal_to(caption) and (not brand or row in index.table.with_words(brand))
     assert next(captions, None) is None
     for word, place in (("thing", 0), ("acme", 1)):  # nor are old words found
         wanted = {name for name, row in known.items() if row[place].startswith(word)}

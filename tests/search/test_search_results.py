@@ -13,10 +13,12 @@ from refusals import assert_refused
 from search_data import COLOURS, ColorEmbedder, png, shop, write_folder
 
 from mural_lite.fingerprint import Fingerprint, take_fingerprint
-from mural_search import collect, fields, queries
+from mural_search import collect, fields
+from mural_search.gallery import page_html
 from mural_search.index import Index, index_in_memory
 from mural_search.items import IMAGES, TEXTS, Item
-from mural_search.queries import Hit, Query, Result, page_html, search, to_lines
+from mural_search.queries import Hit, Query, Result, search
+from mural_search.results import to_lines
 
 
 def test_a_shop_of_twenty_columns_shows_five():
@@ -120,7 +122,7 @@ def test_that_nothing_fits_is_said_in_one_plain_line(nothing_fits, said):
     ({"words": 3, "texts": 2}, "meaning"),
 ])  # fmt: skip
 def test_one_word_for_why_a_thing_was_found(found_by, word):
-    assert queries.why(found_by) == word
+    assert Hit(1, 0.5, "a", found_by=found_by).why == word
 
 
 SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",

@@ -14,7 +14,7 @@ from search_data import ColorEmbedder, png, shop
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import Item
 from mural_search.server.app import create_app
-from mural_search.server.search_page import search_routes
+from mural_search.server.routes import search_routes
 
 AXE = pathlib.Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"  # npm install axe-core
 LINKS = "[...document.querySelectorAll('a')].filter((one) => one.textContent.includes({!r}))[0].click()"

@@ -28,7 +28,7 @@ from mural_search.index import Index, take_fingerprint
 from mural_search.items import Item
 from mural_search.server.app import create_app, serve
 from mural_search.server.limits import BadRequest, Limits, check_picture
-from mural_search.server.search_page import search_routes
+from mural_search.server.routes import search_routes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATH = "/length"

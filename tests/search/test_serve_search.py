@@ -27,10 +27,11 @@ from mural_search import changes, collect, queries
 from mural_search.index import Index, index_in_memory, take_fingerprint
 from mural_search.items import IMAGES, TEXTS, Item, parse_filters
 from mural_search.queries import search
-from mural_search.server import app, search_page
+from mural_search.server import answers, app, search_page
+from mural_search.server.addresses import vector_code, vector_of
 from mural_search.server.app import create_app
 from mural_search.server.limits import Limits
-from mural_search.server.search_page import search_routes, vector_code, vector_of
+from mural_search.server.routes import preferred_language, search_routes
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,7 @@ def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, optio
         lacking = options.get("nothing_fits", False)
         return [dataclasses.replace(one, nothing_fits=lacking) for one in search(*arguments, **named)]
 
-    monkeypatch.setattr(search_page, "search", surely)
+    monkeypatch.setattr(answers, "search", surely)
     page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
     assert all(words in page.text for words in shown) and not any(words in page.text for words in hidden)
     assert ask("/search/answer?sentence=rot")[1].get("nothing_fits", False) == options.get("nothing_fits", False)
@@ -155,7 +156,7 @@ def test_what_others_wrote_is_text(tmp_path):
         assert "javascript:alert(1)" in page.text
         assert {"class": "caption", "dir": "auto", "lang": "ar"} in page.all("h2")
     asks = types.SimpleNamespace(headers={"Accept-Language": "de, ar-EG;q=0.5, en"})
-    assert search_page._language(asks, ["en", "ar"]) == "ar"
+    assert preferred_language(asks, ["en", "ar"]) == "ar"
 
 
 def test_the_page_of_texts(tmp_path):
@@ -400,7 +401,7 @@ def test_errors_name_no_place_of_the_machine(ask, monkeypatch):
     def damaged(*arguments, **options):
         raise UserError("/home/me/index is damaged")
 
-    monkeypatch.setattr(search_page, "search", damaged)
+    monkeypatch.setattr(answers, "search", damaged)
     for path in ("/search/answer?sentence=orange", "/search?sentence=orange"):
         assert ask(path)[:2] == (500, {"error": "The server failed on this request; its log says why."})
 

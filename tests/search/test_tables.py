@@ -21,7 +21,8 @@ from table_data import HATS, NAMES, WIDE, columns, elsewhere, folder_of, found, 
 from benchmarks import damage
 from mural_lite.errors import UserError
 from mural_search.tables import own_tables, table_columns
-from mural_search.tables.products import RowTally, TableRequest, plain_text, read, understand
+from mural_search.tables.product_table import TableRequest, inspect_table, plain_text
+from mural_search.tables.products import RowTally, read
 
 
 def odd_pictures(folder):
@@ -260,15 +261,15 @@ def test_tables(tmp_path, monkeypatch, name):
     make, said, *expected = TABLES[name]
     request = TableRequest(str(make(tmp_path)), language="english", max_skipped_fraction=0.8)
     if not expected:
-        assert_refused(understand, [said.format(folder=tmp_path)], request)
+        assert_refused(inspect_table, [said.format(folder=tmp_path)], request)
         return
-    understood = understand(request)
-    assert said.format(folder=tmp_path) in understood.describe()
+    inspected = inspect_table(request)
+    assert said.format(folder=tmp_path) in inspected.describe()
     names, captions, others = [*expected, ""][:3]
     if not names:
-        assert_refused(found, [others], understood, tmp_path)
+        assert_refused(found, [others], inspected, tmp_path)
         return
-    entries, skipped = found(understood, tmp_path)
+    entries, skipped = found(inspected, tmp_path)
     assert names == (len(entries) if isinstance(names, int) else " ".join(entry.name for entry in entries))
     assert len({key for entry in entries for key in entry.captions}) == captions
     assert others.format(folder=tmp_path) in skipped and (others or not skipped)
@@ -318,7 +319,7 @@ def test_every_form_of_a_table_says_the_same(tmp_path, form):
             expected.setdefault(f"S{n}", []).append((own, captions, {k: v for k, v in fields.items() if v}))
     make = FORMS_OF_ROWS[form](table, names)
     tally = RowTally()
-    entries = read(understand(TableRequest(str(make(tmp_path)))), tally, tmp_path / "kept")
+    entries = read(inspect_table(TableRequest(str(make(tmp_path)))), tally, tmp_path / "kept")
     got = {}
     for entry in entries:
         got.setdefault(entry.product, []).append(entry)
@@ -365,16 +366,16 @@ def test_the_user_says_otherwise(tmp_path, monkeypatch, make, asked, names, said
     monkeypatch.chdir(tmp_path)
     request = TableRequest(str(make(tmp_path)), **{"language": "en", **asked})
     if not names:
-        assert_refused(understand, [said], request)
+        assert_refused(inspect_table, [said], request)
         return
-    understood = understand(request)
-    assert said in understood.describe()
-    assert " ".join(entry.name for entry in found(understood, tmp_path)[0]) == names
+    inspected = inspect_table(request)
+    assert said in inspected.describe()
+    assert " ".join(entry.name for entry in found(inspected, tmp_path)[0]) == names
 
 
 def test_what_entries_hold(tmp_path):
     """Variations add ids and sizes to their product, further pictures have its captions, and translations meet."""
-    variations, _ = found(understand(TableRequest(str(WOO_TABLE(tmp_path)), language="fr")), tmp_path)
+    variations, _ = found(inspect_table(TableRequest(str(WOO_TABLE(tmp_path)), language="fr")), tmp_path)
     assert [one.texts().get("UGS") for one in variations] == ["W0, W0-L, W0-M", "W0, W0-M", "W2"]
     assert variations[0].texts()["variations"] == "12, 11"
     assert variations[0].texts()["Description"] == "Rouge" and "10" == variations[0].texts()["ID"]
@@ -383,13 +384,13 @@ def test_what_entries_hold(tmp_path):
     digests = [entry.digest() for entry in variations]
     renamed, described = [*WOO[1][:3], "Chapeau - XM", *WOO[1][4:]], [*WOO[5][:5], "50 EUR", "", ""]
     changed = rows(WOO_HEAD, WOO[0], renamed, *WOO[2:5], described)
-    again, _ = found(understand(TableRequest(str(changed(tmp_path)), language="fr")), tmp_path)
+    again, _ = found(inspect_table(TableRequest(str(changed(tmp_path)), language="fr")), tmp_path)
     assert [a == entry.digest() for a, entry in zip(digests, again)] == [True, True, False]
-    hat = found(understand(TableRequest(str(rows(*SHOPIFY)(tmp_path)), language="en")), tmp_path)[0][1]
+    hat = found(inspect_table(TableRequest(str(rows(*SHOPIFY)(tmp_path)), language="en")), tmp_path)[0][1]
     said = {"Body (HTML)": "A fine hat & more", "Variant SKU": "1b, 1c", "Status": "active", "Handle": "hat"}
     assert hat.texts() == said
     several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
-    of_one = found(understand(TableRequest(str(several(tmp_path)))), tmp_path)[0]
+    of_one = found(inspect_table(TableRequest(str(several(tmp_path)))), tmp_path)[0]
     assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
 
 
@@ -405,7 +406,7 @@ def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
 def test_names_of_files_are_captions_where_they_are_words(tmp_path):
     names = ["red_hat-2.jpg", "IMG_0001.jpg", "UN LEÓN.jpg", "犬.jpg", "DSCN0002-1.jpg"]
     folder = folder_of(*names, **{"UN LEÓN_txt": "a lion"})(tmp_path)
-    entries, _ = found(understand(TableRequest(str(folder), captions="names", language="en")), tmp_path)
+    entries, _ = found(inspect_table(TableRequest(str(folder), captions="names", language="en")), tmp_path)
     assert [text for entry in entries for _, text in entry.captions] == ["a lion", "red hat", "犬"]
     assert [own_tables._words_of_name(stem) for stem in ("x1", "PXL_20260501_1", "a b")] == [""] * 3
 
@@ -416,7 +417,7 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     table = folder_of("p0.jpg", "bad\udcff.jpg", p0_txt="a hat")(tmp_path)
     if form == "table":
         table = text("image,caption\np0.jpg,hat\n", "t\udcff.csv", ())(table)
-    entries, skipped = found(understand(TableRequest(str(table), language="en")), tmp_path)
+    entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
     assert [entry.name for entry in entries] == ["p0.jpg"]
     assert ("1 x text that its encoding" in skipped) == (form == "folder")
 
@@ -466,9 +467,9 @@ def test_languages_are_guessed_from_many_captions(tmp_path, detector):
     assert table_columns.Guess([])("a hat") == "und"
     head = ["image", "caption", "title", "language"]
     make = columns(head, NAMES, ["ein Hut"] * 4, ["a hat"] * 4, ["", "de", "", "de"])
-    understood = understand(TableRequest(str(make(tmp_path)), columns=("caption=caption+title",)))
-    assert "captions: caption (by language), title (by language)" in understood.describe()
-    entries, _ = found(understood, tmp_path)
+    inspected = inspect_table(TableRequest(str(make(tmp_path)), columns=("caption=caption+title",)))
+    assert "captions: caption (by language), title (by language)" in inspected.describe()
+    entries, _ = found(inspected, tmp_path)
     assert entries[0].captions == {("de", "ein Hut"): (0, True), ("en", "a hat"): (0, True)}
     assert entries[1].captions == {("de", "ein Hut"): (1, False), ("de", "a hat"): (1, False)}
 
@@ -478,23 +479,23 @@ def test_languages_by_their_names(tmp_path, monkeypatch):
     language = types.SimpleNamespace(all=lambda: [german])
     monkeypatch.setitem(sys.modules, "lingua", types.SimpleNamespace(Language=language))
     make = columns(["image", "caption", "language"], NAMES, ["ein Hut", "a hat"], ["German", "Elvish"])
-    entries, skipped = found(understand(TableRequest(str(make(tmp_path)))), tmp_path)
+    entries, skipped = found(inspect_table(TableRequest(str(make(tmp_path)))), tmp_path)
     assert list(entries[0].captions) == [("de", "ein Hut")]
     assert "unknown language, first at" in skipped and "(Elvish)" in skipped
 
 
 def test_without_readers_and_a_disk(tmp_path, monkeypatch):
     """A workbook is to be saved as CSV, a language asked for; a disk that fails is no damage."""
-    understood, sheet = understand(TableRequest(str(WIDE_TABLE(tmp_path)))), workbook(*SHEET)(tmp_path)
+    inspected, sheet = inspect_table(TableRequest(str(WIDE_TABLE(tmp_path)))), workbook(*SHEET)(tmp_path)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     monkeypatch.setitem(sys.modules, "lingua", None)
     table = columns(["image", "caption"], NAMES, HATS, names=())(tmp_path)
     for path, words in ((sheet, ["t.xlsx needs openpyxl: ", "pip install", "; or save it as CSV (UTF-8)"]),
                         (table, ["give --language=de ", "pip install lingua-language-detector"])):  # fmt: skip
-        assert_refused(understand, words, TableRequest(str(path)))
+        assert_refused(inspect_table, words, TableRequest(str(path)))
     failing = types.SimpleNamespace(read=lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     monkeypatch.setattr(own_tables, "open_binary", lambda path: contextlib.nullcontext((failing, 0)))
-    assert_refused(found, ["Input/output error"], understood, tmp_path)
+    assert_refused(found, ["Input/output error"], inspected, tmp_path)
 
 
 @pytest.mark.slow
@@ -521,7 +522,7 @@ def mutate(folder, form, seed):
     tally = RowTally()
     request = TableRequest(str(path), language="en", max_skipped_fraction=1.0)
     try:
-        entries = read(understand(request), tally, folder / "kept")
+        entries = read(inspect_table(request), tally, folder / "kept")
     except UserError as error:
         assert str(error).strip() and "Traceback" not in str(error), how
         return

@@ -25,7 +25,8 @@ from mural_search import catalogue
 from mural_search import runs as search_commands
 from mural_search.index import load_index
 from mural_search.queries import Query, search
-from mural_search.tables.products import Entry, RowTally, TableRequest, read, understand
+from mural_search.tables.product_table import TableRequest, inspect_table
+from mural_search.tables.products import Entry, RowTally, read
 from mural_tf.commands import training, training_data
 from mural_tf.commands.training_data import make_data_set
 from mural_tf.data.records import find_files, read_records, write_records
@@ -54,7 +55,7 @@ def wide(folder, *which, more=()):
 def make(table, output, **options):
     """Makes a data set of a table."""
     tally = RowTally()
-    entries = read(understand(TableRequest(str(table))), tally, output.parent / "kept")
+    entries = read(inspect_table(TableRequest(str(table))), tally, output.parent / "kept")
     return make_data_set(entries, output, tally, progress=False, **options)
 
 
@@ -162,7 +163,7 @@ def test_a_bucket_gives_and_takes_the_same_records(tmp_path, monkeypatch, form):
     with object_store(monkeypatch) as client:
         upload(client, tmp_path / "in", "in")
         tally = RowTally()
-        entries = read(understand(TableRequest(f"s3://bucket/{name}")), tally, tmp_path / "kept")
+        entries = read(inspect_table(TableRequest(f"s3://bucket/{name}")), tally, tmp_path / "kept")
         make_data_set(entries, "s3://bucket/out", tally, progress=False)
         made = stored(client, "out")
     assert made.keys() == expected.keys()
@@ -303,14 +304,14 @@ def test_pictures_within_the_table_are_kept_beside_the_index(tmp_path, searching
 def test_examples_are_of_different_pictures(tmp_path):
     head = ["sku", "image", "title_de", "title_en", "title_fr"]
     table = columns(head, "ab", ["p0.jpg", "p1.jpg"], ["Hut", "Rock"], ["hat|", "coat;"], ["rond"] * 2)(tmp_path)
-    entries, _ = found(understand(TableRequest(str(table))), tmp_path)
+    entries, _ = found(inspect_table(TableRequest(str(table))), tmp_path)
     asked = [(query.text, query.language, query.right) for query in catalogue._examples(entries, None)]
     assert asked == [("Hut", "de", ()), ("coat", "en", ()), ("rond", "fr", ())]  # there is no third picture
 
 
 def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
     make = rows(["image", "title_en", "title_ru"], *([f"p{i}.jpg", "thing " * 99, "жжж"] for i in range(4)))
-    entries, _ = found(understand(TableRequest(str(make(tmp_path)))), tmp_path)
+    entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)))), tmp_path)
     config = load_config(source / "config.json")
     trainer = training.CatalogueTrainer(tmp_path, str(source), config)
     lines = catalogue.last_lines(source, entries, trainer)
@@ -337,12 +338,9 @@ def test_next_commands_parse(tmp_path):
     (folder / "workdir/export/text_encoder").mkdir(parents=True)
     (folder / "workdir/summary.json").write_text("{}")
     table = text(f"image\tcaption\np0.jpg\t{said}\n")(tmp_path)
-    entries, _ = found(understand(TableRequest(str(table), language="en")), tmp_path)
-    lines = [
-        line
-        for line in catalogue.next_lines(folder, entries, training.CatalogueTrainer(folder, "", None))
-        if "python -m" in line
-    ]
+    entries, _ = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+    trainer = training.CatalogueTrainer(folder, "", None)
+    lines = [line for line in catalogue.next_lines(folder, entries, trainer) if "python -m" in line]
     assert len(lines) == 4 and said in shlex.split(lines[0])
     for command in lines:
         words = shlex.split(command, comments=True)

@@ -379,7 +379,7 @@ except SystemExit as end:
     assert not end.code, end
 from mural_tf.ingest.convert import KINDS, convert
 from mural_tf.ingest.source import Filters, Settings, parse_source
-from mural_search.tables.products import TableRequest
+from mural_search.tables.product_table import TableRequest
 settings = Settings(workers=0, max_skipped_fraction=1.0, drop_duplicates="both", filters=Filters(max_images_per_text=9))
 convert([parse_source("records:{tmp_path}/out", KINDS)], {str(tmp_path / "again")!r}, settings, progress=False)
 assert not any(name.partition(".")[0] in ("tensorflow", "keras", "tf_keras") for name in sys.modules)

@@ -8,7 +8,7 @@ from convert_data import run
 from refusals import assert_refused, given
 
 from mural_lite.text_files import read_lines
-from mural_search.tables.products import TableRequest
+from mural_search.tables.product_table import TableRequest
 from mural_tf.data import caption_files
 from mural_tf.ingest.build_vocabulary import count_sources
 from mural_tf.ingest.convert import KINDS

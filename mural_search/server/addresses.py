@@ -1,0 +1,131 @@
+"""Addresses of the search page: the parameters of a question, and links that change some of them.
+
+The page is only HTML: every question, filter and page of results is an address, which can be gone back to and sent to
+others, of a picture too: it is its vector.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import urlencode
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_search.items import parse_filters
+from mural_search.server.answers import DEFAULT_RESULTS, Question
+from mural_search.server.limits import BadRequest
+
+PARAMETERS = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "facets")
+PAGE_PARAMETERS = ("sentence", "like", "picture", "offset", "filter", "sort", "item", "closest")
+LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
+RANGE_ENDS = {"from.": ">=", "to.": "<="}  # how the form of a range names its ends
+
+
+def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str] = PARAMETERS) -> Question:
+    """Returns the question in an address; raises `BadRequest`, which names the mistake.
+
+    Args:
+      query: the parameters of the address, each perhaps several times, as `aiohttp` gives them.
+      size: of the index's vectors.
+      parameters: the known names.
+    """
+    unknown = sorted(set(query) - set(parameters))
+    if unknown:
+        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(parameters)}.")
+    for name in parameters:
+        count = len(query.getall(name, []))
+        if name != "filter" and count > 1:
+            raise BadRequest(f"{name} is given {count} times: give it once.")
+    language = query.get("language", "")
+    if not LANGUAGE.fullmatch(language):
+        raise BadRequest(f"language must be a code like en or pt-BR, got {language!r}.")
+    try:
+        filters = parse_filters(query.getall("filter", []))
+    except UserError as error:
+        raise BadRequest(str(error)) from None
+    return Question(
+        sentence=query.get("sentence", ""),
+        k=to_number("k", query.get("k") or str(DEFAULT_RESULTS)),
+        filters=filters,
+        like=to_number("like", query["like"]) if query.get("like") else None,
+        picture=vector_of(query["picture"], size) if query.get("picture") else None,
+        language=language,
+        rank=query.get("rank", ""),
+        offset=to_number("offset", query.get("offset") or "0"),
+        sort=query.get("sort", ""),
+        facets=bool(query.get("facets")),
+    )
+
+
+def to_number(name: str, text: str) -> int:
+    """Returns a parameter of plain digits; Python's `int` also takes 1_0 and other scripts' digits."""
+    if not re.fullmatch("-?[0-9]{1,18}", text):
+        raise BadRequest(f"{name} must be a number, got {text[:40]!r}.")
+    return int(text)
+
+
+# A picture as a part of an address: its vector in whole numbers from -127 to 127. Cosines change by less than 0.001.
+
+
+def vector_code(vector: np.ndarray) -> str:
+    """Returns a vector [D] as a text for an address."""
+    numbers = np.round(vector / np.abs(vector).max() * 127).astype(np.int8)
+    return base64.urlsafe_b64encode(numbers.tobytes()).decode("ascii").rstrip("=")
+
+
+def vector_of(code: str, size: int) -> np.ndarray:
+    """Returns the vector, float32 [size] of length 1, of `vector_code`; raises `BadRequest` for another text."""
+    padding = "=" * (-len(code) % 4)
+    try:
+        data = base64.urlsafe_b64decode(code + padding)
+    except (binascii.Error, ValueError):
+        data = b""
+    vector = np.frombuffer(data, np.int8).astype(np.float32)
+    if len(vector) != size or not vector.any():
+        raise BadRequest("This is not a picture of this search: choose the picture again.")
+    return vector / np.linalg.norm(vector)
+
+
+# Links.
+
+Pairs = list[tuple[str, str]]
+
+
+class Links:
+    """Addresses of the page that differ from the requested address."""
+
+    def __init__(self, query: Mapping[str, str]):
+        self._pairs: Pairs = [pair for pair in query.items() if pair[1]]
+
+    def without(self, *names: str, pairs: Collection[tuple[str, str]] = ()) -> Pairs:
+        """Returns the parameters but some, by name or by name and value; the page of results begins anew."""
+        dropped = {*names, "offset", "item", "closest"}
+        return [pair for pair in self._pairs if pair[0] not in dropped and pair not in pairs]
+
+    def to(self, *names: str, pairs: Collection[tuple[str, str]] = (), **added: object) -> str:
+        """Returns the address without some parameters and with others."""
+        return address([*self.without(*names, *added, pairs=pairs), *added.items()])
+
+
+def address(pairs: Sequence[tuple[str, object]]) -> str:
+    """Returns an address of the page, relative to itself."""
+    return f"search?{urlencode(pairs, errors='replace')}" if pairs else "search"
+
+
+def ranges_as_filters(query: Mapping[str, str]) -> str:
+    """Returns the address with filters in place of the ends of ranges in the page's form, "" without such ends."""
+    kept: Pairs = []
+    filters: Pairs = []
+    has_ends = False
+    for name, text in query.items():
+        prefix = next((prefix for prefix in RANGE_ENDS if name.startswith(prefix)), "")
+        has_ends = has_ends or bool(prefix)
+        if prefix and text.strip():
+            filters.append(("filter", f"{name.removeprefix(prefix)}{RANGE_ENDS[prefix]}{text.strip()}"))
+        elif not prefix and name != "offset":
+            kept.append((name, text))
+    return address(kept + filters) if has_ends else ""

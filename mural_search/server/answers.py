@@ -1,0 +1,201 @@
+"""Answers to the page's questions: a sentence, a picture, a row that results shall be like, or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mural_lite.files import release_pages
+from mural_search.index import Index
+from mural_search.items import IMAGES, Filter, Item
+from mural_search.queries import LONGEST_SENTENCE, SORTED, Hit, Page, Query, Result, browse, find, search
+from mural_search.results import Card, card_of
+
+MOST_RESULTS = 1000
+DEFAULT_RESULTS = 20  # on a page
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question to an index: a sentence, a row that results shall be like, a picture, or nothing.
+
+    Args:
+      sentence: at most 2,000 characters, in any language.
+      k: 1 to 1,000. offset: of the first one; at most 1,000 are ranked.
+      filters: see `Index.search`.
+      like: a row of the index, which is not among the hits.
+      picture: the vector of a picture, float32 [D].
+      language: of the captions to show, where there are several; otherwise English, or the first.
+      rank, sort: see `queries.search`.
+      facets: whether to count the values of fields of the items that pass.
+    """
+
+    sentence: str = ""
+    k: int = DEFAULT_RESULTS
+    filters: Sequence[Filter] = ()
+    like: int | None = None
+    picture: np.ndarray | None = None
+    language: str = ""
+    rank: str = ""
+    offset: int = 0
+    sort: str = ""
+    facets: bool = False
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether items come in the order of their similarity, not of the index."""
+        return bool(self.sentence) or self.like is not None or self.picture is not None
+
+    def check(self) -> None:
+        """Raises `ValueError` for an empty sentence, or a value outside of these bounds."""
+        sentence, k, offset = self.sentence, self.k, self.offset
+        if len(sentence) > LONGEST_SENTENCE:
+            raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
+        if not 1 <= k <= MOST_RESULTS:
+            raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
+        if offset < 0 or (self.is_ranked and offset > MOST_RESULTS - k):
+            raise ValueError(
+                f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked."
+            )
+        if self.rank and not sentence:
+            raise ValueError("rank is for sentences: give one, in any language.")
+        if bool(sentence) + (self.picture is not None) + (self.like is not None) > 1:
+            raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
+        if sentence and not sentence.strip():
+            raise ValueError("The sentence is empty: give one in any language.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
+
+    Attributes:
+      kind: of the index.
+      state: of the index: another text when its rows have changed.
+      count, matching, total: items in the index; items that pass the filters; items that can be paged through.
+      relaxed: filter -> number of items that pass without it, where no item passes all; otherwise None.
+      facets: see `ItemTable.facets`; None if they were not asked for.
+    """
+
+    question: Question
+    kind: str
+    state: str
+    count: int
+    matching: int
+    total: int
+    cards: Sequence[Card]
+    nothing_fits: bool = False
+    relaxed: Mapping[str, int] | None = None
+    facets: Mapping[str, dict] | None = None
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the next page begins; None on the last page."""
+        offset = self.question.offset + DEFAULT_RESULTS
+        return offset if self.cards and offset < self.total else None
+
+    def to_json(self) -> dict[str, object]:
+        """Returns {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", …}]}.
+
+        "index" is `state`. Where they apply "nothing_fits", "relax" (`relaxed`) and "facets" come with it.
+        """
+        values = {"sentence": self.question.sentence, "kind": self.kind, "count": self.count}
+        values |= {"matching": self.matching, "total": self.total, "index": self.state}
+        if self.nothing_fits:
+            values["nothing_fits"] = True
+        if self.relaxed is not None:
+            values["relax"] = self.relaxed
+        if self.facets is not None:
+            values["facets"] = self.facets
+        return {**values, "hits": list(map(self._described, self.cards))}
+
+    def _described(self, card: Card) -> dict[str, object]:
+        """Returns a hit as JSON values, without paths of this machine."""
+        hit, item = card.hit, card.item
+        return {
+            "rank": hit.rank,
+            "score": round(hit.score, 4),
+            "row": hit.row,
+            "name": item.file_name if self.kind == IMAGES else "",
+            "caption": card.caption,
+            "language": card.language,
+            "has_image": item.has_image,
+            "fields": item.fields,
+            "found_by": hit.found_by,
+            "alike": hit.alike,
+        }
+
+
+def answer(index: Index, embedder, question: Question) -> Answer:
+    """Returns the answer of an index; `embedder` is the model that made it.
+
+    Raises `ValueError`: as `Question.check`, or for a row that does not exist.
+    """
+    question.check()
+    matching = _count(index, question.filters)
+    result = _result(index, embedder, question)
+    return Answer(
+        question=question,
+        kind=index.kind,
+        state=index.created,
+        count=len(index),
+        matching=matching,
+        total=min(result.total, MOST_RESULTS) if question.is_ranked else matching,
+        cards=_cards(index, result.hits, question.language),
+        nothing_fits=result.nothing_fits,
+        relaxed=None if matching else _relaxed(index, question.filters),
+        facets=index.facets(tuple(question.filters)) if question.facets else None,
+    )
+
+
+def _count(index: Index, filters: Sequence[Filter]) -> int:
+    rows = index.rows(filters)
+    return len(index) if rows is None else len(rows)
+
+
+def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
+    counts = {}
+    for dropped in filters:
+        counts[str(dropped)] = _count(index, [filter_ for filter_ in filters if filter_ != dropped])
+    return counts
+
+
+def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
+    rows = sorted({hit.row for hit in hits})
+    items = dict(zip(rows, index.table.at(rows)))
+    release_pages(index.embeddings)
+    return [card_of(index, hit, items[hit.row], language) for hit in hits]
+
+
+def _result(index: Index, embedder, question: Question) -> Result:
+    page, filters = Page(question.k, question.offset, question.sort), question.filters
+    if question.sentence:
+        query = Query(question.sentence)
+        return search(index, embedder, [query], filters=filters, rank=question.rank, **page._asdict())[0]
+    if question.like is not None:
+        return _like(index, question.like, page, filters)
+    if question.picture is not None:
+        return find(index, question.picture[None], [Query(image="picture")], page, filters)[0]
+    return Result(Query(), tuple(browse(index, page, filters)))
+
+
+def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
+    """Returns the items that are closest to an item, without this item."""
+    query = Query(image=item_of(index, row).name)
+    vector = index.embeddings[row][None].astype(np.float32)
+    ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
+    result = find(index, vector, [query], ranked, filters, fold=False)[0]
+    others = [hit for hit in result.hits if hit.row != row]
+    hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
+    total = result.total - len(result.hits) + len(others)
+    return dataclasses.replace(result, hits=hits, total=total)
+
+
+def item_of(index: Index, row: int) -> Item:
+    """Returns the item of a row; raises `ValueError` for a row that does not exist."""
+    try:
+        return index.describe(row)
+    except IndexError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,146 @@
+"""The routes of the search page, for any server of aiohttp.
+
+GET  /search?sentence=…&filter=brand=acme       the page of an answer; without a question of all items
+GET  /search?item=<row>                         the page of one item with all of its fields
+GET  /search/answer?sentence=…&k=…&offset=…     the answer as JSON, see `Answer.to_json`
+POST /search/answer                             the same for the picture that is the body; from the page's form,
+                                                where it is a part of the body, leads to its answer's page
+GET  /search/picture/<row>[?side=240]           a JPEG of at most 1,600, or 240, pixels a side
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Collection
+
+import numpy as np
+from aiohttp import web
+
+from mural_lite.errors import UserError
+from mural_search.index import Index
+from mural_search.ranking import CannotBeAsked
+from mural_search.results import SIDE
+from mural_search.server.addresses import address, ranges_as_filters, read_question, to_number, vector_code
+from mural_search.server.answers import answer
+from mural_search.server.limits import BadRequest, check_picture
+from mural_search.server.search_page import page_html
+from mural_search.server.served_index import ServedIndex, thumbnail
+
+LARGE = 1600  # pixels of the longer side of a picture that is shown by itself
+# A row's picture is another one when the index has changed; the page's addresses of pictures change with it.
+CACHED = {"Cache-Control": "private, max-age=3600"}
+
+
+def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
+    """Returns the routes of the search page, for `create_app`.
+
+    Takes the arguments of `ServedIndex`. Raises `UserError` if another model made the index.
+    """
+    search = _Search(ServedIndex(index, embedder, title, folder))
+    return [
+        web.get("/{page:(search)?}", search.show_page),
+        web.get("/search/answer", search.show_answer),
+        web.post("/search/answer", search.show_answer_to_picture),
+        web.get(r"/search/picture/{row:\d{1,18}}", search.show_picture),
+    ]
+
+
+class _Search:
+    """Answers questions in a thread, one at a time, so that other requests go on; two others read pictures."""
+
+    def __init__(self, served: ServedIndex):
+        self._served = served
+        self._answering = concurrent.futures.ThreadPoolExecutor(1, "questions")
+        self._answering.submit(served.refresh)  # the first question finds it done, or waits for it
+        self._reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
+
+    async def show_page(self, request: web.Request) -> web.Response:
+        if not request.match_info["page"]:
+            raise web.HTTPFound("search")
+        if with_filters := ranges_as_filters(request.query):
+            raise web.HTTPFound(with_filters)
+        page = await _in_thread(self._answering, self._page, request)
+        return web.Response(text=page, content_type="text/html")
+
+    def _page(self, request: web.Request) -> str:
+        self._served.refresh()
+        return page_html(self._served, request.query, preferred_language(request, self._served.languages))
+
+    async def show_answer(self, request: web.Request, picture: np.ndarray | None = None) -> web.Response:
+        text = await _in_thread(self._answering, self._answer, request, picture)
+        return web.Response(text=text, content_type="application/json")
+
+    def _answer(self, request: web.Request, picture: np.ndarray | None) -> str:
+        served = self._served
+        served.refresh()
+        question = read_question(request.query, served.index.embeddings.shape[1])
+        answered = answer(served.index, served.embedder, dataclasses.replace(question, picture=picture))
+        return json.dumps(answered.to_json())
+
+    async def show_answer_to_picture(self, request: web.Request) -> web.Response:
+        if request.content_type != "multipart/form-data":
+            vector = await _in_thread(self._reading, self._encode, await request.read())
+            return await self.show_answer(request, vector)
+        vector = await _in_thread(self._reading, self._encode, await _picture_of_form(request))
+        raise web.HTTPSeeOther(f"../{address([('picture', vector_code(vector))])}")
+
+    def _encode(self, picture: bytes) -> np.ndarray:
+        self._served.check_pictures()
+        check_picture(picture)
+        try:
+            return self._served.embedder.encode_image([picture])[0]
+        except UserError:
+            raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
+
+    async def show_picture(self, request: web.Request) -> web.Response:
+        side = to_number("side", request.query.get("side", str(LARGE)))
+        if side not in (LARGE, SIDE):
+            raise BadRequest(f"side must be one of {LARGE}, {SIDE}, got {side}.")
+        read = functools.partial(thumbnail, self._served.index, side=side)
+        if side == SIDE:
+            read = self._served.thumbnail
+        try:
+            row = int(request.match_info["row"])
+            image = await asyncio.get_running_loop().run_in_executor(self._reading, read, row)
+        except IndexError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+        except (OSError, ValueError):
+            raise web.HTTPNotFound(text="The image of this row is gone or damaged.") from None
+        return web.Response(body=image, content_type="image/jpeg", headers=CACHED)
+
+
+async def _in_thread(threads: concurrent.futures.Executor, function: Callable, *arguments):
+    """Calls a function, whose `ValueError`s are the client's unless they are the index's."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
+    except CannotBeAsked as error:
+        raise BadRequest(str(error)) from None
+    except (BadRequest, UserError):  # a `UserError` is for the server's owner: it names the folder of a damaged index
+        raise
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+
+
+async def _picture_of_form(request: web.Request) -> bytes:
+    try:
+        file = (await request.post()).get("picture")
+    except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
+        raise BadRequest(f"The form cannot be read: {error}.") from None
+    if not isinstance(file, web.FileField):
+        raise BadRequest("The form has no picture: expected a file in its part 'picture'.")
+    return file.file.read()
+
+
+def preferred_language(request: web.Request, languages: Collection[str]) -> str:
+    """Returns the first language that a browser asks for and a caption may have, or ""."""
+    for part in request.headers.get("Accept-Language", "").split(",")[:10]:
+        tag = part.split(";")[0].strip()
+        for code in (tag, tag.split("-")[0]):
+            if code in languages:
+                return code
+    return ""

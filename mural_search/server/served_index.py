@@ -1,0 +1,86 @@
+"""The index that a server answers from, opened again when its folder changes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from mural_lite import pictures
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_search import fields
+from mural_search.codes import quicken
+from mural_search.index import Index, load_index
+from mural_search.items import IMAGES
+from mural_search.results import SIDE
+
+TITLE = "Search"
+EXAMPLES = 4  # questions on the page
+KEPT = 4096  # thumbnails in memory, of about 8 kB each
+STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # signs that a table leaves around a text
+
+
+def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a short caption of some languages, English first, without a table's stray signs."""
+    examples = []
+    for language in sorted(captions, key=lambda language: (language != "en", language)):
+        texts = [text.strip(STRAY) for text in captions[language]]
+        texts = [text for text in texts if text and "|" not in text]
+        if texts:
+            examples.append(min(texts, key=lambda text: abs(len(text) - 16)))
+    return examples[:EXAMPLES]
+
+
+def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
+    """Returns a small JPEG of the image of a row, or of the image that a text describes, without metadata.
+
+    Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
+    """
+    return pictures.thumbnail(index.read_image(row), side)
+
+
+class ServedIndex:
+    """The index in a folder, opened again when the folder holds another one: rows were removed, or it was updated.
+
+    Args:
+      index: the first state.
+      embedder: the model that made it.
+      title: of the page.
+      folder: of the index on this machine; "": it is never opened again.
+    """
+
+    def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
+        self.embedder = embedder
+        self.title = title or TITLE
+        self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
+        index.check_model(embedder, self._by_pictures)
+        self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
+        self._use(index)
+
+    def _use(self, index: Index) -> None:
+        self.index = index
+        self.fields = fields.of_index(index)
+        captions = index.table.captions(8) if index.kind == IMAGES else {}
+        self.examples = examples_of(captions)
+        self.languages = captions.keys()
+        index.facets()  # counted once, before the first question
+        self.check_pictures = functools.cache(functools.partial(index.check_model, self.embedder))
+        self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
+
+    def refresh(self) -> None:
+        """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        if self.index.codes is None:
+            quicken(self.index)
+        if self._folder is None or self.index.is_current():
+            return
+        try:
+            index = load_index(self._folder)
+            index.check_model(self.embedder, self._by_pictures)
+        except UserError as error:
+            logging.warning("The index has changed and cannot be served; the former one is: %s", error)
+        else:
+            self._use(index)

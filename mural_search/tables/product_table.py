@@ -1,0 +1,354 @@
+"""A table of products, inspected: its form, the roles of its columns and the place of its pictures.
+
+`inspect_table` finds these in the first rows, by `own_tables.open_table`, `table_columns.find_columns` and
+`table_pictures.Pictures`. `ProductTable.describe` shows them before anything is done.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import html
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mural_lite.errors import UserError
+from mural_lite.progress import announce
+from mural_lite.skipped import check_fraction
+from mural_lite.text_files import canonical_language, clean
+from mural_search.tables.own_tables import (
+    DOWNLOADS,
+    PICTURES,
+    OwnTable,
+    Row,
+    Value,
+    known_language,
+    language_of_caption,
+    names_picture,
+    open_table,
+    texts_of,
+)
+from mural_search.tables.table_columns import (
+    IDENTITIES,
+    SAMPLE,
+    Columns,
+    Guess,
+    find_columns,
+    language_named,
+    parse_choices,
+    plain,
+)
+from mural_search.tables.table_pictures import Pictures, pictures_of
+
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie next to pictures
+CHECKED = 50  # first rows whose pictures are looked for
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRequest:
+    """A table, and the user's instructions for reading it.
+
+    Attributes:
+      table: a file, files alike (a pattern) or a folder.
+      captions: "names": pictures of a folder without text files have their file names as captions.
+      images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
+      columns: the roles of columns, see `table_columns.parse_choices`.
+      language: of captions without a language; "": it is guessed.
+      encoding: of text; "": it is detected.
+      where: column -> conditions that its text must meet, column by column; "" of a column that a row lacks.
+      all_rows: also rows that are not for sale.
+      max_skipped_fraction: of the rows; above it reading stops.
+    """
+
+    table: str
+    images: str = ""
+    columns: Sequence[str] = ()
+    language: str = ""
+    encoding: str = ""
+    captions: str = ""
+    where: Mapping[str, Sequence[Callable[[str], bool]]] = dataclasses.field(default_factory=dict)
+    all_rows: bool = False
+    max_skipped_fraction: float = 0.5
+
+    def __post_init__(self):
+        check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
+
+
+class RowContent(NamedTuple):
+    """The content of a row.
+
+    Attributes:
+      place: of the row, for messages.
+      pictures: as `Pictures.file` takes them.
+      captions: (language, text, whether the language is guessed).
+      product: "" in a row that names no product.
+      names: by which other rows may call this row's product: its id, its article number.
+      parent: by which the row calls the product that it is a variation of.
+      fields: name -> value.
+    """
+
+    place: str
+    pictures: Sequence[str | bytes]
+    captions: Sequence[tuple[str, str, bool]]
+    product: str
+    names: Sequence[str]
+    parent: str
+    fields: Mapping[str, str]
+
+
+class Unusable(Exception):
+    """A row that cannot be used, because of a `problem`; `value`: the wrong value, "" if it is empty."""
+
+    def __init__(self, problem: str, value: str = ""):
+        super().__init__(problem)
+        self.problem = problem
+        self.value = value
+
+
+@dataclasses.dataclass
+class ProductTable:
+    """A table with the roles of its columns and the place of its pictures.
+
+    Attributes:
+      guesses: column of captions -> its languages, where they are guessed.
+      fields: names of further columns of the first rows.
+      presence: how many of the first pictures exist, in words.
+      notes: further remarks on the first rows, in words.
+    """
+
+    request: TableRequest
+    table: OwnTable
+    columns: Columns
+    pictures: Pictures
+    fields: Sequence[str]
+    guesses: Mapping[str, Guess] = dataclasses.field(default_factory=dict)
+    presence: str = ""
+    notes: Sequence[str] = ()
+
+    def describe(self) -> str:
+        """Returns plain lines on the table and its columns."""
+        columns = self.columns
+        images = ", ".join(columns.images)
+        if self.table.file_type != DOWNLOADS:
+            images += f", files of {self.pictures.folder}; {self.presence}"
+        captions = ", ".join(f"{name} ({self._language_in_words(name)})" for name in columns.captions)
+        lines = [
+            self.table.describe(),
+            f"  pictures: {images}",
+            f"  captions: {captions or self._without_captions()}",
+            f"  language: {columns.language or 'no column'}",
+            f"  id: {columns.identity or 'no column: a product is a picture'}",
+        ]
+        if columns.parent:
+            lines.append(f"  variations: rows whose {columns.parent} is another product")
+        lines.append(f"  fields: {', '.join(self.fields) or 'none'}")
+        lines += [f"  {note}" for note in self.notes]
+        lines.append(
+            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + takes more."
+        )
+        return "\n".join(lines)
+
+    def _language_in_words(self, name: str) -> str:
+        """Returns the language of a column of captions, or how it is found."""
+        ways = [f"by {self.columns.language}"] if self.columns.language else []
+        if self.request.language:
+            ways.append(self.request.language)
+        guessed = self.guesses[name].describe() if name in self.guesses else "no language"
+        return self.columns.captions[name] or " or ".join(ways) or guessed
+
+    def _without_captions(self) -> str:
+        if self.table.file_type != PICTURES:
+            return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
+        hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
+        tables = [path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES]
+        return f"{hint}, `catalogue {tables[0]}` that table" if tables else hint
+
+    def content_of(self, row: Row) -> RowContent:
+        """Returns the content of a row; raises `Unusable`."""
+        columns, values = self.columns, row.values
+        pictures: list[str | bytes] = []
+        for name in columns.images:
+            pictures += pictures_of(values.get(name, ()))
+        fields = {name: _text_in(values, name) for name in values if columns.is_field(name)}
+        fields = {name: text for name, text in fields.items() if text}
+        product = _text_in(values, columns.identity)
+        names = []
+        if product:
+            fields[columns.identity] = product
+            named = [_text_in(values, name) for name in values if plain(name) in IDENTITIES]
+            names = [product, *filter(None, named)]
+        parent = _text_in(values, columns.parent)
+        return RowContent(row.place, pictures, self._captions(values), product, names, parent, fields)
+
+    def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
+        captions = []
+        row_language = _text_in(values, self.columns.language)
+        for name, value in values.items():
+            column_language = self.columns.caption_language(name)
+            if column_language is None:
+                continue
+            for text in filter(None, map(plain_text, texts_of(value))):
+                if column_language:
+                    captions.append((column_language, text, False))
+                elif row_language or self.request.language:
+                    captions.append((_tag(row_language or self.request.language), text, False))
+                else:
+                    captions.append((self._guessed_language(name, text), text, True))
+        return captions
+
+    def _guessed_language(self, name: str, text: str) -> str:
+        """Returns the language of a caption in a column; a column that only later rows have is guessed like others."""
+        guesses = [self.guesses[name]] if name in self.guesses else list(self.guesses.values())
+        if not guesses:
+            raise Unusable("caption without a language")
+        return guesses[0](text)
+
+    def reason_against(self, values: Mapping[str, Value]) -> str:
+        """Returns why a row is not wanted, or ""."""
+        where = self.request.where
+        for name in self.columns.sold:
+            text = _text_in(values, name).casefold()
+            if text in NOT_FOR_SALE and name not in where and not self.request.all_rows:
+                return f"row that is not for sale ({name}: {text}); --where=all takes these, too"
+        for name, conditions in where.items():
+            text = _text_in(values, name)
+            if not all(is_met(text) for is_met in conditions):
+                return f"row that --where leaves out ({name})"
+        return ""
+
+
+NOT_FOR_SALE = set(
+    "0 -1 false no draft archived inactive disabled hidden private trash unpublished pending discontinued "
+    "nein falsch entwurf archiviert inaktiv non faux brouillon archivé borrador archivado bozza nie".split()
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tag(language: str) -> str:
+    """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
+    tag = known_language(language) or language_named(language)
+    if not tag:
+        raise Unusable("unknown language", language)
+    return tag
+
+
+def _text_in(values: Mapping[str, Value], name: str) -> str:
+    """Returns the value of a column in one line, "" for a picture or no column."""
+    texts = texts_of(values.get(name, "")) if name else ()
+    return ", ".join(filter(None, map(plain_text, texts)))
+
+
+_INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
+_BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|td|th|thead|tr|ul"
+_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
+_TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
+_LINE_BREAK = re.compile(r"\\[nr]")  # as WooCommerce writes it
+
+
+def has_html(text: str) -> bool:
+    """Whether a text holds tags or entities of HTML."""
+    return ("<" in text or "&" in text) and any(pattern.search(text) for pattern in (_HIDDEN, _TAG, _ENTITY))
+
+
+def plain_text(text: str) -> str:
+    """Returns a text in one line, of HTML the text that a browser would show."""
+    if has_html(text):
+        text = _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text))
+        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", text)
+        text = html.unescape(text)
+    return clean(text)
+
+
+def inspect_table(request: TableRequest) -> ProductTable:
+    """Returns a table by its first rows; raises `UserError` if these are not enough to find its columns."""
+    if request.language and not language_named(request.language):
+        canonical_language(request.language)
+    choices = parse_choices(request.columns)
+    own_table = open_table(request.table, request.encoding, request.captions == "names")
+    pictures = Pictures(own_table, request.images)
+    problems: list[tuple[str, str]] = []
+    rows = list(itertools.islice(own_table.rows(lambda *problem: problems.append(problem)), SAMPLE))
+    if not rows:
+        hint = ", below its names of columns if it has any"
+        if problems:
+            hint = f": {problems[0][0]}, at {problems[0][1]}"
+        raise UserError(f"{request.table} holds no rows that can be read{hint}.")
+    names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))
+    if own_table.file_type == PICTURES and not choices:
+        captions = {name: language_of_caption(name) for name in names if name != "image"}
+        columns = Columns(("image",), captions, language_of_others=language_of_caption)
+    else:
+        columns = find_columns(rows, choices, pictures.is_there)
+    for name in request.where:
+        if name not in names:
+            raise UserError(f"--where: the table's first rows have no column {name!r}; they have {', '.join(names)}.")
+    table = ProductTable(request, own_table, columns, pictures, [name for name in names if columns.is_field(name)])
+    table.presence = _presence(pictures, _first_values(rows, columns.images[0]))
+    table.notes = _notes(table, rows, names)
+    if not request.language:
+        table.guesses = _guesses(columns, rows)
+    return table
+
+
+def _first_values(rows: Sequence[Row], name: str) -> list[Value]:
+    return [row.values[name] for row in rows[:CHECKED] if name in row.values]
+
+
+def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
+    """Returns how many pictures exist, and where others can be found, as far as the values tell."""
+    count = sum(map(pictures.is_there, values))
+    present = f"{count} of the first {len(values)} are there"
+    names = [pictures_of(value)[0] for value in values if pictures_of(value)]
+    names = [name for name in names if isinstance(name, str)]
+    elsewhere = [os.path.dirname(name) for name in map(str.strip, names) if os.path.isfile(name)]
+    if len(elsewhere) > count:
+        folder = os.path.commonpath(elsewhere) if all(map(os.path.isabs, elsewhere)) else "."
+        return f"{present}, with --images={shlex.quote(folder)} {len(elsewhere)} are"
+    if 2 * count < len(values) and any("://" in name for name in names):
+        return f"{present}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
+    return present
+
+
+def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
+    """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
+    notes = [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
+    for name in table.fields:
+        values = _first_values(rows, name)
+        if 2 * sum(map(names_picture, values)) > len(values):
+            notes.append(f"{name} names pictures, too; {_presence(table.pictures, values)}: --columns=image={name}")
+    unwanted = collections.Counter(table.reason_against(row.values) for row in rows)
+    for reason, count in unwanted.items():
+        if reason:
+            notes.append(f"left out of the first {len(rows)} rows: {count} x {reason}")
+    repeated = [name for name in names if re.fullmatch(r".+ \(\d+\)", name) and name.rpartition(" (")[0] in names]
+    repeated = [name for name in repeated if name not in table.columns.images]
+    if repeated:
+        notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated)}")
+    with_html = 0
+    for row in rows:
+        texts = itertools.chain.from_iterable(map(texts_of, row.values.values()))
+        with_html += any(map(has_html, texts))
+    if with_html:
+        notes.append(f"HTML in {with_html} of the first {len(rows)} rows is read as text")
+    return notes
+
+
+def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
+    """Returns the guess for each column of captions without a language."""
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    for row in rows:
+        if columns.language and row.values.get(columns.language):
+            continue
+        for name, value in row.values.items():
+            if columns.caption_language(name) == "":
+                texts[name] += map(plain_text, texts_of(value))
+    texts = {name: some for name, some in texts.items() if some}
+    if texts:
+        announce("Guessing the languages of captions …")
+    return {name: Guess(some) for name, some in texts.items()}
