@@ -82,7 +82,7 @@ class Globetrotter(LearnedTemperature):
         "sentence": Embedding("caption", head="text_text"),
         "text_a": Embedding("text_a", head="text_text"),
         "text_b": Embedding("text_b", head="text_text"),
-        "cloze": Embedding("cloze", made_by="predict_masked"),
+        "cloze": Embedding("cloze", function="predict_masked"),
     }
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):

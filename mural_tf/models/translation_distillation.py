@@ -134,7 +134,7 @@ class TranslationDistillation(LearnedTemperature):
         texts = {name: Embedding(name, "image_text") for name in TEXTS}
         if self._is_cached:
             return {**texts, **{name: Embedding(name, is_given=True) for name in TARGETS}}
-        return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
+        return {**texts, **{name: Embedding(part, function="teach") for name, part in TARGETS.items()}}
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):

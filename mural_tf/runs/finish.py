@@ -24,7 +24,8 @@ from mural_tf.evaluation.tables import group_table, metrics_row, write_report
 from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.loading import embedder_of
-from mural_tf.models import build_model, method_class, takes_steps
+from mural_tf.models import method_class, takes_steps
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.frozen import known_texts
 from mural_tf.models.states import KnownStates

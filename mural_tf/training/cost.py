@@ -25,7 +25,8 @@ from mural_tf.data.images import prepared_spec
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer

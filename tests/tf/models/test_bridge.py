@@ -23,7 +23,8 @@ from mural_tf.data.streams import columns
 from mural_tf.data.streams.columns import Column, ColumnFolder
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.models import build_model, complete, linear
+from mural_tf.models import complete, linear
+from mural_tf.models.build import build_model
 from mural_tf.models.frozen import columns_of, on_features
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.states import states_of_texts

@@ -18,7 +18,7 @@ from mural_lite.errors import UserError
 from mural_lite.skipped import KINDS, SkippedRecords
 from mural_tf.backend import keras
 from mural_tf.data.streams.epochs import start_of
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
