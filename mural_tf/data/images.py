@@ -301,11 +301,6 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
     return tf.cond(usable, lambda: resize_image(decode_image(data, tower.jpeg), tower), lambda: blank)
 
 
-def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
-    """Crops and augments pixels, deterministically in `seed` (int [2]); features stay."""
-    return images if takes_features(tower) else augment_images(images, tower.image_size, augmentation, seed)
-
-
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
     """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it."""
     if takes_features(tower):

@@ -21,7 +21,8 @@ from mural_lite.files import as_path, json_field, read_json
 from mural_tf.encoders.towers import preparation
 from mural_tf.export.hub_modules import numbers_of
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
-from mural_tf.training.workdir import EVALUATED, package_versions, read_metrics
+from mural_tf.training.environment import package_versions
+from mural_tf.training.metrics_file import EVALUATED, read_metrics
 
 # Keys of single languages have one of these; groups of languages and "all" have the mean recall alone.
 _OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")

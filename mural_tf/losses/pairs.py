@@ -1,4 +1,4 @@
-"""What every loss over a batch starts from: rows of a global batch, and pairs of them.
+"""The start of every loss over a batch: rows of a global batch, and pairs of them.
 
 Each replica holds all embeddings of the global batch and answers for some rows of it: its sums over these, divided by
 numbers of the whole batch, add up over the replicas to the loss of one device.
@@ -11,12 +11,13 @@ be known when it is compiled. So `first` is only ever added to numbers (`first +
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 ROUNDING = 1e-6  # by which two computations of one cosine may differ
-Same = tuple  # of integer ids: [N] for both sides of pairs, or a tuple of two [N], the left side's and the right's
+Same = tf.Tensor | tuple[tf.Tensor, tf.Tensor]  # integer ids [N] of both sides of pairs, or of the left and the right
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
@@ -36,8 +37,11 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Makes one of a tensor [N, …] and (first, count), `None`: all; what is one already stays."""
-        return values if isinstance(values, Rows) else cls(values, *(rows or (0, count_rows(values))))
+        """Returns the rows (first, count) of a tensor [N, …], `None`: all; `Rows` stay as they are."""
+        if isinstance(values, Rows):
+            return values
+        first, count = rows or (0, count_rows(values))
+        return cls(values, first, count)
 
     @property
     def total(self) -> tf.Tensor:
@@ -52,7 +56,8 @@ class Rows(NamedTuple):
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
         """The same rows of another tensor [N, …]: [R, …]."""
         widths = [-1 if width is None else width for width in others.shape[1:]]
-        return tf.slice(others, [self.first] + [0] * len(widths), [self.count] + widths)
+        begin = [self.first] + [0] * len(widths)
+        return tf.slice(others, begin, [self.count] + widths)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
         """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""
@@ -60,7 +65,7 @@ class Rows(NamedTuple):
         return tf.equal(numbers[:, None], columns[None, :])
 
     def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Tells which rows have the id, of integers [N], that another has among [C]: bool [R, C]."""
+        """Whether row r's id, of integers [N], is column c's, of [C]: bool [R, C]."""
         return tf.equal(self.own_of(ids)[:, None], others[None, :])
 
 
@@ -75,20 +80,22 @@ class Pairs:
       rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
     """
 
-    def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: Same = (), rows: tuple | None = None):
+    def __init__(
+        self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: Sequence[Same] = (), rows: tuple | None = None
+    ):
         self.left = Rows.of(left, rows)
-        self.right = self.left._replace(values=right.values if isinstance(right, Rows) else right)
-        self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)
+        self.right = self.left._replace(values=Rows.of(right).values)
+        self.same = [ids if isinstance(ids, tuple) else (ids, ids) for ids in same]
 
     @property
     def reversed(self) -> Pairs:
         """The other direction, from right to left."""
-        return Pairs(self.right, self.left, tuple(ids[::-1] for ids in self.same))
+        return Pairs(self.right, self.left, [(right, left) for left, right in self.same])
 
     @property
     def within_left(self) -> Pairs:
         """The left side with itself."""
-        return Pairs(self.left, self.left, tuple(left for left, _ in self.same))
+        return Pairs(self.left, self.left, [left for left, _ in self.same])
 
     @functools.cached_property
     def total(self) -> tf.Tensor:
@@ -97,7 +104,7 @@ class Pairs:
 
     @functools.cached_property
     def queries(self) -> tf.Tensor:
-        """float32 [R, D] for any type of the towers."""
+        """float32 [R, D], whatever type the towers compute in."""
         return tf.cast(self.left.own, tf.float32)
 
     @functools.cached_property
@@ -112,17 +119,18 @@ class Pairs:
     @property
     def own_cosines(self) -> tf.Tensor:
         """The cosine of every query and its partner: float32 [R]."""
-        sides = (tf.cast(side.values, tf.float32) for side in (self.left, self.right))
-        return self.left.own_of(tf.reduce_sum(tf.multiply(*sides), axis=1))
+        left = tf.cast(self.left.values, tf.float32)
+        right = tf.cast(self.right.values, tf.float32)
+        return self.left.own_of(tf.reduce_sum(left * right, axis=1))
 
     @functools.cached_property
     def is_positive(self) -> tf.Tensor:
-        """Tells which candidate is a query's partner: bool [R, N]."""
+        """Whether candidate c is query r's partner: bool [R, N]."""
         return self.left.is_own_row(tf.range(self.total))
 
     @functools.cached_property
     def is_candidate(self) -> tf.Tensor:
-        """Tells which candidates a query chooses from, its partner and its negatives: bool [R, N]."""
+        """Whether candidate c is query r's partner or negative: bool [R, N]."""
         shared = tf.zeros_like(self.is_positive)
         for queries, candidates in self.same:
             shared = tf.logical_or(shared, self.left.share_id(queries, candidates))
@@ -130,7 +138,7 @@ class Pairs:
 
     @property
     def is_negative(self) -> tf.Tensor:
-        """Tells which candidates a query is to be told apart from: bool [R, N]."""
+        """Whether candidate c is a negative of query r: bool [R, N]."""
         return tf.logical_and(self.is_candidate, tf.logical_not(self.is_positive))
 
     def of_partner(self, values: tf.Tensor) -> tf.Tensor:
@@ -147,7 +155,8 @@ def in_batch_recall(pairs: Pairs) -> tf.Tensor:
 
     Parts add up to the whole. Equal candidates are hits, not misses: the same text twice in a batch is not an error.
     """
-    own, hits = tf.stop_gradient(pairs.own_cosines), 0.0
+    own = tf.stop_gradient(pairs.own_cosines)
+    hits = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)
         hits += tf.reduce_sum(tf.cast(own >= best - ROUNDING, tf.float32))

@@ -207,8 +207,8 @@ class TranslationDistillation(LearnedTemperature):
             targets.extend(self._texts_of(config, tokenizer, pivots, used, members), embed)
             if members:
                 targets.write_means(*map(np.concatenate, zip(*members)))
-            targets.finish(made_for, config.data.max_skipped_fraction)
-        if self.options.loss == "softmax" and targets.said["missing"]:
+            targets.mark_complete(made_for, config.data.max_skipped_fraction)
+        if self.options.loss == "softmax" and targets.state["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
         columns = {"caption_target": (targets.column(), "caption_id")}
         if len(pivots) > 1:

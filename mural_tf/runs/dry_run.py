@@ -27,6 +27,7 @@ from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.training.cost import Measurement, measure
+from mural_tf.training.environment import threads
 from mural_tf.training.fit import check_train, chunk_numbers
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check_step
@@ -41,7 +42,6 @@ from mural_tf.training.tpu_forecast import (
 )
 from mural_tf.training.tpu_lowering import lower_step
 from mural_tf.training.tpu_slices import Slice, find_slice
-from mural_tf.training.workdir import threads
 
 HERE = "here"
 BUSY = 2.5  # load for each processor, beyond this program's own load

@@ -32,7 +32,7 @@ from mural_tf.models.states import KnownStates
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
+from mural_tf.training.metrics_file import append_metrics, drop_metrics, has_evaluation, read_metrics
 
 
 class MeasuredModel:

@@ -29,8 +29,8 @@ from mural_lite.skipped import SkippedRecords
 from mural_tf.backend import keras
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
+from mural_tf.training.metrics_file import append_metrics, has_evaluation, read_metrics
 from mural_tf.training.strategy import sum_over_workers, workers
-from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
 
 
 @dataclasses.dataclass(frozen=True)

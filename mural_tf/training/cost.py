@@ -22,8 +22,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
 from mural_tf.data.images import prepared_spec
-from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.pipeline import captions_per_image, training_batches
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import complete
 from mural_tf.models.build import build_model

@@ -54,7 +54,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
-      counts: int64 [CYCLE], how many records precede that byte.
+      counts: int64 [CYCLE], how many records precede that byte; given with `begins`.
 
     Returns:
       Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
@@ -62,8 +62,8 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       "count", how many records precede that byte; "lost", how many records are lost with the element, more than 1 only
       for a damaged stretch.
     """
-    nothing = tf.zeros([CYCLE], tf.int64)
-    begins, counts = (nothing if values is None else values for values in (begins, counts))
+    if begins is None:
+        begins = counts = tf.zeros([CYCLE], tf.int64)
 
     def read(slot):
         file = tf.gather(group, slot)
@@ -94,40 +94,47 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
     def locate(position_and_count, block):
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
-        after = tf.concat([[position], ends], axis=0)
-        return tf.stack([after[-1], count + tf.size(block, tf.int64)]), (block, after, position, count)
+        bounds = tf.concat([[position], ends], axis=0)
+        return tf.stack([bounds[-1], count + tf.size(block, tf.int64)]), (block, bounds, position, count)
 
-    def elements(block, after, position, count):
-        def whole():
-            return {
+    def elements(block, bounds, position, count):
+        def records_of_block():
+            content = {
                 "serialized": block,
                 "problem": tf.zeros_like(block),
                 "file": tf.fill(tf.shape(block), file),
-                "byte": after[:-1],
-                "lost": tf.ones_like(after[1:]),
+                "byte": bounds[:-1],
+                "lost": tf.ones_like(bounds[1:]),
                 "slot": tf.fill(tf.shape(block), slot),
-                "end": after[1:],
+                "end": bounds[1:],
                 "count": count + 1 + tf.range(tf.size(block, tf.int64)),
             }
+            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(content))
 
-        def rest():
-            lost = {"serialized": "", "problem": UNREADABLE_FILE, "file": file, "byte": position, "lost": one}
-            return tf.data.Dataset.from_tensors({**lost, "slot": slot, "end": size, "count": count + 1})
+        def records_behind_damage():
+            return tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count))
 
-        one = tf.constant(1, tf.int64)
-        variant = tf.cond(
-            tf.logical_and(tf.equal(tf.size(block), 0), position < size),
-            lambda: tf.cond(
-                can_be_read,
-                lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count)),
-                lambda: tf.data.experimental.to_variant(rest()),
-            ),
-            lambda: tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(whole())),
-        )
+        def unreadable_file():
+            content = {
+                "serialized": "",
+                "problem": UNREADABLE_FILE,
+                "file": file,
+                "byte": position,
+                "lost": tf.constant(1, tf.int64),
+                "slot": slot,
+                "end": size,
+                "count": count + 1,
+            }
+            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(content))
+
+        def after_fast_way():
+            return tf.cond(can_be_read, records_behind_damage, unreadable_file)
+
+        is_cut_off = tf.logical_and(tf.equal(tf.size(block), 0), position < size)
+        variant = tf.cond(is_cut_off, after_fast_way, records_of_block)
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
-    placed = blocks.scan(first, locate)
-    return placed.flat_map(elements)
+    return blocks.scan(first, locate).flat_map(elements)
 
 
 def _read_rest(
@@ -152,8 +159,8 @@ def _read_rest(
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
         names = tf.repeat(name, tf.cast(is_record, tf.int32))
-        data = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
-        record = data.map(lambda data: element(data, ""))
+        record = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = record.map(lambda serialized: element(serialized, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
@@ -182,12 +189,13 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
     """Returns where the next record begins, from `position` on, and its length; (`size`, 0) if none does."""
 
     def look(begin, window, _):
-        lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
+        data = _bytes(name, size, begin, window + HEADER - 1)
+        lengths = _lengths(tf.io.decode_raw(data, tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
         offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
-        is_there = tf.size(offsets) > 0
-        after = tf.where(is_there, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
-        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
+        has_header = tf.size(offsets) > 0
+        after = tf.where(has_header, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
+        length = tf.where(has_header, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
@@ -238,14 +246,15 @@ def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """`tfrecord.lost_records` in the graph."""
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
-    bits = tf.reduce_sum(tf.bitwise.bitwise_and(tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64)), 1))
-    about = tf.cast(tf.round(tf.cast(lost * count, tf.float64) / tf.cast(tf.maximum(before, 1), tf.float64)), tf.int64)
-    is_one = tf.logical_and(stated >= 0, bits <= 2)
-    return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(about, 1))
+    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64)), 1)
+    is_one = tf.logical_and(stated >= 0, tf.reduce_sum(bits) <= 2)
+    bytes_before = tf.cast(tf.maximum(before, 1), tf.float64)
+    estimate = tf.round(tf.cast(lost * count, tf.float64) / bytes_before)
+    return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(tf.cast(estimate, tf.int64), 1))
 
 
 def _crc_tables() -> np.ndarray:
-    """What each byte of a header's length adds to its CRC-32C (Castagnoli), by exclusive or: uint32 [8 * 256].
+    """The part of a header's CRC-32C (Castagnoli) that each byte of its length adds by exclusive or: uint32 [8 * 256].
 
     The checksum is linear in the bytes but for a constant, which the first byte's numbers contain.
     """

@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
 def test_data_that_grew_adds_what_is_new(tmp_path, small_blocks):
     targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM[:2], embed)
-    targets.finish("a", 0.0)
+    targets.mark_complete("a", 0.0)
     assert ColumnFolder(tmp_path, 4, "float16", DIGEST).is_made_for("a") and not targets.is_made_for("b")
     seen = []
     targets.extend(STREAM, lambda texts: seen.extend(texts) or embed(texts))
@@ -113,8 +113,8 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
     targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM, some)
     with pytest.raises(UserError, match="1 of 10 have no vector of the teacher's, such as '3': more than"):
-        targets.finish("a", 0.05)
-    targets.finish("a", 0.1)
+        targets.mark_complete("a", 0.05)
+    targets.mark_complete("a", 0.1)
     assert "such as '3': they teach nothing" in capsys.readouterr().out
     target = targets.column().find(np.array([21]))
     np.testing.assert_array_equal(target, np.zeros([1, 4]))

@@ -65,7 +65,7 @@ def without_memory(folder):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[65536,65536]")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mural_tf.encoders.build_image_encoder", too_much)
+        patch.setattr("mural_tf.models.build.build_image_encoder", too_much)
         build_model(toy_data.toy_config(folder), 80)
 
 

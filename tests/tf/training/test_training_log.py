@@ -37,7 +37,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
+from mural_tf.training.metrics_file import append_metrics, drop_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
