@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import re
 import signal
@@ -35,7 +36,7 @@ from mural_tf.training.strategy import sum_over_workers, workers
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """At which steps something is due: the first end of an interval at or after every `every` steps, and the last."""
+    """Tells at which steps something is due: the first end of an interval after `every` steps, and the last step."""
 
     steps: int
     log_every: int
@@ -54,10 +55,10 @@ class Intervals:
         return step >= self.steps or step // every > begin // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns (number of intervals, steps in each) from `step` on: a rest, whole intervals, a shorter interval."""
-        whole_from = min(-(-step // self.log_every) * self.log_every, self.steps)
-        whole, rest = divmod(self.steps - whole_from, self.log_every)
-        parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
+        """Returns (number of intervals, steps in each) from `step` on: a rest, full intervals, a shorter interval."""
+        next_end = min(-(-step // self.log_every) * self.log_every, self.steps)
+        full_intervals, rest = divmod(self.steps - next_end, self.log_every)
+        parts = [(1, next_end - step), (full_intervals, self.log_every), (1, rest)]
         return [(count, length) for count, length in parts if count and length]
 
 
@@ -91,8 +92,12 @@ class TrainingLog(_Callback):
         writes: bool = True,
     ):
         super().__init__()
-        self.workdir, self.step, self.steps = workdir, step, steps
-        self.pairs_per_step, self.skipped, self.writes = pairs_per_step, skipped, writes
+        self.workdir = workdir
+        self.step = step
+        self.steps = steps
+        self.pairs_per_step = pairs_per_step
+        self.skipped = skipped
+        self.writes = writes
         self._first = True
         self._interval_steps = 0
 
@@ -146,7 +151,7 @@ class TrainingLog(_Callback):
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
-        if abs(wall_seconds - seconds) < 0.1:  # else the clock was set, by which the pipeline measures waiting
+        if abs(wall_seconds - seconds) < 0.1:  # else someone set the clock by which the pipeline measures waiting
             values["data_wait_fraction"] = wait / seconds
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
@@ -156,14 +161,15 @@ class TrainingLog(_Callback):
 
     def _epochs(self) -> dict[str, int]:
         """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
-        epochs = [epoch for source_epochs in self.model.progress.epochs().values() for epoch in source_epochs]
+        epochs = itertools.chain(*self.model.progress.epochs().values())
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
-        tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
-        by_part = [source_tallies for tally in tallies for source_tallies in np.swapaxes(tally.numpy(), 0, 1)]
-        for part, part_tallies in zip(self.skipped.by_part, by_part):
-            self.skipped.add_tallies(part, part_tallies)
+        tallies = []  # of each source, [pipelines, 1 + kinds, 3]
+        for of_stream in self.model.progress.tallies.values():
+            tallies += list(np.swapaxes(of_stream.numpy(), 0, 1))
+        for part, of_source in zip(self.skipped.by_part, tallies):
+            self.skipped.add_tallies(part, of_source)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
@@ -198,13 +204,14 @@ class TrainingLog(_Callback):
         if not self.writes or not self._bar.disable or (now - self._last_line <= 15 and self.step < self.steps):
             return
         self._last_line = now
+        parts = [f"loss {values['loss']:.4f}"]
+        if "temperature" in values:
+            parts.append(f"temperature {values['temperature']:.4f}")
+        parts.append(f"{values['pairs_per_second']:.0f} pairs/s")
         left = self.seconds_left()
-        temperature = f"temperature {values['temperature']:.4f}, " if "temperature" in values else ""
-        print(
-            f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, {temperature}"
-            f"{values['pairs_per_second']:.0f} pairs/s" + (f", about {duration(left)} left." if left else "."),
-            flush=True,
-        )
+        if left:
+            parts.append(f"about {duration(left)} left")
+        print(f"Step {self.step} of {self.steps}: {', '.join(parts)}.", flush=True)
 
     def seconds_left(self, after: float = 0.0) -> float | None:
         """How long the remaining steps will take, evaluations on the way included.
@@ -215,9 +222,9 @@ class TrainingLog(_Callback):
             return None
         step, begun = self._measured_from
         seconds = time.monotonic() - begun
-        return (
-            (self.steps - self.step) * seconds / (self.step - step) if self.step > step and seconds >= after else None
-        )
+        if self.step == step or seconds < after:
+            return None
+        return (self.steps - self.step) * seconds / (self.step - step)
 
 
 def duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
-"""What a run needs on this machine: parameters, memory, and the seconds of whole steps that are measured here.
+"""The needs of a run on this machine: parameters, memory, and the seconds of steps that are measured here.
 
 Steps are measured on the batch, or on a part of it where a step of the whole would take long: a step of a part takes
-its share of the time. Nothing is left behind. `runs/dry_run.py` prints it all; what a TPU needs, its own compiler says
-(`tpu_forecast.py`).
+its share of the time. Nothing is left behind. `runs/dry_run.py` prints it all; `tpu_forecast.py` asks the TPU's own
+compiler.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Measurement:
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:
-    """Returns what a run with this configuration needs here; it takes a minute.
+    """Returns the needs of a run with this configuration here; it takes a minute.
 
     Args:
       config: the resolved configuration.
@@ -87,19 +87,21 @@ def measure(config: ConfigDict, restored: bool = False) -> Measurement:
 
 
 def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
-    tokenizer, vocabulary = None, None
+    tokenizer = None
+    vocabulary = None
     if _has_data(config.data):
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = on_features(build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size))
+    vocabulary_size = tokenizer.vocabulary_size if vocabulary else config.vocabulary.size
+    model = on_features(build_model(config, vocabulary_size))
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     if model.towers is not model or any(embedding.is_given for embedding in model.used.values()):
         tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
-    whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-    rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
+    specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+    rows = {part: tf.nest.flatten(specs[part])[0].shape[0] for part in streams_of_parts(model)}
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
@@ -163,8 +165,9 @@ def batch_values(specs: Mapping) -> dict:
             return {each: values(each, spec_of_part) for each, spec_of_part in spec.items()}
         if spec.dtype == tf.int64:
             return tf.range(spec.shape[0], dtype=tf.int64)
-        is_language = name == "input_type_ids" or name.endswith("_language_id")
-        return (tf.zeros if is_language else tf.ones)(spec.shape, spec.dtype)
+        if name == "input_type_ids" or name.endswith("_language_id"):
+            return tf.zeros(spec.shape, spec.dtype)
+        return tf.ones(spec.shape, spec.dtype)
 
     return values("", dict(specs))
 
@@ -176,12 +179,16 @@ def parameters(model: DualEncoder) -> dict[str, int]:
         variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]
         counted[name] = sum(variable.shape.num_elements() for variable in variables)
     rest = trainable_parameters(model) - sum(counted.values())
-    return {**counted, **({"others": rest} if rest > 0 else {})}
+    if rest > 0:
+        counted["others"] = rest
+    return counted
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, float]:
     """Returns {name: bytes} of all that is there throughout a step: without activations."""
-    moments = [weight for optimizer in model.optimizers.values() for weight in optimizer.weights]
+    moments = []
+    for optimizer in model.optimizers.values():
+        moments += optimizer.weights
     train = config.train
     batch = batch_specs(model, config, train.image_text_batch // replicas, train.text_text_batch // replicas)
     return {

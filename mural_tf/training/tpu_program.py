@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -134,8 +135,8 @@ class Program:
         return transfers
 
     def refused_features(self) -> list[str]:
-        """Returns what a training step must not have: transfers to the host, sizes known late, float64."""
-        instructions = [i for computation in self.computations.values() for i in computation]
+        """Returns features that a training step must not have: transfers to the host, sizes known late, float64."""
+        instructions = list(itertools.chain(*self.computations.values()))
         refused = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
         refused += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
         return refused + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
