@@ -4,7 +4,7 @@ MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Mult
 with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
 images: conversion and evaluation both use them.
 
-What cannot be used goes to `on_problem(kind, place)`, see text_files.py.
+Unusable entries go to `on_problem(kind, place)`, see text_files.py.
 """
 
 from __future__ import annotations

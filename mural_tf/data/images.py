@@ -202,7 +202,7 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     """Crops and augments a batch: uint8 [B, R, R, 3] → uint8 [B, S, S, 3], deterministic in `seed` (int [2]).
 
     One projective resampling holds the random crop, shift, flip, zoom, stretch and rotation; beyond the edge the
-    border pixel is repeated. Crop and flip alone copy pixels. `config` is the configuration's `augmentation` branch.
+    border pixel is repeated. Crop and flip without the others copy pixels. `config`: the `augmentation` branch.
     """
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     draws = tf.unstack(tf.random.stateless_uniform([6, tf.shape(images)[0]], seeds[0], -1.0, 1.0))

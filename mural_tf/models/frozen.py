@@ -1,8 +1,8 @@
 """Heads on frozen towers: a run trains a model of towers `features`, with the heads of the model that has the towers.
 
 `image_tower.cached` and `text_tower.cached` ask for it. The states that a frozen tower gives of pictures and texts are
-a column of vectors (`states.py`), made once, so that a step costs what the heads cost. Both models share heads and
-numbers: what one learns the other knows, and checkpoints, evaluation and export are of the model with its towers.
+a column of vectors (`states.py`), made once, so that a step costs only its heads. Both models share heads and
+numbers, which one trains for the other, and checkpoints, evaluation and export are of the model with its towers.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class KerasModel(keras.Model):
         return super().test_on_batch(x, **kwargs)
 
     def check_batch(self, x) -> None:
-        """Raises `UserError` if batches lack what the losses take.
+        """Raises `UserError` if batches lack entries that the losses take.
 
         They are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features; tokens
         as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids [B],

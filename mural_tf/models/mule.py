@@ -7,7 +7,7 @@ the universal language embedding is u; the language classifier sees it too.
 
 Departures; "its code" is the released one:
 - Positives and negatives of L_LM are sentences of one other language, as in its code; in the paper they "may be from
-  any language", the anchor's own too. Here each of two languages gives anchors; in its code the first alone.
+  any language", the anchor's own too. Here each of two languages gives anchors; in its code only the first.
 - The penalty on word vectors is the sum of their squared distances. Its code takes half of it, and the mean over the
   languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
 - The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.
@@ -17,7 +17,7 @@ Departures; "its code" is the released one:
 Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
-  is this task alone on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
+  is only this task, on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
 - `method.word_vectors_weight`, of the released code: the squared distance between word vectors and the files' vectors.
 
 The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms

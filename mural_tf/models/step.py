@@ -81,7 +81,7 @@ class TrainingStep:
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
         context = tf.distribute.get_replica_context()
-        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # a resumed run draws what it would have
+        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same
         seed = tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
         gradients = compute_gradients(self._method, batch, seed, self._chunks, self._optimizers)
         logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)

@@ -112,7 +112,7 @@ def _is_named(variable: tf.Variable, patterns: Sequence[str] | None) -> bool:
 def _lamb() -> type[keras.optimizers.legacy.Optimizer]:
     if importlib.util.find_spec("tensorflow_addons") is None:
         return OwnLamb
-    with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
+    with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins a version
         warnings.simplefilter("ignore")
         from tensorflow_addons.optimizers import LAMB as ADDONS_LAMB
     return ADDONS_LAMB

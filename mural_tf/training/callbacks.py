@@ -1,4 +1,4 @@
-"""What happens between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal, profiling.
+"""Work between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal, profiling.
 
 One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every`, also after an
 interruption, so that evaluations and checkpoints fall on the same steps.
@@ -255,7 +255,7 @@ class SaveCheckpoints(_Callback):
 
 
 class StopRequested(BaseException):
-    """Unwinds what can simply be done again: data preparation, evaluation, export.
+    """Unwinds work that can simply be done again: data preparation, evaluation, export.
 
     Like `KeyboardInterrupt` no `Exception`, so that nothing on the way takes it for a failure of its own.
     """
@@ -306,16 +306,16 @@ class StopSignals:
 class StopAfterStep(_Callback):
     """Ends training after the running step once a signal came.
 
-    Several workers agree at the end of an interval, since none can take a step alone.
+    Several workers agree at the end of an interval, since none can take a step without the others.
     """
 
     def __init__(self, signals: StopSignals, strategy: tf.distribute.Strategy):
         super().__init__()
         self.signals, self.strategy = signals, strategy
-        self.alone = workers(strategy) == 1
+        self.is_only_worker = workers(strategy) == 1
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.alone and self.signals.received:
+        if self.is_only_worker and self.signals.received:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
@@ -379,7 +379,7 @@ class PeriodicEvaluation(_Callback):
 class Forecast(_Callback):
     """Says after a minute of steps how long the rest takes.
 
-    Where that is days and it `asks`, it says what would be shorter and, at a terminal, waits for an answer.
+    Where that is days and it `asks`, it names shorter runs and, at a terminal, waits for an answer.
     """
 
     def __init__(self, log: TrainingLog, asks: bool):

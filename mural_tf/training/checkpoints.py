@@ -80,7 +80,7 @@ class Checkpoints:
     """The last `keep` checkpoints in a folder, written on a thread.
 
     Args:
-      checkpoint: what to save and restore; all its variables must exist.
+      checkpoint: all its variables must exist.
       folder: made if missing.
       keep: how many.
       writes: whether this process writes files; all workers must call `save`, one of them writes.

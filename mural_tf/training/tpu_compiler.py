@@ -94,7 +94,7 @@ def compile_module(module, topology: str, replicas: int):
 
 
 def describe(executable) -> dict:
-    """Returns the compiler's figures of an executable, bytes, and what `tpu_program.facts` reads of its text."""
+    """Returns the compiler's figures of an executable, bytes, and the `tpu_program.facts` of its text."""
     memory = executable.get_compiled_memory_stats()
     return {
         "arguments": memory.argument_size_in_bytes,

@@ -1,4 +1,4 @@
-"""What the TPU's own compiler says of a training step, without a TPU: accepted or refused, memory, cycles, transfers.
+"""A training step judged by the TPU's own compiler, without a TPU: accepted or refused, memory, cycles, transfers.
 
 The step is lowered here (`tpu_lowering.py`), compiled in a process of its own (`tpu_compiler.py`, the extra
 `[tpu_compiler]`), and its text read there (`tpu_program.py`). The compiler takes minutes; its answer is kept under a
@@ -196,7 +196,7 @@ def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int
 
 
 def as_on_tpu(config: ConfigDict) -> ConfigDict:
-    """Returns the configuration with what a run with `--tpu` chooses: compiled steps and towers in bfloat16."""
+    """Returns the configuration with the choices of a run with `--tpu`: compiled steps and towers in bfloat16."""
     config = config.copy_and_resolve_references()
     config.train.jit = True
     for tower in (config.image_tower, config.text_tower):

@@ -1,4 +1,4 @@
-"""Reads what a TPU's compiler says of a program out of its text: cycles, collectives, precisions, refused features.
+"""Facts of a program, read from the text of a TPU's compiler: cycles, collectives, precisions, refused features.
 
 The compiler writes a forecast, `estimated_cycles`, to most operations. A loop's operations count as often as it turns
 (`known_trip_count`), and of a condition's branches the most expensive one counts. The forecast knows nothing of
@@ -183,7 +183,7 @@ def _without_layout(shape: str) -> str:
 
 
 def facts(text: str) -> dict:
-    """Returns what `training/tpu_forecast.py` prints of a program, as JSON holds it."""
+    """Returns the facts of a program that `training/tpu_forecast.py` prints, as JSON holds them."""
     program = Program(text)
     by_part = program.cycles_by(lambda instruction: part_of_step(instruction.place))
     return json.loads(json.dumps({

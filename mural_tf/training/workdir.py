@@ -57,9 +57,11 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
     holder = workdir / LOCK
     with contextlib.ExitStack() as held:
         with storage_errors(holder):
-            by = holder.read_text(encoding="utf-8", errors="replace").strip() if holder.exists() else ""
-            by = f" ({by})" if by else ""
-            busy = f"{workdir} is in use by another run{by}. Wait until it ends, or name another --workdir."
+            other = ""
+            if holder.exists():
+                other = holder.read_text(encoding="utf-8", errors="replace").strip()
+            owner = f" ({other})" if other else ""
+            busy = f"{workdir} is in use by another run{owner}. Wait until it ends, or name another --workdir."
             held.enter_context(exclusive_lock(holder, busy))
             holder.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
@@ -83,7 +85,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
             save_config(config, workdir / "config.json")
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif different:
-            more = f" and {len(different) - SHOWN} more" * (len(different) > SHOWN)
+            more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
             raise UserError(
                 f"{workdir} belongs to another configuration ({'; '.join(different[:SHOWN])}{more}). Run with its own, "
                 f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."

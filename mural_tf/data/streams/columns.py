@@ -29,7 +29,7 @@ from mural_lite.files import exclusive_lock, read_json, release_pages, write_who
 
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
-BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
+BLOCK = 2**16  # texts, or groups, in memory at a time; a killed run embeds one block again
 Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 

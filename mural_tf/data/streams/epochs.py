@@ -9,7 +9,7 @@
 
 - The order follows from (seed, epoch) and nothing else: neither from time nor from the number of threads.
 - A window is shuffled by itself, so that it can be made again from its `Begin`: a byte in each of the 16 files.
-- A run that stopped anywhere reads one window again, skips what was used and goes on with the next item.
+- A run that stopped anywhere reads one window again, skips its used items and goes on with the next item.
 - Several input pipelines each read every n-th file of the epoch's order, their `Share`; each has a place of its own.
 - A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
 - There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
@@ -122,7 +122,7 @@ def endless_items(
       data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: of the order.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
-      languages: items in these alone; empty: in all.
+      languages: only items in these; empty: in all.
       language_key: the name under which an item has its language.
       share: the part of the files that is read.
 

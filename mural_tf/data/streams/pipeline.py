@@ -1,7 +1,7 @@
 """From records to training batches, deterministically from the seed and the places of the last items used.
 
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each. A
-stream is a file of this folder, and `stream.py` says what one is.
+stream is a file of this folder, with a subclass of `stream.py`'s `Stream`.
 
 A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; unusable items are
 dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
@@ -55,7 +55,7 @@ def training_batches(
       config: the whole configuration tree.
       tokenizer: `text.WordPieceTokenizer`.
       places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
-      streams: what batches hold; a method's `streams`.
+      streams: the streams in a batch; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
       columns: {entry of a batch: (its column of vectors, the entry with its ids)}, in place of pixels and tokens.
       share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
@@ -64,7 +64,7 @@ def training_batches(
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
       ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
       batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
-      counts what was read and skipped up to there (`skipped.py`).
+      counts the records read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
@@ -213,6 +213,6 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
         return {**batch, "data_wait_seconds": tf.cast(after - before, tf.float32)[None]}
 
     options = tf.data.Options()
-    # Rewriting the graph takes longer than it saves here, and a prefetcher put in is what the clocks would measure.
+    # Rewriting the graph takes longer than it saves here, and the clocks would measure a prefetcher that it puts in.
     options.experimental_optimization.apply_default_optimizations = False
     return records.untuned(timed.map(add).with_options(options))

@@ -24,6 +24,21 @@ CYCLE = 16  # files read in turn
 BUFFER = 1 << 18  # bytes read from a file at a time
 REMOTE_BUFFER = 1 << 22  # the same where every read is a request
 
+
+class FileInSlot(NamedTuple):
+    """A file of a group: its name, its size in bytes, its number among all files and its slot in the group."""
+
+    name: tf.Tensor
+    size: tf.Tensor
+    number: tf.Tensor
+    slot: tf.Tensor
+
+    def element(self, serialized, problem, byte, lost, end, count) -> dict:
+        """Returns an element of `read_group`, of this file."""
+        element = {"serialized": serialized, "problem": problem, "byte": byte, "lost": lost, "end": end, "count": count}
+        return {**element, "file": self.number, "slot": self.slot}
+
+
 RECORD_SPEC = {
     "serialized": tf.TensorSpec([], tf.string),
     "problem": tf.TensorSpec([], tf.string),
@@ -82,11 +97,14 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
     autograph=False,
     input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3, tf.TensorSpec([2], tf.int64)],
 )
-def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
+def _read_file(
+    name: tf.Tensor, size: tf.Tensor, number: tf.Tensor, slot: tf.Tensor, first: tf.Tensor
+) -> tf.data.Dataset:
     """Returns the records of a file behind `first`, a byte and the number of records before it."""
+    file = FileInSlot(name, size, number, slot)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
     # A file that cannot even be opened would make `ignore_errors` try for ever.
-    can_be_read = tf.equal(tf.strings.length(_bytes(name, size, size - 1, tf.constant(1, tf.int64))), 1)
+    can_be_read = tf.equal(tf.strings.length(_bytes(file, size - 1, tf.constant(1, tf.int64))), 1)
     names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
     blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
@@ -99,32 +117,18 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
 
     def elements(block, bounds, position, count):
         def records_of_block():
-            content = {
-                "serialized": block,
-                "problem": tf.zeros_like(block),
-                "file": tf.fill(tf.shape(block), file),
-                "byte": bounds[:-1],
-                "lost": tf.ones_like(bounds[1:]),
-                "slot": tf.fill(tf.shape(block), slot),
-                "end": bounds[1:],
-                "count": count + 1 + tf.range(tf.size(block, tf.int64)),
-            }
+            counts = count + 1 + tf.range(tf.size(block, tf.int64))
+            lost = tf.ones_like(counts)
+            content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
+            content["file"] = tf.fill(tf.shape(block), number)
+            content["slot"] = tf.fill(tf.shape(block), slot)
             return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(content))
 
         def records_behind_damage():
-            return tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count))
+            return tf.data.experimental.to_variant(_read_rest(file, position, count))
 
         def unreadable_file():
-            content = {
-                "serialized": "",
-                "problem": UNREADABLE_FILE,
-                "file": file,
-                "byte": position,
-                "lost": tf.constant(1, tf.int64),
-                "slot": slot,
-                "end": size,
-                "count": count + 1,
-            }
+            content = file.element("", UNREADABLE_FILE, position, tf.constant(1, tf.int64), size, count + 1)
             return tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(content))
 
         def after_fast_way():
@@ -137,34 +141,30 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
     return blocks.scan(first, locate).flat_map(elements)
 
 
-def _read_rest(
-    name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, position: tf.Tensor, count: tf.Tensor
-) -> tf.data.Dataset:
+def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
     """Returns the records behind the place where the fast way ended."""
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
-        header, length = _next_header(name, size, position)
+        header, length = _next_header(file, position)
         is_record = tf.equal(header, position)
-        stated = tf.cond(is_record, lambda: length, lambda: _stated(name, size, position))
+        stated = tf.cond(is_record, lambda: length, lambda: _stated(file, position))
         lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
-        labels = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
-
         def element(serialized, problem):
-            return {"serialized": serialized, "problem": problem, **labels}
+            return file.element(serialized, problem, position, lost, after, count)
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
-        names = tf.repeat(name, tf.cast(is_record, tf.int32))
+        names = tf.repeat(file.name, tf.cast(is_record, tf.int32))
         record = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
         record = record.map(lambda serialized: element(serialized, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
-    return steps.take_while(lambda position, *_: position < size).flat_map(read)
+    return steps.take_while(lambda position, *_: position < file.size).flat_map(read)
 
 
 def _first(dataset: tf.data.Dataset) -> tf.Tensor:
@@ -185,11 +185,12 @@ def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0)
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
-def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where the next record begins, from `position` on, and its length; (`size`, 0) if none does."""
+def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where the next record begins, from `position` on, and its length; (file's size, 0) without one."""
+    size = file.size
 
     def look(begin, window, _):
-        data = _bytes(name, size, begin, window + HEADER - 1)
+        data = _bytes(file, begin, window + HEADER - 1)
         lengths = _lengths(tf.io.decode_raw(data, tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
         offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
@@ -204,16 +205,16 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
     return header, tf.maximum(length, 0)
 
 
-def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
-    count = tf.minimum(count, size - begin)
+    count = tf.minimum(count, file.size - begin)
 
     def read(begin):
         variant = tf.raw_ops.FixedLengthRecordDatasetV2(
-            filenames=name[None],
+            filenames=file.name[None],
             header_bytes=begin,
             record_bytes=count,
-            footer_bytes=size - begin - count,
+            footer_bytes=file.size - begin - count,
             buffer_size=tf.constant(BUFFER, tf.int64),
             compression_type="",
         )
@@ -236,9 +237,9 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
     return tf.where(agrees, tf.bitcast(length, tf.int64), -1)
 
 
-def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
     """The length stored at `position`, plausible or not; -1 where the file ends before."""
-    data = _bytes(name, size, position, tf.constant(8, tf.int64))
+    data = _bytes(file, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))
 
