@@ -126,7 +126,8 @@ def read_karpathy(
 
 def _of_karpathy(image: dict, location: str, below: str, most, language: str, on_problem) -> Iterator[Caption]:
     parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
-    identity, sentences = image.get("cocoid", image.get("filename")), image.get("sentences")
+    identity = image.get("cocoid", image.get("filename"))
+    sentences = image.get("sentences")
     if not parts or not all(map(is_text, parts)):
         on_problem("image name that is not text", location)
     elif not isinstance(sentences, list):

@@ -176,7 +176,8 @@ def read_records(
     Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
     records are left out, as training does, and how many is logged.
     """
-    lost, files = CountsByKind(), list_files(directory, record_type, split)
+    lost = CountsByKind()
+    files = list_files(directory, record_type, split)
     for name in missing_shards(files):
         if not skip_damaged:
             raise UserError(f"{name} is missing, though the other files of its split name it: fetch it again.")

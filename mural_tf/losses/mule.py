@@ -160,7 +160,8 @@ def caption_neighbourhood(
     rows = Rows.of(sentences)
     if slots == 1:
         return 0.0 * tf.reduce_sum(tf.cast(rows.own, tf.float32))  # no two sentences about one image
-    partner_languages, to_partners = [], []
+    partner_languages = []
+    to_partners = []
     for shift in range(1, slots):
         partner_languages.append(_roll(languages, slots, shift))
         to_partners.append(paired_distances(rows.values, _roll(rows.values, slots, shift), distance))

@@ -285,7 +285,8 @@ class DualEncoder(KerasModel):
             parts add up to the whole.
         """
         sides = {name: Rows.of(values, rows[name]) for name, values in embeddings.items()}
-        weighted, logs = {}, {}
+        weighted = {}
+        logs = {}
         for task, weight in self.loss_weights().items():
             compared = [sides[name] for name in self.tasks[task].compares]
             loss = getattr(self, f"{task}_loss")(*compared, ids)

@@ -44,7 +44,8 @@ def on_features(model: DualEncoder) -> DualEncoder:
     if not images and not texts:
         return model
     config = model.configuration.copy_and_resolve_references()
-    image_encoder, text_encoder = model.image_encoder, model.text_encoder
+    image_encoder = model.image_encoder
+    text_encoder = model.text_encoder
     if images:
         tower, head = split_image_tower(image_encoder)
         features = feature_input(tower.output_shape[-1])
@@ -59,7 +60,8 @@ def on_features(model: DualEncoder) -> DualEncoder:
     for name, part in model.weights_by_part().items():
         if name not in ("image_encoder", "text_encoder"):
             setattr(heads, name, part)
-    heads.with_towers, heads.built = model, True
+    heads.with_towers = model
+    heads.built = True
     return heads
 
 
@@ -117,13 +119,15 @@ def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
     """Returns the entries of a batch that are pictures, and texts, of towers whose states are made once."""
     if not takes_steps(type(model)):
         return [], []
-    image_tower, text_tower = model.configuration.image_tower, model.configuration.text_tower
+    image_tower = model.configuration.image_tower
+    text_tower = model.configuration.text_tower
     if text_tower.cached and (not text_tower.frozen or text_tower.name == "words"):
         raise UserError("text_tower.cached=True needs text_tower.frozen=True, and a tower other than 'words'.")
     layers = model.image_encoder.layers
     if image_tower.cached and (not layers or any(layer.trainable for layer in layers if layer.name != IMAGE_HEAD)):
         raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
-    images, texts = [], []
+    images = []
+    texts = []
     if image_tower.cached:
         images = _fixed(model, "image_tower", model.image_parts)
     # A method that makes its targets before the first step spares a frozen tower, too.

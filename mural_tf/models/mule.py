@@ -140,7 +140,8 @@ class Mule(EmbN):
     def language_loss(self, *compared):
         """L_LC, the mean over the sentences of all parts of the batch."""
         *words, ids = compared
-        total, present = tf.zeros([]), tf.zeros([])
+        total = tf.zeros([])
+        present = tf.zeros([])
         for name, embeddings in zip(self.tasks["language"].compares, words):
             languages = ids[f"{name.removesuffix('_words')}_language_id"]
             logits = embeddings._replace(values=self.language_classifier(reverse_gradient(embeddings.values)))

@@ -36,9 +36,11 @@ from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
 # Of a tower. More texts are slower in float32, and faster in bfloat16.
-PICTURES_PER_CALL, TEXTS_PER_CALL = 32, {"float32": 64, "bfloat16": 256}
+PICTURES_PER_CALL = 32
+TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}
 # Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
-PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
+PICTURES_PER_BLOCK = 2**11
+TEXTS_PER_BLOCK = 2**13
 STATES = "state of the frozen tower"
 Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and texts or encoded pictures
 
@@ -113,7 +115,8 @@ class KnownStates:
 
     def first(self, embed_texts: Callable[[tf.Tensor], tf.Tensor], head: str) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, as a function that runs it on other texts."""
-        model, column = self._model, self._column
+        model = self._model
+        column = self._column
         states = tf.TensorSpec([None, model.text_encoder.embedding_size])
         project = tf.function(lambda rows: model.project_texts(rows, head), [states], autograph=False)
 

@@ -167,7 +167,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, peak: float, warmup_steps: int, steps: int):
         if not 0 <= warmup_steps < steps:
             raise ValueError(f"warmup_steps must be in [0, steps), got warmup_steps={warmup_steps}, steps={steps}.")
-        self.peak, self.warmup_steps, self.steps = peak, warmup_steps, steps
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.steps = steps
 
     def __call__(self, step):
         step = tf.cast(step, tf.float32)
@@ -185,7 +187,10 @@ class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
         if not 0.0 < decay_rate <= 1.0 or every < 1:
             raise ValueError(f"decay_rate must be in (0, 1] and every at least 1, got {decay_rate} and {every}.")
-        self.peak, self.warmup_steps, self.decay_rate, self.every = peak, warmup_steps, decay_rate, every
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.decay_rate = decay_rate
+        self.every = every
 
     def __call__(self, step):
         step = tf.cast(step, tf.float32)

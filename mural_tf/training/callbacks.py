@@ -245,7 +245,10 @@ class SaveCheckpoints(_Callback):
 
     def __init__(self, checkpoints: Checkpoints, log: TrainingLog, intervals: Intervals, periods: tuple[int, ...]):
         super().__init__()
-        self.checkpoints, self.log, self.intervals, self.periods = checkpoints, log, intervals, periods
+        self.checkpoints = checkpoints
+        self.log = log
+        self.intervals = intervals
+        self.periods = periods
 
     def on_epoch_end(self, epoch, logs=None):
         self.checkpoints.check()
@@ -285,7 +288,8 @@ class StopSignals:
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
         """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
-        before, self._waits = self._waits, waits
+        before = self._waits
+        self._waits = waits
         try:
             yield
         finally:
@@ -297,7 +301,8 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
-        first, self.received = self.received is None, signal.Signals(number)
+        first = self.received is None
+        self.received = signal.Signals(number)
         if not first or not self._waits:
             raise StopRequested
         print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
@@ -311,7 +316,8 @@ class StopAfterStep(_Callback):
 
     def __init__(self, signals: StopSignals, strategy: tf.distribute.Strategy):
         super().__init__()
-        self.signals, self.strategy = signals, strategy
+        self.signals = signals
+        self.strategy = strategy
         self.is_only_worker = workers(strategy) == 1
 
     def on_train_batch_end(self, batch, logs=None):
@@ -344,8 +350,12 @@ class PeriodicEvaluation(_Callback):
         every: int,
     ):
         super().__init__()
-        self.evaluate, self.log, self.checkpoints, self.signals = evaluate, log, checkpoints, signals
-        self.intervals, self.every = intervals, every
+        self.evaluate = evaluate
+        self.log = log
+        self.checkpoints = checkpoints
+        self.signals = signals
+        self.intervals = intervals
+        self.every = every
         self._best: BestCheckpoint | None = None
 
     def on_epoch_end(self, epoch, logs=None):
@@ -384,7 +394,9 @@ class Forecast(_Callback):
 
     def __init__(self, log: TrainingLog, asks: bool):
         super().__init__()
-        self.log, self.asks, self._said = log, asks, False
+        self.log = log
+        self.asks = asks
+        self._said = False
 
     def on_epoch_end(self, epoch, logs=None):
         left = self.log.seconds_left(after=MINUTE)
@@ -413,7 +425,9 @@ class AtChance(_Callback):
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
         super().__init__()
-        self.log, self.batches, self.warmup_steps = log, batches, warmup_steps
+        self.log = log
+        self.batches = batches
+        self.warmup_steps = warmup_steps
         self._intervals: collections.Counter[str] = collections.Counter()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -426,7 +440,8 @@ class AtChance(_Callback):
                 )
                 self._look(name, float(value) == 0.0, message)
             if task in self.batches and measure == "recall@1":
-                recall, count = float(value), self.batches[task]
+                recall = float(value)
+                count = self.batches[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "
                     f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
@@ -450,7 +465,8 @@ class Profile(_Callback):
     def __init__(self, wanted: tuple[int, int], log: TrainingLog):
         super().__init__()
         self.first, self.last = wanted
-        self.log, self._running = log, False
+        self.log = log
+        self._running = False
 
     def on_train_batch_begin(self, batch, logs=None):
         if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:

@@ -65,7 +65,8 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
     try:
         partial.mkdir(parents=True)
         with tf.device("CPU:0"):
-            path, slices = str(partial / prefix.name), [""] * len(names)
+            path = str(partial / prefix.name)
+            slices = [""] * len(names)
             tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
         for part in (".data-00000-of-00001", ".index"):  # the index last: see above
             publish(partial / (prefix.name + part), f"{prefix}{part}")
@@ -258,7 +259,8 @@ def restore_for_inference(
     folder = pathlib.Path(workdir) / FOLDERS[which]
     paths = list_checkpoints(folder)
     if not paths:
-        best, hint = "", ""
+        best = ""
+        hint = ""
         if which == "best":
             best = "best "
             hint = " It is kept when training evaluates, with train.evaluate_every above 0."

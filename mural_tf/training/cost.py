@@ -134,7 +134,8 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
     `image_text`, `text_text`: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
-    pixels, length = prepared_spec(model.configuration.image_tower), config.text_tower.max_length
+    pixels = prepared_spec(model.configuration.image_tower)
+    length = config.text_tower.max_length
     images = image_text // captions_per_image(config)
     specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
@@ -226,23 +227,18 @@ def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> 
 def _seconds_of_step(
     model: DualEncoder, config: ConfigDict, tokenizer, parts: int, replicas: int, limits=(WARM_UP, SECONDS)
 ) -> float:
-    """Returns the seconds of a step of one part of the batch, input included; without a tokenizer of values made up."""
+    """Returns the seconds of a step of one part of the batch, input included."""
     config = config.copy_and_resolve_references()
-    cards = tf.config.list_logical_devices("GPU")
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] //= parts
-    if tokenizer is None:
-        specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-        batches = tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
-    else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known
-        pad = "longest" if replicas == 1 and not (config.train.jit or cards) else "max_length"
-        batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
-    batches, train = iter(batches), model.make_train_function()
+    batches = iter(_batches_to_measure(model, config, tokenizer, replicas))
+    train = model.make_train_function()
     images = config.train.image_text_batch // (captions_per_image(config) * config.train.micro_batches)
     with _groups_within(model, images):
         try:
             for limit in limits:  # new shapes are compiled while it warms up
-                begun, steps = time.monotonic(), 0
+                begun = time.monotonic()
+                steps = 0
                 while time.monotonic() - begun < limit or not steps:
                     tf.nest.map_structure(np.asarray, train(batches))
                     steps += config.train.steps_per_execution
@@ -250,6 +246,17 @@ def _seconds_of_step(
             reason = error.message.split("\n\t [[")[0].splitlines()[0]
             raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
     return (time.monotonic() - begun) / steps
+
+
+def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, replicas: int) -> tf.data.Dataset:
+    """Returns batches of the data or, without a tokenizer, of values made up."""
+    if tokenizer is None:
+        specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+        return tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
+    pad = "max_length"
+    if replicas == 1 and not config.train.jit and not tf.config.list_logical_devices("GPU"):
+        pad = "longest"  # everything but one CPU needs sizes that are known
+    return training_batches(config, tokenizer, streams=model.streams, pad=pad)
 
 
 @contextlib.contextmanager

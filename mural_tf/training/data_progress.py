@@ -11,7 +11,8 @@ from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.step import bookkeeping, gather
 
-_KEY, _VALUE = "data_progress", "/.ATTRIBUTES/VARIABLE_VALUE"
+_KEY = "data_progress"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class DataProgress:

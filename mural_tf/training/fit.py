@@ -67,7 +67,8 @@ ENDS_OF_WORKERS = (  # as the others see them
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     """Gives the model its configured optimisers; call it in the strategy's scope."""
-    train, optimizer = config.train, config.optimizer
+    train = config.train
+    optimizer = config.optimizer
     lengths = ()
     if compiles_steps(config, tf.distribute.get_strategy()):
         lengths = tuple(train.compiled_lengths)
@@ -337,7 +338,8 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
         return training_batches(config, tokenizer, places, model.streams, pad, share, columns)
 
     def distributed(context):
-        number, pipelines = context.input_pipeline_id, context.num_input_pipelines
+        number = context.input_pipeline_id
+        pipelines = context.num_input_pipelines
         if _reads_share(config):
             return rows_of_replicas(batches_of(Share(number, pipelines), number), replicas // pipelines)
         return rows_of_replicas(batches_of(ALL, 0), replicas, number, pipelines)

@@ -75,7 +75,8 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     The workdir's config.json gets the vocabulary's digest, and so does `config`. Raises `UserError` if the vocabulary
     is another than at the first start, or cannot be read.
     """
-    own, recorded = workdir / "vocabulary.txt", load_config(workdir / "config.json")
+    own = workdir / "vocabulary.txt"
+    recorded = load_config(workdir / "config.json")
     config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
     if not own.exists():
         source = find_vocabulary(config)
@@ -144,7 +145,8 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
 
 def _learned(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
     """Returns the word pieces, or the words, of (language, text)."""
-    settings, languages = config.vocabulary, _languages_of_words(config)
+    settings = config.vocabulary
+    languages = _languages_of_words(config)
     casing = dict(lower_case=settings.lower_case, strip_accents=settings.strip_accents)
     if languages:
         return build_words(texts, languages, size, **casing)

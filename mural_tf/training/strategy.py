@@ -64,7 +64,8 @@ def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigD
     The sizes of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on
     the texts: one group gives the same numbers, computed on padding too. Says so in one line.
     """
-    groups, is_words = config.text_tower.length_groups, config.text_tower.name == "words"
+    groups = config.text_tower.length_groups
+    is_words = config.text_tower.name == "words"
     if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
         return config
     if is_chief(strategy):

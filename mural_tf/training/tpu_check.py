@@ -66,7 +66,8 @@ def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     library.TF_NewStatus.restype = ctypes.c_void_p
     library.TF_GetRegisteredKernelsForOp.restype = ctypes.POINTER(_Buffer)
     library.TF_GetRegisteredKernelsForOp.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    status, devices = library.TF_NewStatus(), {}
+    status = library.TF_NewStatus()
+    devices = {}
     for name in names:
         buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
         listed = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))

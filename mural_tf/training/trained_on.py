@@ -21,39 +21,42 @@ def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
     Args:
       data: {"files": {name: size in bytes}, "dataset": digest of the description}, as of `records.describe_files`.
     """
-    entries = [entry for entry in _entries(workdir) if entry["from_step"] <= step]
+    entries = _entries(workdir, step)
     if not entries or step == 0:
         return []
-    old = entries[-1]["files"]
+    before = entries[-1]
+    old = before["files"]
     new = data["files"]
     changes = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
     changes += [f"{name} is new" for name in sorted(new.keys() - old.keys())]
     both = sorted(old.keys() & new.keys())
     changes += [f"{name} had {old[name]:,} bytes, has {new[name]:,}" for name in both if old[name] != new[name]]
-    if not changes and entries[-1]["dataset"] != data["dataset"]:
+    if not changes and before["dataset"] != data["dataset"]:
         changes = ["its description, dataset.json, is another one"]
     return changes
 
 
 def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
     """Notes the data that is trained on after `step`, if it differs from the data up to there."""
-    entries = [entry for entry in _entries(workdir) if entry["from_step"] <= step]
-    if not entries or {**entries[-1], "from_step": 0} != {**data, "from_step": 0}:
-        # From the next step on: a checkpoint of this step belongs to the data before.
-        entries.append({"from_step": step + 1 if step else 0, **data})
+    entries = _entries(workdir, step)
+    if not entries or {**entries[-1], **data} != entries[-1]:
+        from_step = step + 1 if step else 0  # a checkpoint of this step belongs to the data before
+        entries.append({"from_step": from_step, **data})
         write_whole(workdir / FILE, json.dumps(entries, indent=1) + "\n")
 
 
-def _entries(workdir: pathlib.Path) -> list[dict]:
+def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
+    """The entries up to a step."""
     path = workdir / FILE
     if not path.exists():
         return []
     try:
         entries = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "what was trained on", path)
-        return [_checked(entry, path) for entry in entries]
+        entries = [_checked(entry, path) for entry in entries]
     except (ValueError, RecursionError):
         message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
         raise UserError(message) from None
+    return [entry for entry in entries if entry["from_step"] <= step]
 
 
 def _checked(entry: dict, path: pathlib.Path) -> dict:

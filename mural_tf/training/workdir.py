@@ -138,6 +138,7 @@ def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
 
 
 def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:
-    old, new = flat(before.to_dict()), flat(now.to_dict())
+    old = flat(before.to_dict())
+    new = flat(now.to_dict())
     keys = [key for key in sorted({*old, *new}) if key not in FREE_FIELDS and old.get(key) != new.get(key)]
     return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]

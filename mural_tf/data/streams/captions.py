@@ -29,7 +29,8 @@ class ClozeCaptions(Stream):
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
         """Ids and tokens and, with a cloze task, masked tokens."""
-        caption, own = self.caption(items), self.settings.own
+        caption = self.caption(items)
+        own = self.settings.own
         if not own.cloze_weight:
             return caption
         return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}

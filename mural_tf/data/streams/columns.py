@@ -220,7 +220,8 @@ class ColumnFolder:
 
         Raises `UserError` if more than the share `most_missing` of the texts has no vector.
         """
-        count, missing = self.state["count"], self.state["missing"]
+        count = self.state["count"]
+        missing = self.state["missing"]
         if missing:
             example = self.state["first_missing"]
             lacking = f"{missing:,} of {count:,} have no {self._vector_name}, such as {example!r}"

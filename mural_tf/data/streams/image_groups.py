@@ -45,7 +45,8 @@ class ImageGroups(Stream):
         return batch // own.captions_per_image
 
     def decode(self, item, position):
-        own, seed = self.settings.own, self.item_seed(position)
+        own = self.settings.own
+        seed = self.item_seed(position)
         texts, languages = captions_of(item)
         texts, languages = draw_captions(texts, languages, own.captions_per_image, own.captions_per_language, seed)
         return {**super().decode(item, position), "caption": texts, "language": languages}
@@ -102,7 +103,8 @@ def draw_captions(
     draws the same.
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
-    captions, languages = tf.gather(captions, order), tf.gather(languages, order)
+    captions = tf.gather(captions, order)
+    languages = tf.gather(languages, order)
     rank = tf.range(tf.size(order))
     before = tf.logical_and(rank[None, :] < rank[:, None], tf.equal(languages[:, None], languages[None, :]))
     kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language

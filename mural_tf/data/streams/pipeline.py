@@ -184,7 +184,8 @@ def part_name(stream: str, source: DataSource) -> str:
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     """Returns a batch's places and tallies: the last item's of each source."""
     if sources == 1:
-        places, tallies = place_of_last(items)[None], items["tally"][-1:]
+        places = place_of_last(items)[None]
+        tallies = items["tally"][-1:]
     else:
         places, tallies = map(tf.stack, zip(*[_place_and_tally(items, number) for number in range(sources)]))
     return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}

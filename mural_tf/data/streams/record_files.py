@@ -262,7 +262,8 @@ def _crc_tables() -> np.ndarray:
     step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):
         step = (step >> 1) ^ np.where(step & 1, np.uint32(0x82F63B78), np.uint32(0))
-    tables, constant = [step], np.uint32(0xFFFFFFFF)
+    tables = [step]
+    constant = np.uint32(0xFFFFFFFF)
     for _ in range(8):
         constant = step[constant & 0xFF] ^ (constant >> 8)
     while len(tables) < 8:  # a byte further in front passes through one more step

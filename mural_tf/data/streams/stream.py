@@ -128,7 +128,8 @@ class Stream:
         """Pixels, or features of the record; nothing where a column has them."""
         if self.pictures is not None:
             return {}
-        images, tower = items["image"], self.settings.image_tower
+        images = items["image"]
+        tower = self.settings.image_tower
         if not takes_features(tower):
             augmented = augment_images(images, tower.image_size, self.settings.augmentation, seed)
             images = with_rows(images, augmented)
@@ -154,7 +155,8 @@ class Stream:
         if takes_languages:
             languages = tf.split(tokens["input_type_ids"][:, 0], 2)
             entries.update(zip(("text_a_language_id", "text_b_language_id"), languages))
-        entries["text_a"], entries["text_b"] = {}, {}
+        entries["text_a"] = {}
+        entries["text_b"] = {}
         for name, values in tokens.items():
             entries["text_a"][name], entries["text_b"][name] = tf.split(values, 2)
         return entries

@@ -37,8 +37,9 @@ from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
-# Among the languages with at least half as many captions as the largest: the language with most text pairs; or all.
-FOUND, MEAN = "", "mean"
+# For a pivot among the languages with at least half as many captions as the largest.
+FOUND = ""  # the language with most text pairs
+MEAN = "mean"  # all of them
 
 
 class TextText(Stream):
@@ -123,7 +124,8 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
         kept = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
         swapped = dict(items)
         for name in ("text", "language"):
-            a, b = items[f"{name}_a"], items[f"{name}_b"]
+            a = items[f"{name}_a"]
+            b = items[f"{name}_b"]
             swapped[f"{name}_a"] = tf.where(a_is_pivot, a, b)
             swapped[f"{name}_b"] = tf.where(a_is_pivot, b, a)
         return {name: tf.boolean_mask(values, kept) for name, values in swapped.items()}

@@ -87,5 +87,6 @@ def parse_triples(languages: Sequence[str] = ()):
 def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """Exchanges `text_a` and `text_b` of half of the items, string [B], drawn from `seed`, int [2]."""
     swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5
-    a, b = items["text_a"], items["text_b"]
+    a = items["text_a"]
+    b = items["text_b"]
     return {**items, "text_a": tf.where(swapped, b, a), "text_b": tf.where(swapped, a, b)}
