@@ -3,21 +3,18 @@
 Each replica holds all embeddings of the global batch and answers for some rows of it: its sums over these, divided by
 numbers of the whole batch, add up over the replicas to the loss of one device.
 
-On a TPU the number of a replica, and so the first of its rows, is known only when the step runs, while every size must
-be known when it is compiled. So `first` is only ever added to numbers (`first + tf.range(count)`) or the beginning of a
-`tf.slice` of a known size: `tf.range(first, …)` and brackets (`values[first:]`) would be refused.
+On a TPU the first of a replica's rows is known only when the step runs, but every size when it is compiled. So `first`
+is only added to numbers (`first + tf.range(count)`) or begins a `tf.slice` of a known size, never a bracket's range.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 ROUNDING = 1e-6  # by which two computations of one cosine may differ
-Same = tf.Tensor | tuple[tf.Tensor, tf.Tensor]  # integer ids [N] of both sides of pairs, or of the left and the right
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
@@ -40,8 +37,7 @@ class Rows(NamedTuple):
         """Returns the rows (first, count) of a tensor [N, …], `None`: all; `Rows` stay as they are."""
         if isinstance(values, Rows):
             return values
-        first, count = rows or (0, count_rows(values))
-        return cls(values, first, count)
+        return cls(values, *(rows or (0, count_rows(values))))
 
     @property
     def total(self) -> tf.Tensor:
@@ -56,8 +52,7 @@ class Rows(NamedTuple):
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
         """The same rows of another tensor [N, …]: [R, …]."""
         widths = [-1 if width is None else width for width in others.shape[1:]]
-        begin = [self.first] + [0] * len(widths)
-        return tf.slice(others, begin, [self.count] + widths)
+        return tf.slice(others, [self.first] + [0] * len(widths), [self.count] + widths)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
         """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""
@@ -74,28 +69,25 @@ class Pairs:
 
     Args:
       left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left `Rows` are the queries.
-      same: any number of integer ids. With ids [N], two pairs that share an id (the same image, the same text) are
-        not each other's negatives. With two ids (left [N], right [N]), l_i and r_j are not each other's negatives where
-        left i and right j are equal (a text that is left in one pair and right in another).
+      same: integer ids. Two pairs that share one of ids [N], for example their image, are not each other's negatives.
+        With two ids (left [N], right [N]), l_i and r_j are not where left i equals right j, for example the same text.
       rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
     """
 
-    def __init__(
-        self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: Sequence[Same] = (), rows: tuple | None = None
-    ):
+    def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
         self.left = Rows.of(left, rows)
         self.right = self.left._replace(values=Rows.of(right).values)
-        self.same = [ids if isinstance(ids, tuple) else (ids, ids) for ids in same]
+        self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)
 
     @property
     def reversed(self) -> Pairs:
         """The other direction, from right to left."""
-        return Pairs(self.right, self.left, [(right, left) for left, right in self.same])
+        return Pairs(self.right, self.left, tuple((right, left) for left, right in self.same))
 
     @property
     def within_left(self) -> Pairs:
         """The left side with itself."""
-        return Pairs(self.left, self.left, [left for left, _ in self.same])
+        return Pairs(self.left, self.left, tuple(left for left, _ in self.same))
 
     @functools.cached_property
     def total(self) -> tf.Tensor:
@@ -104,7 +96,7 @@ class Pairs:
 
     @functools.cached_property
     def queries(self) -> tf.Tensor:
-        """float32 [R, D], whatever type the towers compute in."""
+        """float32 [R, D], for any type of the towers."""
         return tf.cast(self.left.own, tf.float32)
 
     @functools.cached_property
@@ -119,9 +111,8 @@ class Pairs:
     @property
     def own_cosines(self) -> tf.Tensor:
         """The cosine of every query and its partner: float32 [R]."""
-        left = tf.cast(self.left.values, tf.float32)
-        right = tf.cast(self.right.values, tf.float32)
-        return self.left.own_of(tf.reduce_sum(left * right, axis=1))
+        products = tf.cast(self.left.values, tf.float32) * tf.cast(self.right.values, tf.float32)
+        return self.left.own_of(tf.reduce_sum(products, axis=1))
 
     @functools.cached_property
     def is_positive(self) -> tf.Tensor:

@@ -83,8 +83,8 @@ def _sum_of_blocks(summed: Callable) -> Callable:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 value = summed(index, *inputs)
-            query, candidate, of_scale, of_bias = tape.gradient(value, inputs)
-            return to_queries + query, to_blocks.write(index, candidate), to_scale + of_scale, to_bias + of_bias
+            query, candidate, scale_part, bias_part = tape.gradient(value, inputs)
+            return to_queries + query, to_blocks.write(index, candidate), to_scale + scale_part, to_bias + bias_part
 
         def gradient(upstream):
             array = tf.TensorArray(tf.float32, size=number, element_shape=blocks.shape[1:])

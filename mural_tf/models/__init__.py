@@ -34,11 +34,11 @@ def method_class(name: str) -> type:
 
     if ":" in name:
         return _class_from_outside(name)
-    known = method_names()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    names = method_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f"Unknown model {name!r}; known: {', '.join(known)}, or package.module:Class.{hint}")
+        raise UserError(f"Unknown model {name!r}; known: {', '.join(names)}, or package.module:Class.{hint}")
     module = importlib.import_module(f"mural_tf.models.{name}")
     *_, method = classes_of(module, DualEncoder)  # the last one; the classes before it are its bases
     return method

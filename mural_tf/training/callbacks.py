@@ -166,10 +166,10 @@ class TrainingLog(_Callback):
 
     def _take_tallies(self) -> None:
         tallies = []  # of each source, [pipelines, 1 + kinds, 3]
-        for of_stream in self.model.progress.tallies.values():
-            tallies += list(np.swapaxes(of_stream.numpy(), 0, 1))
-        for part, of_source in zip(self.skipped.by_part, tallies):
-            self.skipped.add_tallies(part, of_source)
+        for variable in self.model.progress.tallies.values():
+            tallies += list(np.swapaxes(variable.numpy(), 0, 1))
+        for part, source_tallies in zip(self.skipped.by_part, tallies):
+            self.skipped.add_tallies(part, source_tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""

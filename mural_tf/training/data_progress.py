@@ -33,8 +33,7 @@ class DataProgress:
         self.places = {}
         self.tallies = {}
         for name, count in sources.items():
-            places = np.tile(start_of(0), [pipelines, count, 1])
-            self.places[name] = bookkeeping(places, f"{name}_place")
+            self.places[name] = bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
         for name, count in sources.items():
             tallies = np.zeros([pipelines, count, 1 + len(KINDS), 3], np.int64)
             self.tallies[name] = bookkeeping(tallies, f"{name}_tally")
@@ -44,11 +43,10 @@ class DataProgress:
         for stream in self.places:
             ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
             ends = gather(ends)  # [replicas, sources, …]
-            place = self._by_pipeline(ends["place"])
-            tally = self._by_pipeline(ends["tally"])
-            has_items = place[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            self.places[stream].assign(tf.where(has_items[..., None], place, self.places[stream]))
-            self.tallies[stream].assign(tf.where(has_items[..., None, None], tally, self.tallies[stream]))
+            ends = {name: self._by_pipeline(value) for name, value in ends.items()}
+            has_items = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            self.places[stream].assign(tf.where(has_items[..., None], ends["place"], self.places[stream]))
+            self.tallies[stream].assign(tf.where(has_items[..., None, None], ends["tally"], self.tallies[stream]))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
         """Takes one row of each pipeline's replicas, whose rows are equal."""

@@ -273,12 +273,12 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
         items = at_once.concatenate(one_by_one).take(1).get_single_element()
     else:
         items = _parse_one_by_one(serialized, parse)
-    of_record = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
-    every_record_has_items = tf.reduce_all(of_record > 0) & tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
+    every_record_has_items = tf.reduce_all(counts > 0) & tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
     items = tf.cond(
         every_record_has_items,
         lambda: items,
-        lambda: _with_failures(items, tf.where(tf.equal(of_record, 0))[:, 0], block["problem"]),
+        lambda: _with_failures(items, tf.where(tf.equal(counts, 0))[:, 0], block["problem"]),
     )
     number = items.pop("number")
     origins = {name: block[name] for name in ("file", "byte", "lost")}

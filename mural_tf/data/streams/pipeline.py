@@ -68,9 +68,9 @@ def training_batches(
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
-    places = places or {}
+    begins = places or {}
     vectors = {entry: column for entry, (column, _) in columns.items()}
-    parts = [_read(name, config, texts, share, places.get(name), vectors) for name in streams]
+    parts = [_read(name, config, texts, share, begins.get(name), vectors) for name in streams]
 
     def make_batch(*items_of_streams):  # one function for all streams: making one takes longer than calling it
         batch = {}
@@ -184,10 +184,10 @@ def part_name(stream: str, source: DataSource) -> str:
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     """Returns a batch's places and tallies: the last item's of each source."""
     if sources == 1:
-        places = place_of_last(items)[None]
-        tallies = items["tally"][-1:]
+        ends = [(place_of_last(items), items["tally"][-1])]
     else:
-        places, tallies = map(tf.stack, zip(*[_place_and_tally(items, number) for number in range(sources)]))
+        ends = [_place_and_tally(items, number) for number in range(sources)]
+    places, tallies = map(tf.stack, zip(*ends))
     return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
 
 
