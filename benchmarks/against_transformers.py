@@ -80,7 +80,7 @@ class Ours:
         import tensorflow as tf
 
         from mural_lite.config import base_config
-        from mural_tf.models import build_model
+        from mural_tf.models.build import build_model
         from mural_tf.training.fit import compile_model
 
         config = base_config()

@@ -59,7 +59,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     """Exports EfficientNet-B0 and BERT-base with random weights."""
     from mural_lite.config import base_config
     from mural_tf.export.saved_model import export_model
-    from mural_tf.models import build_model
+    from mural_tf.models.build import build_model
     from mural_tf.text import build_tokenizer
 
     config = base_config()

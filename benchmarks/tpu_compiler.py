@@ -32,7 +32,8 @@ from mural_lite.progress import announce, announcing
 from mural_tf.configs import labse_text
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.export.hub_modules import text_encoder_module
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.runs.dry_run import compile_for_slice
 from mural_tf.runs.tuning import LARGEST_BATCH, MOST_STEPS, STAGE_RATE, STAGE_WIDTH
 from mural_tf.training.fit import check_train

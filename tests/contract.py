@@ -9,7 +9,8 @@ import toy_data
 from mural_lite.config import base_config
 from mural_tf.backend import keras
 from mural_tf.data.streams.captions import mask_tokens
-from mural_tf.models import build_model, complete, method_class, method_names, mount, takes_steps
+from mural_tf.models import complete, method_class, method_names, mount, takes_steps
+from mural_tf.models.build import build_model
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.training.fit import compile_model
 

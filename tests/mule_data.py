@@ -5,7 +5,7 @@ import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.data import records
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import compile_model
 

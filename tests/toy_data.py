@@ -83,7 +83,7 @@ def stream_batch(config, tokenizer, *streams: str, epoch: int = 0) -> dict:
         if stream.decode is not None:
             rows = [stream.decode(row, tf.constant([epoch, i], tf.int64)) for i, row in enumerate(rows)]
         together = {key: tf.stack([row[key] for row in rows]) for key in rows[0]}
-        batch.update(stream.finish(together, tf.constant([config.seed + epoch, 0], tf.int64)))
+        batch.update(stream.make_batch(together, tf.constant([config.seed + epoch, 0], tf.int64)))
     return batch
 
 

@@ -17,7 +17,7 @@ from mural_tf.backend import keras
 from mural_tf.data import records
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export.saved_model import export_model
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 
 TEXTS = ["thing w1", "", "ding v7 ding ding ding ding ding ding ding", "ŋ 日本", "Thing W1"]
 METRICS = {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": float("nan")}

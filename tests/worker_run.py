@@ -11,7 +11,7 @@ import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.training.callbacks import StopSignals
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.strategy import build_strategy, is_chief

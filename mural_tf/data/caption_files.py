@@ -4,7 +4,7 @@ MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Mult
 with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
 images: conversion and evaluation both use them.
 
-What cannot be used goes to `on_problem(kind, place)`, see text_files.py.
+Unusable entries go to `on_problem(kind, place)`, see text_files.py.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def read_karpathy(
 
 def _of_karpathy(image: dict, location: str, below: str, most, language: str, on_problem) -> Iterator[Caption]:
     parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
-    identity, sentences = image.get("cocoid", image.get("filename")), image.get("sentences")
+    identity = image.get("cocoid", image.get("filename"))
+    sentences = image.get("sentences")
     if not parts or not all(map(is_text, parts)):
         on_problem("image name that is not text", location)
     elif not isinstance(sentences, list):

@@ -48,10 +48,17 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
 
     def png_pixels():
         header = tf.strings.join([tf.strings.substr(data, 0, 24), tf.constant(bytes(24))])  # of short files, too
-        sides = tf.io.decode_raw(tf.strings.substr(header, 16, 8), tf.int32, little_endian=False, fixed_length=8)
-        return tf.where(_begins_with(data, PNG), tf.reduce_prod(tf.cast(sides, tf.int64)), MAX_PIXELS + 1)
+        sides = tf.strings.substr(header, 16, 8)
+        sides = tf.io.decode_raw(sides, tf.int32, little_endian=False, fixed_length=8)
+        return tf.where(_begins_with(data, PNG), product(sides), MAX_PIXELS + 1)
 
-    return tf.cond(is_jpeg, lambda: tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64)), png_pixels)
+    def jpeg_pixels():
+        return product(tf.io.extract_jpeg_shape(data)[:2])
+
+    def product(sides):
+        return tf.reduce_prod(tf.cast(sides, tf.int64))
+
+    return tf.cond(is_jpeg, jpeg_pixels, png_pixels)
 
 
 def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
@@ -70,12 +77,14 @@ def _decode_png(data: tf.Tensor) -> tf.Tensor:
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:
-    colors, alpha = tf.cast(image[..., :-1], tf.float32), unit_range(image[..., -1:])
+    colors = tf.cast(image[..., :-1], tf.float32)
+    alpha = unit_range(image[..., -1:])
     return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
 
 
 def _decode_jpeg(data: tf.Tensor, jpeg: str) -> tf.Tensor:
-    image = tf.io.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE" if jpeg == "accurate" else "")
+    dct_method = "INTEGER_ACCURATE" if jpeg == "accurate" else ""
+    image = tf.io.decode_jpeg(data, 3, dct_method=dct_method)
     orientation = _orientation(data)
     return tf.cond(tf.equal(orientation, 1), lambda: image, lambda: turned_upright(image, orientation))
 
@@ -128,7 +137,8 @@ def evaluation_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
-    resize, offset = tower.resize, (tower.resize - side) // 2
+    resize = tower.resize
+    offset = (resize - side) // 2
 
     def centre(square):
         return square[offset : offset + side, offset : offset + side]
@@ -136,18 +146,21 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
     def resized():
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
-        smooth = tower.interpolation != "big_vision"
-        return centre(_whole(tf.image.resize(image, [resize, resize], antialias=smooth), tower.interpolation))
+        antialias = tower.interpolation != "big_vision"
+        pixels = tf.image.resize(image, [resize, resize], antialias=antialias)
+        return centre(_to_uint8(pixels, tower.interpolation))
 
     # Most data sets are stored at one size: then there is nothing to do.
     is_resized = tf.reduce_all(tf.equal(tf.shape(image)[:2], resize))
     return tf.ensure_shape(tf.cond(is_resized, lambda: centre(image), resized), [side, side, 3])
 
 
-def _whole(pixels: tf.Tensor, interpolation: str) -> tf.Tensor:
+def _to_uint8(pixels: tf.Tensor, interpolation: str) -> tf.Tensor:
     if interpolation == "bicubic":  # others stay in [0, 255]
         pixels = tf.clip_by_value(pixels, 0.0, 255.0)
-    return tf.cast(pixels if interpolation == "big_vision" else tf.round(pixels), tf.uint8)
+    if interpolation != "big_vision":
+        pixels = tf.round(pixels)
+    return tf.cast(pixels, tf.uint8)
 
 
 def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
@@ -163,7 +176,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
         new = new * shape // tf.minimum(shape[0], shape[1])
     scale = tf.cast(new, tf.float64) / tf.cast(shape, tf.float64)
     offset = tf.cast((new - side) // 2, tf.float64)
-    # Only what the kernel sees is kept: a strip of 1 x 5,000 would become 224 x 1,120,000.
+    # Only pixels that the kernel sees are kept: a strip of 1 x 5,000 would become 224 x 1,120,000.
     reach = 2.0 / tf.minimum(scale, 1.0) + 1.0
     first = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
     last = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
@@ -171,7 +184,8 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     translation = tf.cast(first, tf.float64) * scale - offset
     for axis in (1, 0):
         lines = tf.transpose(image, [1, 0, 2])  # along the axis first
-        count, others = tf.shape(lines)[0], tf.shape(lines)[1]
+        count = tf.shape(lines)[0]
+        others = tf.shape(lines)[1]
         resized = tf.raw_ops.ScaleAndTranslate(
             images=tf.reshape(lines, [1, count, 1, others * 3]),
             size=[side, 1],
@@ -180,7 +194,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
             kernel_type="keyscubic" if tower.interpolation == "bicubic" else "triangle",
             antialias=tower.interpolation != "big_vision",
         )
-        image = tf.reshape(_whole(resized, tower.interpolation), [side, others, 3])
+        image = tf.reshape(_to_uint8(resized, tower.interpolation), [side, others, 3])
     return image
 
 
@@ -188,12 +202,13 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     """Crops and augments a batch: uint8 [B, R, R, 3] → uint8 [B, S, S, 3], deterministic in `seed` (int [2]).
 
     One projective resampling holds the random crop, shift, flip, zoom, stretch and rotation; beyond the edge the
-    border pixel is repeated. Crop and flip alone copy pixels. `config` is the configuration's `augmentation` branch.
+    border pixel is repeated. Crop and flip without the others copy pixels. `config`: the `augmentation` branch.
     """
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     draws = tf.unstack(tf.random.stateless_uniform([6, tf.shape(images)[0]], seeds[0], -1.0, 1.0))
     if config.zoom or config.stretch or config.rotation or config.shift:
-        resampled = resample(images, image_size, _transforms(images.shape[1], image_size, config, draws))
+        transforms = _transforms(images.shape[1], image_size, config, draws)
+        resampled = resample(images, image_size, transforms)
     else:
         resampled = _crop_and_flip(images, image_size, config.flip, draws)
     resampled.set_shape([None, image_size, image_size, 3])
@@ -207,7 +222,8 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
 def _crop_and_flip(images: tf.Tensor, size: int, flip: bool, draws: list[tf.Tensor]) -> tf.Tensor:
     """The crop and flip of `_transforms` at whole pixels, an eighth of the resampling's time."""
     crop = (images.shape[1] - size) / 2.0
-    left, top = (tf.cast(tf.round(crop + draw * crop), tf.int32)[:, tf.newaxis] for draw in draws[:2])  # [B, 1]
+    left = tf.cast(tf.round(crop + draws[0] * crop), tf.int32)[:, tf.newaxis]  # [B, 1]
+    top = tf.cast(tf.round(crop + draws[1] * crop), tf.int32)[:, tf.newaxis]
     rows = columns = tf.range(size)[tf.newaxis]
     if flip:
         columns = tf.where(draws[5][:, tf.newaxis] < 0.0, columns[:, ::-1], columns)
@@ -231,13 +247,20 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
     """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f."""
     crop = (resize - size) / 2.0
     reach = crop + config.shift * size
-    left, top = crop + draws[0] * reach, crop + draws[1] * reach
+    left = crop + draws[0] * reach
+    top = crop + draws[1] * reach
     angle = draws[2] * config.rotation * math.pi / 180.0
-    zoom, stretch = 1.0 + draws[3] * config.zoom, 1.0 + draws[4] * config.stretch
-    mirror = tf.where(draws[5] < 0.0, -1.0, 1.0) if config.flip else tf.ones_like(zoom)
-    scale_x, scale_y = mirror / (zoom * stretch), stretch / zoom
-    a, b = scale_x * tf.cos(angle), -scale_y * tf.sin(angle)
-    d, e = scale_x * tf.sin(angle), scale_y * tf.cos(angle)
+    zoom = 1.0 + draws[3] * config.zoom
+    stretch = 1.0 + draws[4] * config.stretch
+    mirror = tf.ones_like(zoom)
+    if config.flip:
+        mirror = tf.where(draws[5] < 0.0, -1.0, 1.0)
+    scale_x = mirror / (zoom * stretch)
+    scale_y = stretch / zoom
+    a = scale_x * tf.cos(angle)
+    b = -scale_y * tf.sin(angle)
+    d = scale_x * tf.sin(angle)
+    e = scale_y * tf.cos(angle)
     centre = (size - 1) / 2.0
     c = left + centre - (a + b) * centre
     f = top + centre - (d + e) * centre
@@ -273,13 +296,14 @@ def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     """Covers one rectangle of each image, with the given probability, with one grey (Zhong et al., 2020)."""
     size = images.shape[1]
     draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
-    height, width = (size * (0.15 + 0.35 * draws[i]) for i in (0, 1))
-    top, left = draws[2] * (size - height), draws[3] * (size - width)
+    height = size * (0.15 + 0.35 * draws[0])
+    width = size * (0.15 + 0.35 * draws[1])
+    top = draws[2] * (size - height)
+    left = draws[3] * (size - width)
     line = tf.range(size, dtype=tf.float32)[None, :]
-    in_rows = tf.logical_and(line >= top, line < top + height)
-    in_columns = tf.logical_and(line >= left, line < left + width)
-    covered = tf.logical_and(in_rows[:, :, None], in_columns[:, None, :])
-    covered = tf.logical_and(covered, draws[4][:, :, None] < probability)
+    in_rows = (line >= top) & (line < top + height)
+    in_columns = (line >= left) & (line < left + width)
+    covered = in_rows[:, :, None] & in_columns[:, None, :] & (draws[4][:, :, None] < probability)
     grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]
     return tf.where(covered[..., None], grey, images)
 
@@ -296,14 +320,8 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
     if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
-    side = tower.resize
-    blank = tf.zeros([side, side, 3], tf.uint8)
+    blank = tf.zeros([tower.resize, tower.resize, 3], tf.uint8)
     return tf.cond(usable, lambda: resize_image(decode_image(data, tower.jpeg), tower), lambda: blank)
-
-
-def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
-    """Crops and augments pixels, deterministically in `seed` (int [2]); features stay."""
-    return images if takes_features(tower) else augment_images(images, tower.image_size, augmentation, seed)
 
 
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
@@ -314,7 +332,7 @@ def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:
-    """The shape and type of what `prepare_image` returns."""
+    """The shape and type of the result of `prepare_image`."""
     if takes_features(tower):
         return tf.TensorSpec([tower.feature_size], tf.float32)
     return tf.TensorSpec([tower.image_size, tower.image_size, 3], tf.uint8)

@@ -109,7 +109,7 @@ def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 
 
 def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns what `list_files` does, [] without files; raises `UserError` for a folder that is missing."""
+    """As `list_files`, but returns [] without files; raises `UserError` for a folder that is missing."""
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -161,7 +161,7 @@ def file_sizes(files: Sequence[str]) -> dict[str, int]:
 
 
 def describe_shards(directory: str) -> dict[str, dict]:
-    """Returns name below the folder -> what `dataset.json` says of a file: bytes, records, languages; or nothing."""
+    """Returns {name below the folder: its entry in `dataset.json`: bytes, records, languages}; {} without entries."""
     path = as_path(directory) / "dataset.json"
     if not path.is_file():
         return {}
@@ -176,7 +176,8 @@ def read_records(
     Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
     records are left out, as training does, and how many is logged.
     """
-    lost, files = CountsByKind(), list_files(directory, record_type, split)
+    lost = CountsByKind()
+    files = list_files(directory, record_type, split)
     for name in missing_shards(files):
         if not skip_damaged:
             raise UserError(f"{name} is missing, though the other files of its split name it: fetch it again.")
@@ -225,10 +226,11 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses text pairs, a string or [N], into an item each: {name: [N]}. A pair without a group is one of its own."""
     item = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
-    alone = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
-    item["group_id"] = tf.where(tf.equal(item["group_id"], ""), alone, item["group_id"])
-    problems = (_text_problem(item[f"text_{side}"], EMPTY_TEXT, TEXT_NOT_UTF8) for side in "ab")
-    return {**item, "problem": either_problem(*problems)}
+    both_texts = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
+    item["group_id"] = tf.where(tf.equal(item["group_id"], ""), both_texts, item["group_id"])
+    problem_a = _text_problem(item["text_a"], EMPTY_TEXT, TEXT_NOT_UTF8)
+    problem_b = _text_problem(item["text_b"], EMPTY_TEXT, TEXT_NOT_UTF8)
+    return {**item, "problem": either_problem(problem_a, problem_b)}
 
 
 def parse_img2dataset(language: str):
@@ -240,10 +242,11 @@ def parse_img2dataset(language: str):
     }
 
     def parse(serialized):
-        parsed = {name: value[None] for name, value in tf.io.parse_single_example(serialized, features).items()}
-        item = {"image_id": _image_id(parsed["key"], parsed["jpg"]), "image": parsed["jpg"], "caption": parsed["txt"]}
+        parsed = tf.io.parse_example(serialized[None], features)
         return {
-            **item,
+            "image_id": _image_id(parsed["key"], parsed["jpg"]),
+            "image": parsed["jpg"],
+            "caption": parsed["txt"],
             "language": tf.constant([language]),
             "problem": _text_problem(parsed["txt"], EMPTY_CAPTION, CAPTION_NOT_UTF8),
         }
@@ -263,7 +266,7 @@ def either_problem(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tensor:
-    """Returns "" for each usable text [N], else what is wrong with it."""
+    """Returns the problem of each text [N], "" for a usable text."""
     repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replace_control_characters=False)
     problem = tf.where(tf.equal(repaired, texts), "", if_not_utf8)
     return tf.where(tf.equal(tf.strings.strip(texts), ""), if_empty, problem)

@@ -19,7 +19,7 @@ from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.evaluation.tables import metrics_row, table, write_report
-from mural_tf.training.workdir import append_metrics
+from mural_tf.training.metrics_file import append_metrics
 
 
 def evaluate_and_report(

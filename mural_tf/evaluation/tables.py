@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mural_lite.files import as_path, write_whole
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.training.workdir import EVALUATED
+from mural_tf.training.metrics_file import EVALUATED
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 

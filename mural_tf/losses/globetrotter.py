@@ -49,7 +49,9 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "bot
     """
     if anchors not in ANCHORS:
         raise ValueError(f"anchors={anchors!r}: expected one of {', '.join(ANCHORS)}.")
-    sides = (pairs, pairs.reversed) if anchors == "both" else (pairs,)
+    sides = [pairs]
+    if anchors == "both":
+        sides.append(pairs.reversed)
     loss = tf.add_n([_sum_over_anchors(side, temperature) for side in sides])
     return loss / tf.cast(len(sides) * pairs.total, tf.float32)
 
@@ -77,22 +79,33 @@ def transitive_weights(
     """
     if definition not in DEFINITIONS:
         raise ValueError(f"definition={definition!r}: expected one of {', '.join(DEFINITIONS)}.")
-    images, captions = (tf.stop_gradient(tf.cast(side, tf.float32)) for side in (images, captions))
+    images = tf.stop_gradient(tf.cast(images, tf.float32))
+    captions = tf.stop_gradient(tf.cast(captions, tf.float32))
     between_images = tf.matmul(images, images, transpose_b=True)  # α^v [N, N]
     to_caption = tf.reduce_sum(images * captions, axis=1)  # α^x_ii [N]
     is_pair = 1.0 - tf.eye(tf.shape(images)[0])
     if definition == "paper":
-        between_images, to_caption = ((1.0 + cosine) / 2.0 for cosine in (between_images, to_caption))
-        product = between_images * to_caption[:, None] * to_caption[None, :]
-        similarity = tf.pow(tf.maximum(product, 0.0), 1.0 / 3.0)  # rounding can leave it just below 0
+        similarity = _paper_similarity(between_images, to_caption)
     else:
-        product = to_caption[:, None] * to_caption[None, :]
-        low, high = tf.reduce_min(product), tf.reduce_max(product)
-        share = tf.math.divide_no_nan(product - low, high - low)
-        product = between_images * (RESCALED[0] + share * (RESCALED[1] - RESCALED[0]))
-        largest = tf.reduce_max(tf.where(is_pair > 0, product, float("-inf")))
-        similarity = tf.where(largest > 0, product / tf.where(largest > 0, largest, 1.0), 0.0)
+        similarity = _code_similarity(between_images, to_caption, is_pair > 0)
     return is_pair * tf.maximum(0.0, similarity - margin) / (1.0 - margin)
+
+
+def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Tensor:
+    between_images = (1.0 + between_images) / 2.0
+    to_caption = (1.0 + to_caption) / 2.0
+    product = between_images * to_caption[:, None] * to_caption[None, :]
+    return tf.pow(tf.maximum(product, 0.0), 1.0 / 3.0)  # rounding can leave it just below 0
+
+
+def _code_similarity(between_images: tf.Tensor, to_caption: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
+    product = to_caption[:, None] * to_caption[None, :]
+    low = tf.reduce_min(product)
+    high = tf.reduce_max(product)
+    share = tf.math.divide_no_nan(product - low, high - low)
+    product = between_images * (RESCALED[0] + share * (RESCALED[1] - RESCALED[0]))
+    largest = tf.reduce_max(tf.where(is_pair, product, float("-inf")))
+    return tf.where(largest > 0, product / tf.where(largest > 0, largest, 1.0), 0.0)
 
 
 def transitive_loss(
@@ -125,13 +138,14 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
       weights: float32 [B, K], 1 where there is a piece to predict, else 0.
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
-    return tf.stack([tf.reduce_sum(losses * weights, axis=1), tf.reduce_sum(weights, axis=1)], axis=1)
+    sums = [tf.reduce_sum(losses * weights, axis=1), tf.reduce_sum(weights, axis=1)]
+    return tf.stack(sums, axis=1)
 
 
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy over all places, float32 scalar; 0 without places.
 
-    sums: float32 [N, 2], what `cloze_sums` gives of all texts; of some rows the result is their part of the whole.
+    sums: float32 [N, 2], `cloze_sums` of all texts; of some rows the result is their part of the whole.
     """
     sums = Rows.of(sums)
     return tf.math.divide_no_nan(tf.reduce_sum(sums.own[:, 0]), tf.reduce_sum(sums.values[:, 1]))

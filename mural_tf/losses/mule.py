@@ -33,14 +33,14 @@ def distances(anchors: tf.Tensor, candidates: tf.Tensor, distance: str = "euclid
 
     "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2.
     """
-    anchors, candidates = (tf.cast(side, tf.float32) for side in (anchors, candidates))
-    return _of_cosines(tf.matmul(anchors, candidates, transpose_b=True), distance)
+    cosines = tf.matmul(tf.cast(anchors, tf.float32), tf.cast(candidates, tf.float32), transpose_b=True)
+    return _of_cosines(cosines, distance)
 
 
 def paired_distances(left: tf.Tensor, right: tf.Tensor, distance: str = "euclidean") -> tf.Tensor:
     """Returns the distance of each row of `left` to the same row of `right`, [R, D] both: float32 [R]."""
-    left, right = (tf.cast(side, tf.float32) for side in (left, right))
-    return _of_cosines(tf.reduce_sum(left * right, axis=-1), distance)
+    cosines = tf.reduce_sum(tf.cast(left, tf.float32) * tf.cast(right, tf.float32), axis=-1)
+    return _of_cosines(cosines, distance)
 
 
 def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
@@ -67,8 +67,11 @@ def top_violations(
       float32 [R].
     """
     violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)
-    columns = negative.shape[1]  # TPUs need a K that is known when the step is compiled
-    kept = tf.minimum(top, tf.shape(negative)[1]) if columns is None else min(top, columns)
+    columns = negative.shape[1]
+    if columns is None:
+        kept = tf.minimum(top, tf.shape(negative)[1])
+    else:
+        kept = min(top, columns)  # TPUs need a K that is known when the step is compiled
     worst = tf.math.top_k(violations, kept, sorted=False).values  # [R, K]
     count = tf.minimum(float(top), tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1))
     return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
@@ -92,8 +95,8 @@ def image_sentence_loss(
         + factors[1] · [s, the farthest other sentence of v, other images' sentences]
 
     where [anchor, positive, negatives] is `top_violations` and all sentences in the brackets have s's language. The
-    factors are the released code's; (1, 0) gives the paper's Eq. 3. Departure: the
-    mean is over all sentences, so a language counts as often as it occurs; a language alone gives its own mean.
+    factors are the released code's; (1, 0) gives the paper's Eq. 3. Departure: the mean is over all sentences, so a
+    language counts as often as it occurs.
 
     Args:
       images: [I, D], L2-normalised.
@@ -106,23 +109,24 @@ def image_sentence_loss(
     Returns:
       float32 scalar.
     """
-    mine = Rows.of(sentences)
-    anchors, sentences, language = mine.own, mine.values, mine.own_of(languages)
-    own = tf.gather(images, mine.own_of(owners))
+    rows = Rows.of(sentences)
+    anchors = rows.own  # [R, D]
+    language = rows.own_of(languages)
+    image = tf.gather(images, rows.own_of(owners))  # [R, D]
     ids_of_sentences = tf.gather(image_ids, owners)  # [S]
-    same_image = mine.share_id(ids_of_sentences, ids_of_sentences)  # [R, S]
-    same_language = tf.logical_and(mine.share_id(languages, languages), (language >= 0)[:, None])
-    is_negative = tf.logical_and(same_language, tf.logical_not(same_image))  # [R, S]
-    to_own = paired_distances(anchors, own, distance)  # [R]
+    same_image = rows.share_id(ids_of_sentences, ids_of_sentences)  # [R, S]
+    same_language = rows.share_id(languages, languages) & (language >= 0)[:, None]
+    is_negative = same_language & ~same_image  # [R, S]
+    to_image = paired_distances(anchors, image, distance)  # [R]
 
-    other_images = tf.logical_not(mine.share_id(ids_of_sentences, image_ids))  # [R, I]
+    other_images = ~rows.share_id(ids_of_sentences, image_ids)  # [R, I]
     sentence_factor, structure_factor = factors
-    losses = sentence_factor * top_violations(to_own, distances(anchors, images, distance), other_images, margin, top)
-    losses += top_violations(to_own, distances(own, sentences, distance), is_negative, margin, top)
+    losses = sentence_factor * top_violations(to_image, distances(anchors, images, distance), other_images, margin, top)
+    losses += top_violations(to_image, distances(image, rows.values, distance), is_negative, margin, top)
     if structure_factor:
-        between = distances(anchors, sentences, distance)  # [R, S]
-        itself = mine.is_own_row(tf.range(mine.total))
-        is_positive = tf.logical_and(tf.logical_and(same_language, same_image), tf.logical_not(itself))
+        between = distances(anchors, rows.values, distance)  # [R, S]
+        itself = rows.is_own_row(tf.range(rows.total))
+        is_positive = same_language & same_image & ~itself
         farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)
         has_positive = tf.reduce_any(is_positive, axis=1)
         structure = top_violations(farthest, between, is_negative, margin, top)
@@ -153,22 +157,26 @@ def caption_neighbourhood(
     Returns:
       float32 scalar.
     """
-    mine = Rows.of(sentences)
+    rows = Rows.of(sentences)
     if slots == 1:
-        return 0.0 * tf.reduce_sum(tf.cast(mine.own, tf.float32))  # no two sentences about one image
-    turned = [_roll(languages, slots, shift) for shift in range(1, slots)]
-    partners = [_roll(mine.values, slots, shift) for shift in range(1, slots)]
-    apart = tf.stack([paired_distances(mine.values, partner, distance) for partner in partners], axis=1)
-    chosen = _farthest_of_each_language(apart, tf.stack(turned, axis=1), languages)  # as `apart`, [S, slots - 1]
-    own_apart, own_chosen = mine.own_of(apart), mine.own_of(chosen)  # [R, slots - 1]
-    between = distances(mine.own, mine.values, distance)  # [R, S]
-    other_image = tf.logical_not(mine.share_id(image_ids, image_ids))
+        return 0.0 * tf.reduce_sum(tf.cast(rows.own, tf.float32))  # no two sentences about one image
+    partner_languages = []
+    to_partners = []
+    for shift in range(1, slots):
+        partner_languages.append(_roll(languages, slots, shift))
+        to_partners.append(paired_distances(rows.values, _roll(rows.values, slots, shift), distance))
+    apart = tf.stack(to_partners, axis=1)  # [S, slots - 1]
+    is_positive = _farthest_of_each_language(apart, tf.stack(partner_languages, axis=1), languages)
+    own_apart = rows.own_of(apart)  # [R, slots - 1]
+    own_is_positive = rows.own_of(is_positive)
+    between = distances(rows.own, rows.values, distance)  # [R, S]
+    other_image = ~rows.share_id(image_ids, image_ids)
     total = tf.zeros([])
-    for index, language in enumerate(turned):
-        is_negative = tf.logical_and(other_image, mine.share_id(language, languages))
+    for index, language in enumerate(partner_languages):
+        is_negative = other_image & rows.share_id(language, languages)
         losses = top_violations(own_apart[:, index], between, is_negative, margin, top)
-        total += tf.reduce_sum(tf.where(own_chosen[:, index], losses, 0.0))
-    return total / tf.maximum(tf.reduce_sum(tf.cast(chosen, tf.float32)), 1.0)
+        total += tf.reduce_sum(tf.where(own_is_positive[:, index], losses, 0.0))
+    return total / tf.maximum(tf.reduce_sum(tf.cast(is_positive, tf.float32)), 1.0)
 
 
 def pair_neighbourhood(
@@ -195,14 +203,14 @@ def pair_neighbourhood(
     apart = _of_cosines(pairs.own_cosines, distance)  # [R]
     losses = tf.zeros([])
     for direction, languages in ((pairs, right_languages), (pairs.reversed, left_languages)):
-        is_negative = tf.logical_and(direction.is_negative, direction.left.share_id(languages, languages))
+        is_negative = direction.is_negative & direction.left.share_id(languages, languages)
         between = _of_cosines(direction.cosines, distance)
         losses += tf.reduce_sum(top_violations(apart, between, is_negative, margin, top))
     return losses / tf.cast(pairs.total, tf.float32)
 
 
 def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
-    """Puts into each row what the row `shift` slots on holds, around within one image."""
+    """Puts the row `shift` slots on into each row, around within one image."""
     shape = tf.shape(values)
     grouped = tf.reshape(values, tf.concat([[-1, slots], shape[1:]], axis=0))
     return tf.reshape(tf.roll(grouped, -shift, axis=1), shape)
@@ -210,20 +218,19 @@ def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
 
 def _farthest_of_each_language(apart: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """Marks, among the partners of each anchor, the farthest of every language but its own: bool [S, slots - 1]."""
-    present = tf.logical_and(partner_languages >= 0, (languages >= 0)[:, None])
-    candidate = tf.logical_and(present, tf.not_equal(partner_languages, languages[:, None]))
+    is_present = (partner_languages >= 0) & (languages >= 0)[:, None]
+    is_candidate = is_present & tf.not_equal(partner_languages, languages[:, None])
     index = tf.range(tf.shape(apart)[1])
-    farther = tf.logical_or(  # [S, partner, rival]
-        apart[:, None, :] > apart[:, :, None],
-        tf.logical_and(tf.equal(apart[:, None, :], apart[:, :, None]), index[None, None, :] < index[None, :, None]),
-    )
-    rival = tf.logical_and(farther, tf.equal(partner_languages[:, None, :], partner_languages[:, :, None]))
-    return tf.logical_and(candidate, tf.logical_not(tf.reduce_any(rival, axis=2)))
+    comes_first = index[None, None, :] < index[None, :, None]
+    is_farther = apart[:, None, :] > apart[:, :, None]  # [S, partner, rival]
+    is_farther |= tf.equal(apart[:, None, :], apart[:, :, None]) & comes_first
+    same_language = tf.equal(partner_languages[:, None, :], partner_languages[:, :, None])
+    return is_candidate & ~tf.reduce_any(is_farther & same_language, axis=2)
 
 
 @tf.custom_gradient
 def reverse_gradient(x: tf.Tensor) -> tf.Tensor:
-    """Returns x; its gradient is the negative of what arrives."""
+    """Returns x; its gradient is the negative of the gradient that arrives."""
     return tf.identity(x), lambda upstream: -upstream
 
 
@@ -235,11 +242,10 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
       languages: integers [S], 0 to L - 1; -1: this row has no sentence.
     """
     logits = Rows.of(logits)
-    mine = logits.own_of(languages)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=tf.maximum(mine, 0), logits=tf.cast(logits.own, tf.float32)
-    )
-    return _mean_of_present(tf.where(mine >= 0, losses, 0.0), languages >= 0)
+    own_languages = logits.own_of(languages)
+    labels = tf.maximum(own_languages, 0)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits.own, tf.float32))
+    return _mean_of_present(tf.where(own_languages >= 0, losses, 0.0), languages >= 0)
 
 
 def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,10 @@
-"""What every loss over a batch starts from: rows of a global batch, and pairs of them.
+"""The start of every loss over a batch: rows of a global batch, and pairs of them.
 
 Each replica holds all embeddings of the global batch and answers for some rows of it: its sums over these, divided by
 numbers of the whole batch, add up over the replicas to the loss of one device.
 
-On a TPU the number of a replica, and so the first of its rows, is known only when the step runs, while every size must
-be known when it is compiled. So `first` is only ever added to numbers (`first + tf.range(count)`) or the beginning of a
-`tf.slice` of a known size: `tf.range(first, …)` and brackets (`values[first:]`) would be refused.
+On a TPU the first of a replica's rows is known only when the step runs, but every size when it is compiled. So `first`
+is only added to numbers (`first + tf.range(count)`) or begins a `tf.slice` of a known size, never a bracket's range.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 ROUNDING = 1e-6  # by which two computations of one cosine may differ
-Same = tuple  # of integer ids: [N] for both sides of pairs, or a tuple of two [N], the left side's and the right's
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
@@ -36,8 +34,10 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Makes one of a tensor [N, …] and (first, count), `None`: all; what is one already stays."""
-        return values if isinstance(values, Rows) else cls(values, *(rows or (0, count_rows(values))))
+        """Returns the rows (first, count) of a tensor [N, …], `None`: all; `Rows` stay as they are."""
+        if isinstance(values, Rows):
+            return values
+        return cls(values, *(rows or (0, count_rows(values))))
 
     @property
     def total(self) -> tf.Tensor:
@@ -60,7 +60,7 @@ class Rows(NamedTuple):
         return tf.equal(numbers[:, None], columns[None, :])
 
     def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Tells which rows have the id, of integers [N], that another has among [C]: bool [R, C]."""
+        """Whether row r's id, of integers [N], is column c's, of [C]: bool [R, C]."""
         return tf.equal(self.own_of(ids)[:, None], others[None, :])
 
 
@@ -69,21 +69,20 @@ class Pairs:
 
     Args:
       left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left `Rows` are the queries.
-      same: any number of integer ids. With ids [N], two pairs that share an id (the same image, the same text) are
-        not each other's negatives. With two ids (left [N], right [N]), l_i and r_j are not each other's negatives where
-        left i and right j are equal (a text that is left in one pair and right in another).
+      same: integer ids. Two pairs that share one of ids [N], for example their image, are not each other's negatives.
+        With two ids (left [N], right [N]), l_i and r_j are not where left i equals right j, for example the same text.
       rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
     """
 
-    def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: Same = (), rows: tuple | None = None):
+    def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
         self.left = Rows.of(left, rows)
-        self.right = self.left._replace(values=right.values if isinstance(right, Rows) else right)
+        self.right = self.left._replace(values=Rows.of(right).values)
         self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)
 
     @property
     def reversed(self) -> Pairs:
         """The other direction, from right to left."""
-        return Pairs(self.right, self.left, tuple(ids[::-1] for ids in self.same))
+        return Pairs(self.right, self.left, tuple((right, left) for left, right in self.same))
 
     @property
     def within_left(self) -> Pairs:
@@ -97,7 +96,7 @@ class Pairs:
 
     @functools.cached_property
     def queries(self) -> tf.Tensor:
-        """float32 [R, D] for any type of the towers."""
+        """float32 [R, D], for any type of the towers."""
         return tf.cast(self.left.own, tf.float32)
 
     @functools.cached_property
@@ -112,17 +111,17 @@ class Pairs:
     @property
     def own_cosines(self) -> tf.Tensor:
         """The cosine of every query and its partner: float32 [R]."""
-        sides = (tf.cast(side.values, tf.float32) for side in (self.left, self.right))
-        return self.left.own_of(tf.reduce_sum(tf.multiply(*sides), axis=1))
+        products = tf.cast(self.left.values, tf.float32) * tf.cast(self.right.values, tf.float32)
+        return self.left.own_of(tf.reduce_sum(products, axis=1))
 
     @functools.cached_property
     def is_positive(self) -> tf.Tensor:
-        """Tells which candidate is a query's partner: bool [R, N]."""
+        """Whether candidate c is query r's partner: bool [R, N]."""
         return self.left.is_own_row(tf.range(self.total))
 
     @functools.cached_property
     def is_candidate(self) -> tf.Tensor:
-        """Tells which candidates a query chooses from, its partner and its negatives: bool [R, N]."""
+        """Whether candidate c is query r's partner or negative: bool [R, N]."""
         shared = tf.zeros_like(self.is_positive)
         for queries, candidates in self.same:
             shared = tf.logical_or(shared, self.left.share_id(queries, candidates))
@@ -130,7 +129,7 @@ class Pairs:
 
     @property
     def is_negative(self) -> tf.Tensor:
-        """Tells which candidates a query is to be told apart from: bool [R, N]."""
+        """Whether candidate c is a negative of query r: bool [R, N]."""
         return tf.logical_and(self.is_candidate, tf.logical_not(self.is_positive))
 
     def of_partner(self, values: tf.Tensor) -> tf.Tensor:
@@ -147,7 +146,8 @@ def in_batch_recall(pairs: Pairs) -> tf.Tensor:
 
     Parts add up to the whole. Equal candidates are hits, not misses: the same text twice in a batch is not an error.
     """
-    own, hits = tf.stop_gradient(pairs.own_cosines), 0.0
+    own = tf.stop_gradient(pairs.own_cosines)
+    hits = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)
         hits += tf.reduce_sum(tf.cast(own >= best - ROUNDING, tf.float32))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from mural_tf.losses.pairs import Pairs
+from mural_tf.losses.pairs import Pairs, count_rows
 
 BLOCK = 1_024  # columns
 
@@ -35,10 +35,10 @@ def sigmoid_loss(
       bias: scalar b, added to every cosine after the division.
       block: columns that are compared at a time.
     """
-    left, right = pairs.left, pairs.right.values
-    total = right.shape[0] or tf.shape(right)[0]
+    left = pairs.left
+    right = pairs.right.values
+    total = count_rows(right)
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
-    queries = tf.cast(left.own, tf.float32)
     blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
     ids = [(own, _in_blocks(others, width)) for own, others in pairs.same]
 
@@ -47,34 +47,33 @@ def sigmoid_loss(
         logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias
         column = index * width + tf.range(width)
         is_positive = left.is_own_row(column)
-        is_asked = tf.ones_like(is_positive)
+        shares_id = tf.zeros_like(is_positive)
         for own, others in ids:
-            is_asked = tf.logical_and(is_asked, tf.logical_not(left.share_id(own, others[index])))
-        is_asked = tf.logical_or(is_positive, is_asked) & (column < total)[None, :]
+            shares_id = shares_id | left.share_id(own, others[index])
+        is_counted = (is_positive | ~shares_id) & (column < total)[None, :]
         losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
-        return tf.reduce_sum(tf.where(is_asked, losses, 0.0))
+        return tf.reduce_sum(tf.where(is_counted, losses, 0.0))
 
     scale = 1.0 / tf.convert_to_tensor(temperature, tf.float32)
-    loss = _sum_of_blocks(summed)(queries, blocks, scale, tf.convert_to_tensor(bias, tf.float32))
+    loss = _sum_of_blocks(summed)(pairs.queries, blocks, scale, tf.convert_to_tensor(bias, tf.float32))
     return loss / tf.cast(total, tf.float32)
 
 
 def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
     """[N, ...] → [K, width, ...], the last block filled up with zeros."""
-    total = values.shape[0] or tf.shape(values)[0]
-    padded = tf.pad(values, [[0, -total % width], *([0, 0] for _ in values.shape[1:])])
-    return tf.reshape(padded, [-1, width, *values.shape[1:]])
+    paddings = [[0, -count_rows(values) % width]] + [[0, 0]] * len(values.shape[1:])
+    return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 
 
 def _sum_of_blocks(summed: Callable) -> Callable:
     """Returns the function (queries, blocks [K, C, D], scale, bias) → the sum of `summed` over the blocks.
 
-    Its gradient goes over the blocks again, instead of keeping what each one had computed.
+    Its gradient computes each block again, instead of keeping their logits.
     """
 
     @tf.custom_gradient
     def function(queries, blocks, scale, bias):
-        number = blocks.shape[0] or tf.shape(blocks)[0]
+        number = count_rows(blocks)
 
         def add(index, value):
             return (value + summed(index, queries, blocks[index], scale, bias),)
@@ -84,14 +83,14 @@ def _sum_of_blocks(summed: Callable) -> Callable:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 value = summed(index, *inputs)
-            query, candidate, *scalars = tape.gradient(value, inputs)
-            return to_queries + query, to_blocks.write(index, candidate), to_scale + scalars[0], to_bias + scalars[1]
+            query, candidate, scale_part, bias_part = tape.gradient(value, inputs)
+            return to_queries + query, to_blocks.write(index, candidate), to_scale + scale_part, to_bias + bias_part
 
         def gradient(upstream):
             array = tf.TensorArray(tf.float32, size=number, element_shape=blocks.shape[1:])
             zeros = (tf.zeros_like(queries), array, tf.zeros([]), tf.zeros([]))
-            to_queries, to_blocks, *to_scalars = _over_blocks(number, add_gradients, zeros)
-            return tuple(upstream * value for value in (to_queries, to_blocks.stack(), *to_scalars))
+            to_queries, to_blocks, to_scale, to_bias = _over_blocks(number, add_gradients, zeros)
+            return upstream * to_queries, upstream * to_blocks.stack(), upstream * to_scale, upstream * to_bias
 
         return _over_blocks(number, add, (tf.zeros([]),))[0], gradient
 

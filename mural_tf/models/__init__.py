@@ -1,7 +1,7 @@
 """Methods: `DualEncoder` and the training step, which all share, and one file for each, found by its module's name.
 
 `config.model` names a module of this package, such as "mural", or a class from anywhere, "package.module:Class".
-This file imports no TensorFlow before a method is asked for.
+`build.py` builds a configured method with its towers. This file imports no TensorFlow before a method is asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import difflib
 import importlib
 import inspect
 import pathlib
+import types
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
@@ -17,7 +19,7 @@ from mural_lite.config_file import field_kind
 from mural_lite.errors import UserError
 from mural_lite.files import check_json
 
-SHARED = ("__init__", "dual_encoder", "keras_model", "temperature", "frozen", "states", "step")  # no methods
+SHARED = ("__init__", "build", "dual_encoder", "frozen", "keras_model", "states", "step", "temperature")  # no methods
 
 
 def method_names() -> list[str]:
@@ -32,13 +34,20 @@ def method_class(name: str) -> type:
 
     if ":" in name:
         return _class_from_outside(name)
-    if name not in method_names():
-        near = difflib.get_close_matches(name, method_names(), n=1)
+    names = method_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f"Unknown model {name!r}; known: {', '.join(method_names())}, or package.module:Class.{hint}")
+        raise UserError(f"Unknown model {name!r}; known: {', '.join(names)}, or package.module:Class.{hint}")
     module = importlib.import_module(f"mural_tf.models.{name}")
-    own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
-    return [value for value in own if issubclass(value, DualEncoder)][-1]  # what the others lead to
+    *_, method = classes_of(module, DualEncoder)  # the last one; the classes before it are its bases
+    return method
+
+
+def classes_of(module: types.ModuleType, base: type) -> list[type]:
+    """Returns the subclasses of `base` that a module defines itself, in their order."""
+    classes = filter(inspect.isclass, vars(module).values())
+    return [value for value in classes if value.__module__ == module.__name__ and issubclass(value, base)]
 
 
 def takes_steps(method: type) -> bool:
@@ -82,17 +91,20 @@ def complete(config: ConfigDict) -> ConfigDict:
     Configurations that were made before a field, or that name a method without mounting it, get the defaults.
     """
     fields = method_class(config.model).fields
-    for key in config.method:
+    for key, value in config.method.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, list(fields), n=1)
-            hint = (
-                f"; did you mean method.{near[0]}?" if near else f"; {config.model} has {', '.join(fields) or 'none'}."
-            )
-            raise UserError(f"Unknown configuration key method.{key}{hint}")
-        value = config.method[key]
-        expected = field_kind(fields[key])
-        check_json(list(value) if isinstance(value, tuple) else value, expected, f"method.{key}", "The configuration")
+            raise UserError(f"Unknown configuration key method.{key}{_hint(key, fields, config.model)}")
+        if isinstance(value, tuple):
+            value = list(value)
+        check_json(value, field_kind(fields[key]), f"method.{key}", "The configuration")
     return mount(config.copy_and_resolve_references(), config.model)
+
+
+def _hint(key: str, fields: Mapping, method: str) -> str:
+    near = difflib.get_close_matches(key, list(fields), n=1)
+    if near:
+        return f"; did you mean method.{near[0]}?"
+    return f"; {method} has {', '.join(fields) or 'none'}."
 
 
 def streams_of(config: ConfigDict) -> tuple[str, ...]:
@@ -100,9 +112,10 @@ def streams_of(config: ConfigDict) -> tuple[str, ...]:
     from mural_tf.backend import keras
 
     method = method_class(config.model)
-    without_towers = method.__new__(method)  # its tables are all that is asked for
+    without_towers = method.__new__(method)  # its tables need no towers
     keras.Model.__init__(without_towers)
-    without_towers.options, without_towers.loss_config = config.method, config.loss
+    without_towers.options = config.method
+    without_towers.loss_config = config.loss
     without_towers.text_tower = config.text_tower
     return without_towers.streams
 
@@ -112,28 +125,8 @@ def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: i
     names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
     parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
     parts.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged
-    parts.image_size, parts.vocabulary_size = config.image_tower.image_size, vocabulary_size
+    parts.image_size = config.image_tower.image_size
+    parts.vocabulary_size = vocabulary_size
     model = method_class(config.model)(image_encoder, text_encoder, parts)
-    model.configuration, model.vocabulary_size = config, vocabulary_size
-    return model
-
-
-def build_model(config: ConfigDict, vocabulary_size: int):
-    """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
-    import tensorflow as tf
-
-    from mural_tf.encoders import build_image_encoder, build_text_encoder
-
-    config = complete(config)
-    try:
-        image_encoder = build_image_encoder(config.image_tower)
-        text_encoder = build_text_encoder(config.text_tower, vocabulary_size)
-        model = assemble(config, image_encoder, text_encoder, vocabulary_size)
-        model.builder = f"{__name__}:build_model"
-        model.build_variables()
-    except tf.errors.ResourceExhaustedError:
-        raise UserError(
-            "The model of this configuration does not fit into memory: --dry_run lists what it needs, of which "
-            "--config.train.micro_batches=K changes the activations alone."
-        ) from None
+    model.configuration = config
     return model

@@ -18,7 +18,7 @@ training step is in `step.py`; docs/a_method_in_an_hour.md writes a method from 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -41,19 +41,24 @@ class Embedding(NamedTuple):
     """How a part of a batch becomes embeddings, L2-normalised float32 [B, D].
 
     part: the name of an image or of tokens in the batch.
-    head: of the text tower; "" for an image, which the image tower embeds alone.
-    made_by: the name of a function of the method, `(tokens, training) -> float32 [B, width]`, in place of both.
+    head: of the text tower; "" for an image, which needs only the image tower.
+    function: in place of tower and head, the name of the method's `(tokens, training) -> float32 [B, width]`.
     is_given: whether the batch holds the embedding itself, of a column of vectors (`DualEncoder.columns`).
     """
 
     part: str
     head: str = ""
-    made_by: str = ""
+    function: str = ""
     is_given: bool = False
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the image tower embeds it."""
+        return not (self.head or self.function or self.is_given)
 
 
 class Task(NamedTuple):
-    """What one loss compares.
+    """A comparison of embeddings by one loss.
 
     stream: the data that feeds it, see `data/streams/pipeline.py`.
     compares: names of embeddings, which `<task>_loss` takes in this order; the rows of the first are the queries.
@@ -72,7 +77,7 @@ class DualEncoder(KerasModel):
       image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T], or features → float32 [B, H].
       config: the configuration's parts that a method reads: `loss`, `method` (its own fields), `embedding_size`,
-        `shared_head`, `image_size` and `text_tower`, which `models.build_model` takes out of the tree, and
+        `shared_head`, `image_size` and `text_tower`, which `models.assemble` takes out of the tree, and
         `vocabulary_size`.
     """
 
@@ -80,27 +85,31 @@ class DualEncoder(KerasModel):
     tasks: Mapping[str, Task] = {}
     fields: ClassVar[Mapping] = {}
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
-    starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
-    sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
+    starts_from: ClassVar[str] = ""  # for a stage: which trained models it can start from, in words for an error
+    sized_by: ClassVar[str] = "captions"  # fine-tuning's batch and steps follow from their number; or `TEXT_PAIRS`
     also_reads: tuple[str, ...] = ()  # further entries of a batch that a loss needs, besides parts and ids
     with_towers: DualEncoder | None = None  # of a model on features: the model whose heads it has, see `frozen.py`
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
-        if image_encoder.output_shape[-1] != config.embedding_size:
+        width = image_encoder.output_shape[-1]
+        if width != config.embedding_size:
             raise UserError(
-                f"The image tower gives {image_encoder.output_shape[-1]} numbers and embedding_size is "
-                f"{config.embedding_size}: set --config.embedding_size={image_encoder.output_shape[-1]}, or let "
-                f"--config.image_tower.projection={config.embedding_size} project the image."
+                f"The image tower gives {width} numbers and embedding_size is {config.embedding_size}: set "
+                f"--config.embedding_size={width}, or let --config.image_tower.projection={config.embedding_size} "
+                "project the image."
             )
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
-        self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
+        self.loss_config = config.loss
+        self.options = config.method
+        self.text_tower = config.text_tower
         self.embedding_size = config.embedding_size
         self.shared_head = config.shared_head
         self.names_classes = config.get("names_classes", False)
-        side = config.image_size
-        self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
+        self.image_shape = image_encoder.input_shape[1:]
+        if self.image_shape[0] is None:  # pictures of any size
+            self.image_shape = (config.image_size, config.image_size, 3)
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self.vocabulary_size = config.get("vocabulary_size", 0)
@@ -110,13 +119,14 @@ class DualEncoder(KerasModel):
         """The model that is evaluated, exported and saved: itself, or the model with the towers."""
         return self.with_towers or self
 
-    # What follows from the two tables.
+    # These follow from the two tables.
 
     @classmethod
     def has_image_text_head(cls) -> bool:
         """Whether a head of the text tower, "image_text", brings texts to where images are."""
-        table = {} if isinstance(cls.embeddings, property) else cls.embeddings  # such a method has to say
-        return any(embedding.head == "image_text" for embedding in table.values())
+        if isinstance(cls.embeddings, property):  # such a method overrides this, too
+            return False
+        return any(embedding.head == "image_text" for embedding in cls.embeddings.values())
 
     @classmethod
     def may_start_from(cls, source: type[DualEncoder]) -> bool:
@@ -135,64 +145,69 @@ class DualEncoder(KerasModel):
 
     def _weight(self, task: str) -> float:
         name = f"{task}_weight"
-        return self.options[name] if name in self.options else self.loss_config[name]
+        if name in self.options:
+            return self.options[name]
+        return self.loss_config[name]
 
     @property
     def used(self) -> dict[str, Embedding]:
         """The embeddings that a task which is on compares."""
-        names = {name for task in self.loss_weights() for name in self.tasks[task].compares}
+        names = set()
+        for task in self.loss_weights():
+            names.update(self.tasks[task].compares)
         return {name: embedding for name, embedding in self.embeddings.items() if name in names}
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The entries of a batch that `encode` takes."""
-        return tuple(dict.fromkeys(embedding.part for embedding in self.used.values()))
+        return _unique(embedding.part for embedding in self.used.values())
 
     @property
     def image_parts(self) -> tuple[str, ...]:
         """The image entries of `parts`."""
-        return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by or e.is_given)))
+        return _unique(embedding.part for embedding in self.used.values() if embedding.is_image)
 
     @property
     def token_parts(self) -> tuple[str, ...]:
         """The entries of `parts` that are tokens, {name: int32 [B, T]}; empty with a text tower of features."""
-        texts = () if takes_features(self.text_tower) else self.used.values()
-        return tuple(dict.fromkeys(e.part for e in texts if e.head or e.made_by))
+        if takes_features(self.text_tower):
+            return ()
+        return _unique(embedding.part for embedding in self.used.values() if embedding.head or embedding.function)
 
     @property
     def text_parts(self) -> tuple[str, ...]:
-        """The entries of `parts` that are texts which the tower reads whole."""
-        return tuple(dict.fromkeys(e.part for e in self.used.values() if e.head and not e.made_by))
+        """The entries of `parts` that are texts which the tower reads as a whole."""
+        return _unique(embedding.part for embedding in self.used.values() if embedding.head)
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams of data that batches come from, text pairs last."""
-        names = dict.fromkeys(self.tasks[task].stream for task in self.loss_weights())
+        names = {self.tasks[task].stream: None for task in self.loss_weights()}
         return tuple(sorted(names, key=lambda name: name == TEXT_PAIRS))
 
     @property
     def head_names(self) -> tuple[str, ...]:
         """The heads of the text tower; the first compares texts with images, and with `shared_head` all texts."""
-        names = tuple(dict.fromkeys(e.head for e in self.embeddings.values() if e.head))
+        names = _unique(embedding.head for embedding in self.embeddings.values() if embedding.head)
         return names[:1] if self.shared_head else names
 
     @property
     def embedding_shapes(self) -> dict[str, tuple[str, int]]:
         """{embedding: (the part of the batch that it comes from, its width)}."""
-        return {name: (e.part, self.width(e.head or e.made_by)) for name, e in self.used.items()}
+        return {name: (e.part, self.width(e.head or e.function)) for name, e in self.used.items()}
 
-    # What a method may change.
+    # A method may override these.
 
     def build_head(self, name: str) -> keras.layers.Layer:
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
-        tower, name = self.text_tower, f"{name}_head"
-        if tower.adapter_size:
+        layer_name = f"{name}_head"
+        if self.text_tower.adapter_size:
             named_size = self.text_encoder.embedding_size if self.names_classes else 0
-            return text_adapter(tower, self.embedding_size, named_size, name)
-        return text_head(self.embedding_size, tower.head_hidden_size, name)
+            return text_adapter(self.text_tower, self.embedding_size, named_size, layer_name)
+        return text_head(self.embedding_size, self.text_tower.head_hidden_size, layer_name)
 
     def width(self, head: str) -> int:
-        """The width of the output of a head, or of a function of `Embedding.made_by`."""
+        """The width of the output of a head, or of an `Embedding.function`."""
         return self.embedding_size
 
     def begin(self, tokenizer, restored: bool) -> None:
@@ -213,21 +228,21 @@ class DualEncoder(KerasModel):
         }
 
     def weights_by_part(self) -> dict[str, tf.Module | tf.Variable]:
-        """Returns what a trained model consists of, by name: towers, heads, numbers. Checkpoints hold these."""
+        """Returns the parts of a trained model by name: towers, heads, numbers. Checkpoints hold these."""
         heads = {f"{name}_head": self.text_head(name) for name in self.head_names}
         return {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder, **heads}
 
     def training_parts(self) -> dict[str, tf.Module | tf.Variable]:
-        """Returns what a compiled model needs for the rest of its training alone, by name, such as a teacher.
+        """Returns further parts by name that only training needs, for example a teacher.
 
-        The checkpoints of training hold these and `weights_by_part`; an export does not.
+        The checkpoints of training hold these and `weights_by_part`; an export holds only `weights_by_part`.
         """
         return {}
 
     # The two functions that the training step takes.
 
     def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
-        """Returns {name: L2-normalised float32 [B, D]} of the embeddings in use, each row from one example alone.
+        """Returns {name: L2-normalised float32 [B, D]} of the embeddings in use, each row from one example.
 
         All images go through their tower in one pass (one BatchNorm group), and all texts through theirs; the tower
         of the embedding that is declared first draws first.
@@ -235,24 +250,23 @@ class DualEncoder(KerasModel):
         return self._encode(batch, training, self.used)
 
     def _encode(self, batch: Mapping, training: bool, used: dict[str, Embedding]) -> dict[str, tf.Tensor]:
-        states, embeddings = {}, {}
-        through_towers = [e for e in used.values() if not (e.made_by or e.is_given)]
-        for is_text in dict.fromkeys(bool(e.head) for e in through_towers):
-            parts = tuple(dict.fromkeys(e.part for e in through_towers if bool(e.head) == is_text))
-            values = [batch[name] for name in parts]
-            embed = self.text_states if is_text else self._embed_together
-            states.update(zip(parts, embed(values, training)))
-        for name, (part, head, made_by, is_given) in used.items():
-            if made_by:
-                embeddings[name] = getattr(self, made_by)(batch[part], training)
-            elif is_given:
-                embeddings[name] = batch[part]
-            elif head:
-                head = head if head in self.head_names else self.head_names[0]  # shared_head
-                embeddings[name] = self.project_texts(states[part], head, training)
-            else:
-                embeddings[name] = states[part]
-        return embeddings
+        through_towers = [embedding for embedding in used.values() if embedding.is_image or embedding.head]
+        outputs = {}  # of the towers, by part
+        for is_image in _unique(embedding.is_image for embedding in through_towers):
+            parts = _unique(embedding.part for embedding in through_towers if embedding.is_image == is_image)
+            run_tower = self._embed_together if is_image else self.text_states
+            outputs.update(zip(parts, run_tower([batch[part] for part in parts], training)))
+        return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
+
+    def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
+        if embedding.function:
+            return getattr(self, embedding.function)(batch[embedding.part], training)
+        if embedding.is_given:
+            return batch[embedding.part]
+        if embedding.is_image:
+            return outputs[embedding.part]
+        head = self.head_names[0] if self.shared_head else embedding.head
+        return self.project_texts(outputs[embedding.part], head, training)
 
     def _embed_together(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
         if len(batches) == 1:
@@ -265,28 +279,30 @@ class DualEncoder(KerasModel):
         """Returns {task: weighted loss}, the terms of [MURAL] Eq. 1, and the logs {name: scalar}.
 
         Args:
-          embeddings: what `encode` gives of the global batch, [N, D].
+          embeddings: of `encode`, of the global batch, [N, D].
           ids: integer [N] each, by which duplicates are known, such as "image_id" and "caption_id".
           rows: {name: (first, count)}, the queries to sum over; results are divided by the number of all, so that
             parts add up to the whole.
         """
-        weights = self.loss_weights()
         sides = {name: Rows.of(values, rows[name]) for name, values in embeddings.items()}
-        losses = {
-            task: getattr(self, f"{task}_loss")(*(sides[name] for name in self.tasks[task].compares), ids)
-            for task in weights
-        }
-        weighted = {task: weights[task] * loss for task, loss in losses.items()}
-        logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": tf.add_n(list(weighted.values()))}
+        weighted = {}
+        logs = {}
+        for task, weight in self.loss_weights().items():
+            compared = [sides[name] for name in self.tasks[task].compares]
+            loss = getattr(self, f"{task}_loss")(*compared, ids)
+            weighted[task] = weight * loss
+            logs[f"loss_{task}"] = loss
+        logs["loss"] = tf.add_n(list(weighted.values()))
         for task, (query, candidate) in self.compared_pairs().items():
             logs[f"recall@1_{task}"] = in_batch_recall(Pairs(sides[query], sides[candidate]))
         return weighted, logs
 
     @property
     def log_names(self) -> list[str]:
-        """The names of what `objective` and `state_logs` log."""
-        losses = [*(f"loss_{task}" for task in self.loss_weights()), "loss"]
-        return [*losses, *self.state_logs(), *(f"recall@1_{task}" for task in self.compared_pairs())]
+        """The names of the numbers that `objective` and `state_logs` log."""
+        losses = [f"loss_{task}" for task in self.loss_weights()]
+        recalls = [f"recall@1_{task}" for task in self.compared_pairs()]
+        return [*losses, "loss", *self.state_logs(), *recalls]
 
     def compared_pairs(self) -> dict[str, tuple[str, str]]:
         """Returns {task: (query, candidate)} of the tasks that are on and compare two embeddings."""
@@ -300,7 +316,7 @@ class DualEncoder(KerasModel):
         """
         if not self.loss_config.mask_duplicates:
             return ()
-        return tuple(ids[name] if isinstance(name, str) else tuple(ids[side] for side in name) for name in names)
+        return tf.nest.map_structure(lambda name: ids[name], names)
 
     def same_texts(self, ids: dict) -> tuple:
         """Returns the ids that say which text pairs are not negatives.
@@ -314,7 +330,7 @@ class DualEncoder(KerasModel):
         """Returns {name: scalar} of learned numbers that are logged in every step."""
         return {}
 
-    # What evaluation and export use.
+    # For evaluation and export.
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
@@ -322,7 +338,8 @@ class DualEncoder(KerasModel):
 
     def embed_texts(self, tokens: dict, head: str = "", training: bool = False) -> tf.Tensor:
         """Maps tokens, int32 [B, T], through the text tower and a head, by default the first, to float32 [B, D]."""
-        return self.project_texts(self.text_states([tokens], training)[0], head or self.head_names[0], training)
+        (states,) = self.text_states([tokens], training)
+        return self.project_texts(states, head or self.head_names[0], training)
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H].
@@ -331,7 +348,9 @@ class DualEncoder(KerasModel):
         """
         if takes_features(self.text_tower):
             return [self.text_encoder(features) for features in batches]
-        tokens = {name: stack_ids([batch[name] for batch in batches]) for name in TOKENS}
+        tokens = {}
+        for name in TOKENS:
+            tokens[name] = stack_ids([batch[name] for batch in batches])
         groups = self.text_tower.length_groups if training else 1
         states = encode_by_length(self.text_encoder, tokens, groups, training, self.compiled_lengths)
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
@@ -358,7 +377,9 @@ class DualEncoder(KerasModel):
 
     def normalization_layers(self) -> list[BatchNormalization]:
         """The layers that compute statistics in training."""
-        layers = self.image_encoder._flatten_layers(include_self=False) if self.image_parts else ()
+        if not self.image_parts:
+            return []
+        layers = self.image_encoder._flatten_layers(include_self=False)
         return [layer for layer in layers if isinstance(layer, BatchNormalization) and layer.trainable]
 
 
@@ -372,6 +393,11 @@ def text_head(size: int, hidden: int, name: str) -> keras.layers.Layer:
         return last
     first = keras.layers.Dense(hidden, activation="gelu", name=f"{name}_hidden")
     return keras.Sequential([first, last], name=name)
+
+
+def _unique(values: Iterable) -> tuple:
+    """The different values, in the order in which they come first."""
+    return tuple(dict.fromkeys(values))
 
 
 def trainable_parameters(model: DualEncoder) -> int:

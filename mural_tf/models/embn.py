@@ -26,7 +26,8 @@ class Columns(keras.layers.Layer):
 
     def __init__(self, first: int, last: int, **options):
         super().__init__(**options)
-        self.first, self.last = first, last
+        self.first = first
+        self.last = last
 
     def call(self, states):
         return states[:, self.first : self.last]
@@ -96,7 +97,9 @@ class EmbN(DualEncoder):
         print(f"Words with vectors in {files}: {listed}; the others start at random.")
 
     def _check(self) -> None:
-        tower, options, name = self.text_tower, self.options, type(self).__name__
+        tower = self.text_tower
+        options = self.options
+        name = type(self).__name__
         if tower.name != "words" or tower.language_branches != self.branches:
             raise UserError(
                 f"{name} needs text_tower.name='words' and text_tower.language_branches={self.branches!r}, got "

@@ -8,7 +8,7 @@ compare by the image-text head and the text term by the text-text head; with `sh
 The printed Eq. 1 lacks logarithm and temperature, so the terms are MURAL's, as [ETCL] §3.3 says of the model: the
 image terms with the learned temperature and label smoothing, the text term with its fixed temperature and margin. Read
 literally, [ETCL] §3.1 and §3.3 add the margin to both tasks and have one learnable temperature for all; §3.1 defines
-L_textA-textB as one direction, L_text-text as the sum of both, so that L(A, B) may be one direction alone.
+L_textA-textB as one direction, L_text-text as the sum of both, so that L(A, B) may be only one direction.
 Start it with `run_finetune.py --from=<a MURAL workdir>`.
 """
 
@@ -49,12 +49,11 @@ class Etcl(Mural):
 
     def image_text_loss(self, image, caption_a, caption_b, ids):
         """L(I, A) + L(B, I); triples that share the image or that text are not each other's negatives."""
-        temperature, smoothing = self.temperature, self.loss_config.label_smoothing
-        pairs = [
-            Pairs(image, caption, self.same(ids, "image_id", text))
-            for caption, text in ((caption_a, "text_a_id"), (caption_b, "text_b_id"))
-        ]
-        return tf.add_n([contrastive_loss(side, temperature, label_smoothing=smoothing) for side in pairs])
+        losses = []
+        for caption, text_id in ((caption_a, "text_a_id"), (caption_b, "text_b_id")):
+            pairs = Pairs(image, caption, self.same(ids, "image_id", text_id))
+            losses.append(contrastive_loss(pairs, self.temperature, label_smoothing=self.loss_config.label_smoothing))
+        return tf.add_n(losses)
 
     def same_texts(self, ids):
         """The ids of L(A, B): triples of one image, and equal texts, on one side or across."""

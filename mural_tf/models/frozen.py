@@ -1,13 +1,14 @@
 """Heads on frozen towers: a run trains a model of towers `features`, with the heads of the model that has the towers.
 
 `image_tower.cached` and `text_tower.cached` ask for it. The states that a frozen tower gives of pictures and texts are
-a column of vectors (`states.py`), made once, so that a step costs what the heads cost. Both models share heads and
-numbers: what one learns the other knows, and checkpoints, evaluation and export are of the model with its towers.
+a column of vectors (`states.py`), made once, so that a step costs only its heads. Both models share heads and
+numbers, which one trains for the other, and checkpoints, evaluation and export are of the model with its towers.
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -43,11 +44,14 @@ def on_features(model: DualEncoder) -> DualEncoder:
     if not images and not texts:
         return model
     config = model.configuration.copy_and_resolve_references()
-    image_encoder, text_encoder = model.image_encoder, model.text_encoder
+    image_encoder = model.image_encoder
+    text_encoder = model.text_encoder
     if images:
         tower, head = split_image_tower(image_encoder)
         features = feature_input(tower.output_shape[-1])
-        image_encoder = features if head is None else keras.Model(features.input, head(features.output))
+        image_encoder = features
+        if head is not None:
+            image_encoder = keras.Model(features.input, head(features.output))
         config.image_tower.update(dict(name="features", feature_size=features.embedding_size))
     if texts:
         text_encoder = feature_input(text_encoder.embedding_size)
@@ -56,7 +60,8 @@ def on_features(model: DualEncoder) -> DualEncoder:
     for name, part in model.weights_by_part().items():
         if name not in ("image_encoder", "text_encoder"):
             setattr(heads, name, part)
-    heads.with_towers, heads.built = model, True
+    heads.with_towers = model
+    heads.built = True
     return heads
 
 
@@ -85,19 +90,19 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
     _, image_head = split_image_tower(model.image_encoder)
     text_heads = [model.text_head(name) for name in model.head_names]
     images, texts = _frozen_parts(model)
-    for tower, heads, uses, parts, states_of, items_of in (
+    for tower, heads, uses, cached_parts, states_of, items_of in (
         ("text_tower", text_heads, model.text_parts, texts, text_states, texts_of),
         ("image_tower", [image_head], model.image_parts, images, image_states, pictures_of),
     ):
         adapters = [head for head in heads if isinstance(head, Adapter)]
         if not adapters or not uses:
             continue
-        if not parts:
+        if not cached_parts:
             raise UserError(
                 f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
                 f"set {tower}.frozen=True and {tower}.cached=True."
             )
-        column = states_of(model, config, tokenizer, workdir)  # in which other runs' data may be, too
+        column = states_of(model, config, tokenizer, workdir)  # may hold other runs' data, too
         ids = np.concatenate([ids for ids, _ in items_of(model, config, tokenizer)])
         ids, first = np.unique(ids, return_index=True)
         sample = column.sample(ids[np.argsort(first)])
@@ -114,25 +119,31 @@ def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
     """Returns the entries of a batch that are pictures, and texts, of towers whose states are made once."""
     if not takes_steps(type(model)):
         return [], []
-    image_tower, text_tower = model.configuration.image_tower, model.configuration.text_tower
+    image_tower = model.configuration.image_tower
+    text_tower = model.configuration.text_tower
     if text_tower.cached and (not text_tower.frozen or text_tower.name == "words"):
         raise UserError("text_tower.cached=True needs text_tower.frozen=True, and a tower other than 'words'.")
     layers = model.image_encoder.layers
     if image_tower.cached and (not layers or any(layer.trainable for layer in layers if layer.name != IMAGE_HEAD)):
         raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
+    images = []
+    texts = []
+    if image_tower.cached:
+        images = _fixed(model, "image_tower", model.image_parts)
     # A method that makes its targets before the first step spares a frozen tower, too.
     with_targets = model.options.get("cached", False) and text_tower.frozen and text_tower.name != "words"
-    given = {embedding.part for embedding in model.used.values() if embedding.is_given}
-    texts = [part for part in model.parts if part not in (*model.image_parts, *given)]
-    parts = {
-        "image_tower": list(model.image_parts) if image_tower.cached else [],
-        "text_tower": texts if text_tower.cached or with_targets else [],
-    }
-    for tower, names in parts.items():
-        for name in names:
-            if name not in FIXED:
-                raise UserError(
-                    f"{tower}.cached=True: {name} of {model.configuration.model} is drawn anew in every step: set it "
-                    "to False."
-                )
-    return parts["image_tower"], parts["text_tower"]
+    if text_tower.cached or with_targets:
+        given = {embedding.part for embedding in model.used.values() if embedding.is_given}
+        others = [part for part in model.parts if part not in (*model.image_parts, *given)]
+        texts = _fixed(model, "text_tower", others)
+    return images, texts
+
+
+def _fixed(model: DualEncoder, tower: str, parts: Iterable[str]) -> list[str]:
+    for part in parts:
+        if part not in FIXED:
+            raise UserError(
+                f"{tower}.cached=True: {part} of {model.configuration.model} is drawn anew in every step: set it to "
+                "False."
+            )
+    return list(parts)

@@ -16,7 +16,7 @@ tower (`image_tower.head_size`). There are two text heads, as in its code: on th
 mean of the other tokens for texts; with `shared_head` one, on the [CLS] state, as in the paper.
 
 Baselines of [Globetrotter] §5.1: "fully supervised", `method.alpha="pairs"`, takes L_t's pairs from translation pairs
-(α = 1); "text only", no image tower and the cloze term alone.
+(α = 1); "text only", no image tower and only the cloze term.
 
 Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are the first view's,
 as in its code.)
@@ -31,7 +31,7 @@ Departures from its code:
 Departures from the paper, in `configs/globetrotter_resnet18.py:paper` too:
 - L_v is the mean over 2N anchors; Eq. 3 adds them up, where L_t and L_x have N terms: λ1 weighs L_v half as much here;
 - L_c is the mean over all masked tokens of the batch, L_t and L_x are means over sentences; the paper's are sums;
-- the similarities are mapped to [0, 1] (B.1) in α alone. The softmax of all three losses takes the cosine itself, as
+- the similarities are mapped to [0, 1] (B.1) only in α. The softmax of all three losses takes the cosine itself, as
   its code does; the map would act there as a temperature twice as high.
 """
 
@@ -63,7 +63,7 @@ ABOVE_ZERO = "alpha_above_zero"  # logged next to the losses
 class Globetrotter(LearnedTemperature):
     """Batches hold `view_0`, `view_1`, `image_id`, `caption` (tokens), `caption_id` and `cloze` (masked tokens).
 
-    With `method.alpha="pairs"` also `text_a`, `text_b` and their ids. Without image terms, captions alone.
+    With `method.alpha="pairs"` also `text_a`, `text_b` and their ids. Without image terms, only captions.
     """
 
     title = "Globetrotter: connecting languages by connecting images (Surís et al., 2022)"
@@ -82,7 +82,7 @@ class Globetrotter(LearnedTemperature):
         "sentence": Embedding("caption", head="text_text"),
         "text_a": Embedding("text_a", head="text_text"),
         "text_b": Embedding("text_b", head="text_text"),
-        "cloze": Embedding("cloze", made_by="predict_masked"),
+        "cloze": Embedding("cloze", function="predict_masked"),
     }
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
@@ -94,16 +94,22 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def tasks(self):
-        supervised = self.options.alpha == "pairs"
-        transitive = Task("views", ("sentence", "view_0", "caption"))
-        looks = self.options.image_image_weight or self.loss_config.image_text_weight
-        looks = looks or (self.loss_config.text_text_weight and not supervised)
+        reads_images = self.options.image_image_weight or self.loss_config.image_text_weight
+        if self._is_supervised:
+            text_text = Task("text_text", ("text_a", "text_b"), pair=("text_a", "text_b"))
+        else:
+            text_text = Task("views", ("sentence", "view_0", "caption"))
+            reads_images = reads_images or self.loss_config.text_text_weight
         return {
-            "text_text": Task("text_text", ("text_a", "text_b"), ("text_a", "text_b")) if supervised else transitive,
+            "text_text": text_text,
             "image_image": Task("views", VIEWS),
             "image_text": Task("views", (*VIEWS, "caption"), pair=("view_0", "caption")),
-            "cloze": Task("views" if looks else "captions", ("cloze",)),
+            "cloze": Task("views" if reads_images else "captions", ("cloze",)),
         }
+
+    @property
+    def _is_supervised(self) -> bool:
+        return self.options.alpha == "pairs"
 
     @property
     def also_reads(self):
@@ -131,7 +137,9 @@ class Globetrotter(LearnedTemperature):
 
     def text_text_loss(self, *compared):
         """L_t."""
-        return self._supervised_loss(*compared) if self.options.alpha == "pairs" else self._transitive_loss(*compared)
+        if self._is_supervised:
+            return self._supervised_loss(*compared)
+        return self._transitive_loss(*compared)
 
     def _transitive_loss(self, sentence, view_0, caption, ids):
         alpha = self._alpha(view_0, caption)
@@ -162,7 +170,10 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def log_names(self):
-        return [*super().log_names, *([ABOVE_ZERO] if "sentence" in self.used else [])]
+        names = super().log_names
+        if "sentence" in self.used:
+            names.append(ABOVE_ZERO)
+        return names
 
     def objective(self, embeddings, ids, rows):
         losses, logs = super().objective(embeddings, ids, rows)
@@ -180,7 +191,9 @@ class Globetrotter(LearnedTemperature):
 
     def weights_by_part(self):
         parts = super().weights_by_part()
-        return {**parts, "cloze_head": self.cloze_head} if hasattr(self, "cloze_head") else parts
+        if hasattr(self, "cloze_head"):
+            parts["cloze_head"] = self.cloze_head
+        return parts
 
     def build_variables(self):
         super().build_variables()
@@ -189,7 +202,9 @@ class Globetrotter(LearnedTemperature):
             self.cloze_head(tf.zeros([1, 1, embeddings.hidden_size]), embeddings.token_table)
 
     def _check(self) -> None:
-        options, tower, pooling = self.options, self.text_tower, "first" if self.shared_head else "first_and_mean"
+        options = self.options
+        tower = self.text_tower
+        pooling = "first" if self.shared_head else "first_and_mean"
         if tower.pooling != pooling or not hasattr(self.text_encoder, "token_states"):
             raise UserError(
                 f"globetrotter with shared_head={self.shared_head} needs text_tower.name=bert and "

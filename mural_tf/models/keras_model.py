@@ -1,6 +1,6 @@
 """A method as a Keras model: `compile`, `fit`, `evaluate`, `predict`, `model(batch)`, `save`; docs/keras.md shows them.
 
-What Keras asks of a model is here; what the model computes, `DualEncoder` and the methods say.
+Here is Keras' contract; `DualEncoder` and the methods say how a model computes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_lite.config import base_config
-from mural_lite.config_file import parse_config
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage, global_losses
@@ -30,14 +29,14 @@ CONTENT_IDS = {  # ids that losses look up: the part whose content they identify
 
 
 class KerasModel(keras.Model):
-    """What trains by `TrainingStep` and follows Keras' contract; `DualEncoder` says what it computes.
+    """A model that trains by `TrainingStep` and follows Keras' contract.
 
     Attributes:
-      configuration: the whole tree that `models.build_model` built this of; `None` where it was built otherwise.
-      builder: "module:function", which did that, given a configuration and a vocabulary's size.
+      configuration: the whole tree that `build_model` built this of; `None` where it was built otherwise.
+      builder: "module:function", which builds it again from the configuration as a dictionary and a vocabulary's size.
       step: of a compiled model.
       optimizers: of a compiled model, {"joint": optimiser} or one for each task.
-      progress: in the data: what `note`s every batch that is trained, see training/data_progress.py.
+      progress: the position in the data, which `note`s every trained batch, see training/data_progress.py.
     """
 
     configuration: ConfigDict | None = None
@@ -81,12 +80,12 @@ class KerasModel(keras.Model):
           UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
             are bfloat16, too coarse for a step.
         """
-        own = [name for name in ("loss", "metrics", "weighted_metrics", "loss_weights") if kwargs.get(name) is not None]
-        if own:
-            raise UserError(
-                f"compile({own[0]}=…): the losses of {type(self).__name__} and its logs are its own; its weights "
-                "are fields of the configuration, such as loss.text_text_weight."
-            )
+        for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
+            if kwargs.get(name) is not None:
+                raise UserError(
+                    f"compile({name}=…): the losses of {type(self).__name__} and its logs are its own; its weights "
+                    "are fields of the configuration, such as loss.text_text_weight."
+                )
         config = self.configuration or base_config()
         if "bfloat16" in (config.image_tower.precision, config.text_tower.precision):
             raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
@@ -97,16 +96,18 @@ class KerasModel(keras.Model):
         self.compiled_lengths = compiled_lengths
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
-        given = lambda value, default: default if value is None else value  # noqa: E731
-        decay = given(average_decay, config.train.average_decay)
+        decay = _first_given(average_decay, config.train.average_decay)
+        average = None
+        if decay:
+            average = WeightAverage(self.trainable_variables, decay)
         self.step = TrainingStep(
             self,
             dict(optimizers),
-            StepGuard(given(max_skipped_steps, config.train.max_skipped_steps)),
-            given(clip_norm, config.optimizer.clip_norm),
-            given(micro_batches, config.train.micro_batches),
-            given(seed, config.seed),
-            WeightAverage(self.trainable_variables, decay) if decay else None,
+            StepGuard(_first_given(max_skipped_steps, config.train.max_skipped_steps)),
+            _first_given(clip_norm, config.optimizer.clip_norm),
+            _first_given(micro_batches, config.train.micro_batches),
+            _first_given(seed, config.seed),
+            average,
         )
         names = [*self.log_names, *self.step.log_names]
         self.meters = Meters((*names, "data_wait_seconds"))
@@ -129,7 +130,7 @@ class KerasModel(keras.Model):
         """Returns the embeddings, {name: L2-normalised float32 [B, D]}, of the parts that `inputs` has."""
         used = {name: embedding for name, embedding in self.used.items() if embedding.part in inputs}
         if not used:
-            raise UserError(f"A batch of {type(self).__name__} holds {', '.join(self.parts)}; got {_names(inputs)}.")
+            raise UserError(f"A batch of {type(self).__name__} holds {', '.join(self.parts)}; got {_listed(inputs)}.")
         return self._encode(inputs, training, used)
 
     def fit(self, x, **kwargs):
@@ -167,7 +168,7 @@ class KerasModel(keras.Model):
         return super().test_on_batch(x, **kwargs)
 
     def check_batch(self, x) -> None:
-        """Raises `UserError` if batches lack what the losses take.
+        """Raises `UserError` if batches lack entries that the losses take.
 
         They are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features; tokens
         as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids [B],
@@ -175,45 +176,42 @@ class KerasModel(keras.Model):
         not. Several replicas need batches of one size, which they share evenly.
         """
         batch = getattr(x, "element_spec", x)
-        batch = batch[0] if isinstance(batch, tuple) and batch else batch
+        if isinstance(batch, tuple) and batch:
+            batch = batch[0]
         if not isinstance(batch, Mapping):
             if batch is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
                 return  # a generator or the like: unknown before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
             raise UserError(f"{holds}; got {type(batch).__name__}.")
-        texts = set(self.token_parts)
         needed = [*self.parts, *self.also_reads]
         missing = [name for name in needed if name not in batch]
-        missing += [
-            f"{name}/{part}" for name in self.parts if name in texts & batch.keys()
-            for part in TOKENS if not (isinstance(batch[name], Mapping) and part in batch[name])
-        ]  # fmt: skip
+        for name in self.token_parts:
+            if name in batch:
+                missing += _missing_tokens(name, batch[name])
         if missing:
             raise UserError(
                 f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
-                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_names(batch)}."
+                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_listed(batch)}."
             )
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1 and not isinstance(x, tf.distribute.DistributedDataset):
-            size = tf.nest.flatten(batch[needed[0]])[0].shape[0] if isinstance(x, tf.data.Dataset) else None
-            if size is None or size % replicas:
-                raise UserError(
-                    f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "
-                    f"{size or 'no fixed one'}, expected a tf.data.Dataset with batch(B, drop_remainder=True)."
-                )
+        if not isinstance(x, tf.distribute.DistributedDataset):
+            size = None
+            if isinstance(x, tf.data.Dataset):
+                size = tf.nest.flatten(batch[needed[0]])[0].shape[0]
+            _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
 
     def get_config(self) -> dict:
-        """Returns what `from_config` builds the same model of, without its weights."""
-        tree = self.configuration.to_dict() if self.configuration is not None else None
-        tree = json.loads(json.dumps(tree, default=list))  # Keras has names of its own for tuples
+        """Returns the dictionary of which `from_config` builds the same model, without its weights."""
+        tree = None
+        if self.configuration is not None:
+            tree = json.loads(json.dumps(self.configuration.to_dict(), default=list))  # Keras renames tuples
         return {"configuration": tree, "vocabulary_size": self.vocabulary_size, "builder": self.builder}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects=None) -> KerasModel:
-        """Returns a new model of what `get_config` gave; raises `UserError` where that is damaged."""
+        """Returns a new model of a dictionary from `get_config`; raises `UserError` where it is damaged."""
         module, _, name = config["builder"].partition(":")
         build = getattr(importlib.import_module(module), name)
-        return build(parse_config(config["configuration"], "The model's file"), config["vocabulary_size"])
+        return build(config["configuration"], config["vocabulary_size"])
 
     def get_compile_config(self) -> None:
         """Returns nothing: a saved model is compiled anew. A run that goes on has a workdir, see `run_pretrain.py`."""
@@ -226,10 +224,10 @@ class KerasModel(keras.Model):
         if not str(filepath).endswith(".keras") or kwargs.get("save_format") not in (None, "keras"):
             raise UserError(
                 f"{filepath}: a {type(self).__name__} is saved as ….keras; its encoders as SavedModels, which need no "
-                "code of this package, by run_export.py; its weights alone by save_weights."
+                "code of this package, by run_export.py; its weights by save_weights."
             )
         if self.configuration is None:
-            raise UserError("Only a model of mural_tf.models.build_model can be saved: it knows its configuration.")
+            raise UserError("Only a model that build_model made can be saved: it knows its configuration.")
         super().save(filepath, overwrite=overwrite)
 
     @property
@@ -266,17 +264,18 @@ class KerasModel(keras.Model):
 
     def _with_ids(self, batch) -> dict:
         """Returns a batch, which Keras may have put into a tuple, with ids of content where the losses' are missing."""
-        batch = batch[0] if isinstance(batch, tuple) else batch
-        made = {
-            name: content_ids(batch[part])
-            for name, part in CONTENT_IDS.items()
-            if name not in batch and part in batch and part in self.parts
-        }
-        return {**batch, **made} if made else batch
+        if isinstance(batch, tuple):
+            batch = batch[0]
+        ids = {}
+        for name, part in CONTENT_IDS.items():
+            if name not in batch and part in batch and part in self.parts:
+                ids[name] = content_ids(batch[part])
+        return {**batch, **ids}
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
         weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
-        results = self.meters.update({name: tf.where(applied, value, 0.0) for name, value in logs.items()}, weight)
+        finite = {name: tf.where(applied, value, 0.0) for name, value in logs.items()}
+        results = self.meters.update(finite, weight)
         if "data_wait_seconds" in batch:
             results.update(self.meters.update({"data_wait_seconds": tf.reduce_sum(batch["data_wait_seconds"])}))
         return results
@@ -284,12 +283,33 @@ class KerasModel(keras.Model):
 
 def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
     """Returns int64 [B], a hash of each row of images, features or tokens: equal where their content is."""
-    values = values[TOKENS[0]] if isinstance(values, Mapping) else values
-    rows = tf.reshape(tf.convert_to_tensor(values), [tf.shape(values)[0], -1])
-    numbers = tf.bitcast(rows, tf.int32) if rows.dtype == tf.float32 else rows
-    factors = tf.random.stateless_uniform([tf.shape(rows)[1]], [0, 0], minval=None, maxval=None, dtype=tf.int64)
+    if isinstance(values, Mapping):
+        values = values[TOKENS[0]]
+    numbers = tf.reshape(tf.convert_to_tensor(values), [tf.shape(values)[0], -1])
+    if numbers.dtype == tf.float32:
+        numbers = tf.bitcast(numbers, tf.int32)
+    factors = tf.random.stateless_uniform([tf.shape(numbers)[1]], [0, 0], minval=None, maxval=None, dtype=tf.int64)
     return tf.reduce_sum(tf.cast(numbers, tf.int64) * factors, axis=1)  # modulo 2^64; padding, which is 0, adds nothing
 
 
-def _names(batch: Mapping) -> str:
+def _first_given(value, default):
+    return default if value is None else value
+
+
+def _missing_tokens(name: str, tokens) -> list[str]:
+    """The entries that the tokens of a part of a batch lack, such as "caption/input_mask"."""
+    if not isinstance(tokens, Mapping):
+        tokens = {}
+    return [f"{name}/{entry}" for entry in TOKENS if entry not in tokens]
+
+
+def _check_shared(size: int | None, replicas: int) -> None:
+    if replicas > 1 and (size is None or size % replicas):
+        raise UserError(
+            f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "
+            f"{size or 'no fixed one'}, expected a tf.data.Dataset with batch(B, drop_remainder=True)."
+        )
+
+
+def _listed(batch: Mapping) -> str:
     return ", ".join(map(str, batch)) or "nothing"

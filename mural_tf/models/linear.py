@@ -24,10 +24,14 @@ RIDGES = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean variances of a 
 
 def moments(states: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, ...]:
     """Returns float64 X'X / N [H, H], X'T / N [H, D], x̄ [H] and t̄ [D] of states [N, H] and vectors [N, D]."""
-    states, vectors = states.astype(np.float64), vectors.astype(np.float64)
-    means = states.mean(axis=0), vectors.mean(axis=0)
-    centred = states - means[0]
-    return centred.T @ centred / len(states), centred.T @ (vectors - means[1]) / len(states), *means
+    states = states.astype(np.float64)
+    vectors = vectors.astype(np.float64)
+    mean_state = states.mean(axis=0)
+    mean_vector = vectors.mean(axis=0)
+    centred = states - mean_state
+    covariance = centred.T @ centred / len(states)
+    cross = centred.T @ (vectors - mean_vector) / len(states)
+    return covariance, cross, mean_state, mean_vector
 
 
 def ridge(covariance, cross, mean_state, mean_vector, strength: float) -> tuple[np.ndarray, np.ndarray]:
@@ -41,15 +45,17 @@ class Linear(KnownTexts):
     """Needs `method.student` and `method.teacher`."""
 
     title = "Linear: a student's states mapped into a teacher's space by a ridge regression"
-    chooses, choices = "ridge", RIDGES
+    chooses = "ridge"
+    choices = RIDGES
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        hidden, size = text_encoder.embedding_size, config.embedding_size
+        hidden = text_encoder.embedding_size
+        size = config.embedding_size
         shapes = dict(covariance=[hidden, hidden], cross=[hidden, size], mean_state=[hidden], mean_vector=[size])
-        self.moments = {
-            name: tf.Variable(tf.zeros(shape, tf.float64), trainable=False, name=name) for name, shape in shapes.items()
-        }
+        self.moments = {}
+        for name, shape in shapes.items():
+            self.moments[name] = tf.Variable(tf.zeros(shape, tf.float64), trainable=False, name=name)
 
     def training_parts(self):
         return {**super().training_parts(), **self.moments}
@@ -60,6 +66,6 @@ class Linear(KnownTexts):
         self.choose(1e-2, self.image_text_head)
 
     def choose(self, value, head):
-        kernel, bias = ridge(*(variable.numpy() for variable in self.moments.values()), value)
+        kernel, bias = ridge(*[variable.numpy() for variable in self.moments.values()], value)
         head.kernel.assign(kernel.astype(np.float32))
         head.bias.assign(bias.astype(np.float32))

@@ -7,7 +7,7 @@ the universal language embedding is u; the language classifier sees it too.
 
 Departures; "its code" is the released one:
 - Positives and negatives of L_LM are sentences of one other language, as in its code; in the paper they "may be from
-  any language", the anchor's own too. Here each of two languages gives anchors; in its code the first alone.
+  any language", the anchor's own too. Here each of two languages gives anchors; in its code only the first.
 - The penalty on word vectors is the sum of their squared distances. Its code takes half of it, and the mean over the
   languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
 - The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.
@@ -17,7 +17,7 @@ Departures; "its code" is the released one:
 Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
-  is this task alone on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
+  is only this task, on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
 - `method.word_vectors_weight`, of the released code: the squared distance between word vectors and the files' vectors.
 
 The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms
@@ -56,9 +56,13 @@ class Mule(EmbN):
     )
     embeddings = {
         "image": Embedding("image"),
-        **{f"{text}{suffix}": Embedding(text, head) for text in TEXTS
-           for suffix, head in (("", "image_text"), ("_words", "words"))},
-    }  # fmt: skip
+        "caption": Embedding("caption", head="image_text"),
+        "caption_words": Embedding("caption", head="words"),
+        "text_a": Embedding("text_a", head="image_text"),
+        "text_a_words": Embedding("text_a", head="words"),
+        "text_b": Embedding("text_b", head="image_text"),
+        "text_b_words": Embedding("text_b", head="words"),
+    }
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
@@ -75,24 +79,23 @@ class Mule(EmbN):
 
     @property
     def tasks(self):
-        captions = self._at_levels("caption")
-        pairs = (*self._at_levels("text_a"), *self._at_levels("text_b"))
-        tasks = {**EmbN.tasks, "neighbourhood": Task("image_groups", captions)}
-        if self.options.captions_per_image < 2:
-            del tasks["neighbourhood"]  # no image has a second sentence
-        count = len(pairs) // 2
-        tasks["text_text"] = Task("text_text", pairs, pair=(pairs[count - 1], pairs[-1]))
-        weights = {task: self._weight(task) for task in tasks}
-        texts = [text for text in TEXTS if any(weights[task] for task in tasks if self._is_of(text, tasks[task]))]
-        if texts:
-            stream = "image_groups" if texts[0] == "caption" else "text_text"
-            tasks["language"] = Task(stream, tuple(f"{text}_words" for text in texts))
+        tasks = dict(EmbN.tasks)
+        if self.options.captions_per_image > 1:  # else no image has a second sentence
+            tasks["neighbourhood"] = Task("image_groups", self._at_levels("caption"))
+        left = self._at_levels("text_a")
+        right = self._at_levels("text_b")
+        tasks["text_text"] = Task("text_text", (*left, *right), pair=(left[-1], right[-1]))
+        parts = set()  # of the tasks that are on
+        for name, task in tasks.items():
+            if self._weight(name):
+                parts.update(self.embeddings[compared].part for compared in task.compares)
+        words = tuple(f"{text}_words" for text in TEXTS if text in parts)
+        if words:
+            stream = "image_groups" if "caption" in parts else "text_text"
+            tasks["language"] = Task(stream, words)
             if self.is_held_to_files:
-                tasks["word_vectors"] = Task(stream, (f"{texts[0]}_words",))
+                tasks["word_vectors"] = Task(stream, words[:1])
         return tasks
-
-    def _is_of(self, text: str, task: Task) -> bool:
-        return any(self.embeddings[name].part == text for name in task.compares)
 
     def _at_levels(self, text: str) -> tuple[str, ...]:
         return tuple(f"{text}_words" if level == "words" else text for level in self.options.neighbourhood_levels)
@@ -128,13 +131,17 @@ class Mule(EmbN):
         *levels, ids = compared
         count = len(levels) // 2
         languages = ids["text_a_language_id"], ids["text_b_language_id"]
-        at_levels = [Pairs(left, right, self.same_texts(ids)) for left, right in zip(levels[:count], levels[count:])]
-        return tf.add_n([pair_neighbourhood(pairs, *languages, **self.triplets) for pairs in at_levels])
+        losses = []
+        for text_a, text_b in zip(levels[:count], levels[count:]):
+            pairs = Pairs(text_a, text_b, self.same_texts(ids))
+            losses.append(pair_neighbourhood(pairs, *languages, **self.triplets))
+        return tf.add_n(losses)
 
     def language_loss(self, *compared):
         """L_LC, the mean over the sentences of all parts of the batch."""
         *words, ids = compared
-        total, present = tf.zeros([]), tf.zeros([])
+        total = tf.zeros([])
+        present = tf.zeros([])
         for name, embeddings in zip(self.tasks["language"].compares, words):
             languages = ids[f"{name.removesuffix('_words')}_language_id"]
             logits = embeddings._replace(values=self.language_classifier(reverse_gradient(embeddings.values)))

@@ -41,7 +41,7 @@ class TextText(DualEncoder):
 
 
 class Mural(TextText, Align):
-    """ALIGN plus text-text matching; batches hold what both take."""
+    """ALIGN plus text-text matching; batches hold the entries of both."""
 
     title = "MURAL: multimodal, multitask retrieval across languages (Jain et al., 2021)"
     embeddings = {"caption": Align.embeddings["caption"], **TextText.embeddings, "image": Align.embeddings["image"]}

@@ -1,4 +1,4 @@
-"""Neighbours: a teacher's vectors for all that a student of many languages understands, without a step of training.
+"""Neighbours: a teacher's vectors for all texts that a student of many languages knows, without a step of training.
 
     v(y) = Σ_i a_i t_i,    a = softmax_i(cos(s(y), s(x_i)) / τ)
 
@@ -37,18 +37,22 @@ class NeighboursHead(keras.layers.Layer):
 
     def __init__(self, own: keras.layers.Layer, student_size: int, size: int, **options):
         super().__init__(dtype="float32", **options)
-        self.own, self._sizes = own, (student_size, size)
+        self.own = own
+        self._student_size = student_size
+        self._size = size
 
     def build(self, shape):
         self.own.build(shape)
-        student_size, size = self._sizes
-        self.known, self.vectors = (  # as many rows as there are known texts, which a checkpoint says
-            tf.Variable(tf.zeros([1, width]), trainable=False, shape=[None, width], name=f"{self.name}/{name}")
-            for name, width in (("known", student_size), ("vectors", size))
-        )
+        self.known = self._rows("known", self._student_size)
+        self.vectors = self._rows("vectors", self._size)
         self.temperature = tf.Variable(0.02, trainable=False, name=f"{self.name}/temperature")
-        self.mean = tf.Variable(tf.zeros([student_size]), trainable=False, name=f"{self.name}/mean")
+        self.mean = tf.Variable(tf.zeros([self._student_size]), trainable=False, name=f"{self.name}/mean")
         super().build(shape)
+
+    def _rows(self, name: str, width: int) -> tf.Variable:
+        """A variable with a row for each known text; a checkpoint tells their number."""
+        zero = tf.zeros([1, width])
+        return tf.Variable(zero, trainable=False, shape=[None, width], name=f"{self.name}/{name}")
 
     def own_vectors(self, states):
         """The student's vectors, float32 [B, E], of length 1 before and after the mean is taken off."""
@@ -106,22 +110,26 @@ class KnownTexts(TranslationDistillation):
 
     def _known(self, config, tokenizer, columns):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
-        most, pairs, too_many = self.options.most_known, {}, False
+        most = self.options.most_known
+        pairs: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
+        too_many = False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             column, ids = columns[target]
             key = "group_id" if ids == "text_group_id" else TARGETS[target]
             for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
-                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, target_texts))
+                own = fingerprint(tf.constant(texts)).numpy()
+                taught = fingerprint(tf.constant(target_texts)).numpy()
                 vectors = column.find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
                     pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
                 if len(pairs) > 2 * most:
-                    pairs, too_many = fewest(pairs, most), True
+                    pairs = fewest(pairs, most)
+                    too_many = True
         if too_many or len(pairs) > most:
             pairs = fewest(pairs, most)
             print(f"More texts are known than method.most_known={most}: {len(pairs):,} of the pivot stay.", flush=True)
-        texts, vectors = zip(*(pairs[keys] for keys in sorted(pairs)))
+        texts, vectors = zip(*[pairs[keys] for keys in sorted(pairs)])
         return list(texts), np.stack(vectors).astype(np.float32)
 
 
@@ -134,7 +142,8 @@ class Neighbours(KnownTexts):
         "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it and the next
         "student_hidden": 0,  # width of the student's head, if that is an MLP
     }
-    chooses, choices = "temperature", TEMPERATURES
+    chooses = "temperature"
+    choices = TEMPERATURES
 
     def build_head(self, name):
         own = text_head(self.options.student_size, self.options.student_hidden, "student_head")
@@ -158,4 +167,5 @@ def fewest(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, in
     A part of the translations is worse than no translation: other texts are drawn to the known translations.
     """
     own = {keys: value for keys, value in pairs.items() if keys[0] == keys[1]}
-    return dict(sorted((own or pairs).items(), key=lambda item: item[0])[:most])
+    pairs = own or pairs
+    return {keys: pairs[keys] for keys in sorted(pairs)[:most]}

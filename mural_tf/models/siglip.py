@@ -3,7 +3,7 @@
     L = -w_i2t / N sum_i sum_j log sigmoid( z_ij (cos(image_i, caption_j) / τ + b) ),   z_ij = 1 if i = j, else -1
 
 Learned: log τ, from `loss.temperature` (1/10 in the paper), and the bias b, from `method.bias`. Towers and data are
-ALIGN's, so that the two differ in the loss alone; the paper's are vision transformers, and both its towers end in a
+ALIGN's, so that the two differ only in the loss; the paper's are vision transformers, and both its towers end in a
 projection.
 """
 
@@ -18,7 +18,7 @@ from mural_tf.models.align import Align
 
 
 class Siglip(Align):
-    """Image-text matching by sigmoids; batches hold what ALIGN's do."""
+    """Image-text matching by sigmoids, on ALIGN's batches."""
 
     title = "SigLIP: sigmoid loss for language-image pre-training (Zhai et al., 2023)"
     fields = dict(

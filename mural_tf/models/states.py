@@ -36,9 +36,11 @@ from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
 # Of a tower. More texts are slower in float32, and faster in bfloat16.
-PICTURES_PER_CALL, TEXTS_PER_CALL = 32, {"float32": 64, "bfloat16": 256}
+PICTURES_PER_CALL = 32
+TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}
 # Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
-PICTURES_PER_BLOCK, TEXTS_PER_BLOCK = 2**11, 2**13
+PICTURES_PER_BLOCK = 2**11
+TEXTS_PER_BLOCK = 2**13
 STATES = "state of the frozen tower"
 Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and texts or encoded pictures
 
@@ -54,14 +56,13 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
     """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
-    files = [
-        describe_files(source.directory, sorted(files))
-        for stream in streams
-        for source, files in stream_sources(config.data, stream)
-    ]
     data = config.data
-    chosen = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
-    return hashlib.blake2b(json.dumps([files, chosen]).encode(), digest_size=8).hexdigest()
+    described = []
+    for stream in streams:
+        for source, files in stream_sources(data, stream):
+            described.append(describe_files(source.directory, sorted(files)))
+    selection = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
+    return hashlib.blake2b(json.dumps([described, selection]).encode(), digest_size=8).hexdigest()
 
 
 # Texts.
@@ -69,13 +70,14 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
 
 def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
     """Returns a column with the states of all texts that a run with this configuration and workdir trains on."""
-    folder, made_for = _text_folder(model, config, workdir), data_digest(config, model.streams, "texts")
+    folder = _text_folder(model, config, workdir)
+    made_for = data_digest(config, model.streams, "texts")
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
-            texts, embed = texts_of(model, config, tokenizer), _embed_texts(model, config, tokenizer)
-            folder.extend(texts, embed, TEXTS_PER_BLOCK)
-            folder.finish(made_for, 0.0)
+            texts = texts_of(model, config, tokenizer)
+            folder.extend(texts, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
+            folder.mark_complete(made_for, 0.0)
         return folder.column(as_stored=True)
 
 
@@ -88,31 +90,33 @@ def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer
         if column.holds(keys).all():
             return column
         begins = range(0, len(texts), TEXTS_PER_BLOCK)
-        blocks = ((keys[n : n + TEXTS_PER_BLOCK], texts[n : n + TEXTS_PER_BLOCK]) for n in begins)
+        blocks = ((keys[begin : begin + TEXTS_PER_BLOCK], texts[begin : begin + TEXTS_PER_BLOCK]) for begin in begins)
         folder.extend(blocks, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
         return folder.column(as_stored=True)
 
 
 def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
     """Returns the texts whose states runs with this tower have made, `None` where no run has."""
-    states = _place(config, workdir) / FOLDER  # in which opening a folder would make it
+    states = _states_folder(config, workdir)  # opening one of its folders would make it
     if not states.is_dir() or not any(states.glob("texts-*")):
         return None
     return KnownStates(model, _text_folder(model, config, workdir).column(as_stored=True))
 
 
 class KnownStates:
-    """Texts whose states are in a column, so that they need a head alone.
+    """Texts whose states are in a column, so that they need only a head.
 
     States are float16, so vectors differ from the tower's by some thousandths.
     """
 
     def __init__(self, model, column: Column):
-        self._model, self._column = model, column
+        self._model = model
+        self._column = column
 
     def first(self, embed_texts: Callable[[tf.Tensor], tf.Tensor], head: str) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, which computes the other texts alone."""
-        model, column = self._model, self._column
+        """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, as a function that runs it on other texts."""
+        model = self._model
+        column = self._column
         states = tf.TensorSpec([None, model.text_encoder.embedding_size])
         project = tf.function(lambda rows: model.project_texts(rows, head), [states], autograph=False)
 
@@ -146,12 +150,14 @@ def texts_of(model, config: ConfigDict, tokenizer) -> Items:
 
 
 def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
-    encode = lambda tokens: tf.cast(model.text_states([tokens], False)[0], tf.float32)  # noqa: E731
+    def encode(tokens):
+        return tf.cast(model.text_states([tokens], False)[0], tf.float32)
+
     return of_texts(encode, tokenizer, computed_in(config.text_tower, "text"))
 
 
 def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
-    """Returns a function of tokens, computed in `dtype`, as one of texts: some of about one length at a time."""
+    """Returns a function of texts from a function of tokens in `dtype`: texts of about one length go together."""
     per_call = TEXTS_PER_CALL[dtype]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
     traced = tf.function(encode, input_signature=signature, autograph=False)  # AutoGraph takes seconds
@@ -160,14 +166,13 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float
         tokens = tokenizer(tf.constant(texts), pad="longest")
         ids = {name: values.numpy() for name, values in tokens.items() if name in TOKENS}  # [N, T]
         lengths = ids["input_mask"].sum(axis=1)
-        order, states = np.argsort(lengths, kind="stable"), None
+        order = np.argsort(lengths, kind="stable")
+        blocks = []
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
             longest = max(1, lengths[rows[-1]])
-            block = traced({name: values[rows, :longest] for name, values in ids.items()}).numpy()
-            states = np.zeros([len(texts), block.shape[1]], block.dtype) if states is None else states
-            states[rows] = block
-        return states
+            blocks.append(traced({name: values[rows, :longest] for name, values in ids.items()}).numpy())
+        return np.concatenate(blocks)[np.argsort(order)]
 
     return embed
 
@@ -179,6 +184,10 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode."""
     tower, _ = split_image_tower(model.image_encoder)
     width = tower.output_shape[-1]
+
+    def encode(images):
+        return tower(unit_range(images), training=False)
+
     settings = [preparation(config.image_tower), *_rounded_to(config.image_tower, "image")]
     digest = f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
     folder = _folder(config, workdir, "images", digest, width)
@@ -186,15 +195,14 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all pictures by the frozen tower, once …", flush=True)
-            encode = lambda images: tower(unit_range(images), training=False)  # noqa: E731
             embed = _of_pictures(encode, config.image_tower, width)
             folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
-            folder.finish(made_for, config.data.max_skipped_fraction)
+            folder.mark_complete(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
 
 
 def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.layers.Layer | None]:
-    """Returns the part of an image tower that gives states, and the layer above it that is trained, if there is one."""
+    """Returns the part of an image tower that gives states, and the trained layer above it or `None`."""
     for layer in image_encoder.layers:
         if layer.name == IMAGE_HEAD:
             return keras.Model(image_encoder.input, layer.get_input_at(0)), layer
@@ -213,7 +221,7 @@ def _with_pictures(model) -> list[str]:
 
 
 def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
-    """Returns a function of prepared pixels as one of encoded pictures; zeros for pictures that do not decode."""
+    """Returns a function of encoded pictures from a function of pixels; zeros for pictures that do not decode."""
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     traced = tf.function(encode, reduce_retracing=True, autograph=False)
@@ -267,15 +275,20 @@ def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Cal
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> ColumnFolder:
-    return ColumnFolder(_place(config, workdir) / FOLDER / f"{modality}-{digest}", width, "float16", digest, STATES)
+    folder = _states_folder(config, workdir) / f"{modality}-{digest}"
+    return ColumnFolder(folder, width, "float16", digest, STATES)
 
 
-def _place(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
-    """Returns the data's folder, where runs share states, or the run's where that cannot be written."""
-    folder = as_path(config.data.directory) if config.data.directory else workdir
-    return folder if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK) else workdir
+def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
+    """Returns a folder in the data's, where runs share states, or in the run's where that cannot be written."""
+    if config.data.directory:
+        folder = as_path(config.data.directory)
+        if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK):
+            return folder / FOLDER
+    return workdir / FOLDER
 
 
 def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
-    """Returns "bfloat16" of a tower that computes in it, so that its states are kept apart from states in float32."""
-    return [dtype for dtype in (computed_in(tower, modality),) if dtype != "float32"]
+    """Returns ["bfloat16"] of a tower that computes in it, so that its states are kept apart from states in float32."""
+    dtype = computed_in(tower, modality)
+    return [] if dtype == "float32" else [dtype]

@@ -32,7 +32,8 @@ from mural_tf.encoders.layers import forward_pass
 from mural_tf.losses.pairs import count_rows
 from mural_tf.optimizers import conditional, log_suffix, losses_by_optimizer
 
-GROUPS = ("image_tower", "text_tower", "heads")  # whose gradient norms are logged
+TOWERS = ("image_tower", "text_tower")  # groups of variables; all others are heads
+HEADS = "heads"
 
 
 class TrainingStep:
@@ -63,19 +64,24 @@ class TrainingStep:
         seed: int = 0,
         average: WeightAverage | None = None,
     ):
-        self._method, self._optimizers, self.guard, self.average = method, optimizers, guard, average
-        self._clip_norm, self._chunks, self._seed = clip_norm, micro_batches, seed
+        self._method = method
+        self._optimizers = optimizers
+        self.guard = guard
+        self._clip_norm = clip_norm
+        self._chunks = micro_batches
+        self._seed = seed
+        self.average = average
         self.trained_parameters: int | None = None
 
     @property
     def log_names(self) -> list[str]:
         """The names of the gradient norms that a step logs."""
-        return [name for optimizer in self._optimizers for name in _norm_names(optimizer)]
+        return sum(map(_norm_names, self._optimizers), [])
 
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
         context = tf.distribute.get_replica_context()
-        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # a resumed run draws what it would have
+        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same
         seed = tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
         gradients = compute_gradients(self._method, batch, seed, self._chunks, self._optimizers)
         logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
@@ -98,40 +104,46 @@ class TrainingStep:
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
         """Returns the global norm and its parts: both towers, and everything else as "heads"."""
         groups = self._method.variable_groups()
-        group = {variable.ref(): name for name in GROUPS[:2] for variable in groups.get(name, ())}
-        squares = {name: [] for name in GROUPS}
-        for gradient, variable in zip(gradients, self._method.trainable_variables):
-            if gradient is not None:
-                squares[group.get(variable.ref(), GROUPS[2])].append(2.0 * tf.nn.l2_loss(gradient))
+        group = {}
+        for name in TOWERS:
+            group.update({variable.ref(): name for variable in groups.get(name, ())})
+        squares = {name: [] for name in (*TOWERS, HEADS)}
+        for gradient, variable in self._with_variables(gradients):
+            squares[group.get(variable.ref(), HEADS)].append(2.0 * tf.nn.l2_loss(gradient))
         sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
         return dict(zip(_norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
 
+    def _with_variables(self, gradients: list) -> list[tuple[tf.Tensor, tf.Variable]]:
+        """The gradients that exist, each with its variable."""
+        pairs = zip(gradients, self._method.trainable_variables)
+        return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+
     def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
-        pairs = [(g, v) for g, v in zip(gradients, self._method.trainable_variables) if g is not None]
-        values = [gradient for gradient, _ in pairs]
+        gradients, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
-            values, _ = tf.clip_by_global_norm(values, self._clip_norm, use_norm=logs[_norm_names(name)[0]])
-        values = self._zero_unless(apply, values)
+            norm = logs[_norm_names(name)[0]]
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
         optimizer = self._optimizers[name]
-        values = zip(conditional(optimizer, values, apply), (variable for _, variable in pairs))
-        optimizer.apply_gradients(values, experimental_aggregate_gradients=False)
+        gradients = conditional(optimizer, self._zero_unless(apply, gradients), apply)
+        optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
 
     @staticmethod
     def _zero_unless(apply: tf.Tensor, gradients: list) -> list:
         if on_tpu():  # it selects while it reads them; a condition would write all of them first
             return [tf.where(apply, gradient, tf.zeros_like(gradient)) for gradient in gradients]
-        return tf.cond(apply, lambda: gradients, lambda: [tf.zeros_like(gradient) for gradient in gradients])
+        return tf.cond(apply, lambda: list(gradients), lambda: list(map(tf.zeros_like, gradients)))
 
     def _count_reached(self, by_optimizer: dict[str, list]) -> int:
-        reached = [any(gradient is not None for gradient in gradients) for gradients in zip(*by_optimizer.values())]
-        return sum(
-            v.shape.num_elements() for v, is_reached in zip(self._method.trainable_variables, reached) if is_reached
-        )
+        reached = {}
+        for gradients in by_optimizer.values():
+            reached.update({variable.ref(): variable for _, variable in self._with_variables(gradients)})
+        return sum(variable.shape.num_elements() for variable in reached.values())
 
 
 def _norm_names(optimizer: str) -> list[str]:
-    whole = f"gradient_norm{log_suffix(optimizer)}"
-    return [whole, *(f"{whole}/{group}" for group in GROUPS)]
+    """The global norm's name, and the names of its parts."""
+    name = f"gradient_norm{log_suffix(optimizer)}"
+    return [name, *(f"{name}/{group}" for group in (*TOWERS, HEADS))]
 
 
 def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
@@ -161,7 +173,7 @@ def _sum_over_replicas(gradients: list, context) -> list:
 
 @dataclasses.dataclass
 class Gradients:
-    """What one step computes before anything is applied; this replica's part, to be summed over replicas.
+    """The results of one step before anything is applied; this replica's part, to be summed over replicas.
 
     logs: {name: scalar}, losses by task, their weighted sum and in-batch recalls.
     by_optimizer: {optimiser: gradients, a dense tensor or `None` for each of the method's trainable variables}.
@@ -215,7 +227,9 @@ def _one_pass(method, batch, seed, optimizers) -> Gradients:
         with forward_pass(chunk_seed(seed, 0)) as current:
             embeddings = method.encode(batch, training=True)
         losses, logs = global_losses(method, embeddings, batch, optimizers)
-    by_optimizer = {name: _dense(tape.gradient(loss, variables), variables) for name, loss in losses.items()}
+    by_optimizer = {}
+    for name, loss in losses.items():
+        by_optimizer[name] = list(map(_dense, tape.gradient(loss, variables), variables))
     return Gradients(logs, by_optimizer, current.mean_moments())
 
 
@@ -232,7 +246,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
     by_optimizer = {}
     for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
         through = _backpropagate_chunks(method, examples, seed, chunks, upstream[name])
-        by_optimizer[name] = [_add(first, second) for first, second in zip(direct[name], through)]
+        by_optimizer[name] = list(map(_add, direct[name], through))
     return Gradients(logs, by_optimizer, moments)
 
 
@@ -246,16 +260,14 @@ def _encode_chunks(method, examples, seed, chunks: int):
         moments = current.mean_moments()
         return embeddings, [moments[layer] for layer in layers]
 
-    shapes = {
-        name: (tf.nest.flatten(examples[part])[0].shape[1], width)
-        for name, (part, width) in method.embedding_shapes.items()
-    }
-    signature = (
-        {name: tf.TensorSpec(shape) for name, shape in shapes.items()},
-        [(tf.TensorSpec(layer.moving_mean.shape), tf.TensorSpec(layer.moving_mean.shape)) for layer in layers],
-    )
+    specs = {}
+    for name, (part, width) in method.embedding_shapes.items():
+        rows = tf.nest.flatten(examples[part])[0].shape[1]
+        specs[name] = tf.TensorSpec([rows, width])
+    moment_specs = [(tf.TensorSpec(layer.moving_mean.shape),) * 2 for layer in layers]
+    signature = (specs, moment_specs)
     embeddings, moments = tf.map_fn(encode, tf.range(chunks), fn_output_signature=signature, parallel_iterations=1)
-    embeddings = {name: tf.reshape(value, [-1, shapes[name][1]]) for name, value in embeddings.items()}
+    embeddings = {name: tf.reshape(value, [-1, value.shape[-1]]) for name, value in embeddings.items()}
     means = tf.nest.map_structure(lambda values: tf.reduce_mean(values, axis=0), moments)
     return embeddings, dict(zip(layers, means))
 
@@ -273,11 +285,12 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list
         wanted = [embeddings[name] for name in upstream]
         gradients = tape.gradient(wanted, variables, output_gradients=list(_chunk(upstream, index).values()))
         reached[:] = [gradient is not None for gradient in gradients]
-        return index + 1, [_accumulate(total, gradient) for total, gradient in zip(sums, gradients)]
+        return index + 1, list(map(_accumulate, sums, gradients))
 
     zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+    state = (0, zeros)
     _, sums = tf.while_loop(
-        lambda index, sums: index < chunks, add_chunk, (0, zeros), parallel_iterations=1, maximum_iterations=chunks
+        lambda index, _: index < chunks, add_chunk, state, parallel_iterations=1, maximum_iterations=chunks
     )
     return [total if is_reached else None for total, is_reached in zip(sums, reached)]
 
@@ -286,7 +299,8 @@ def _split(values, chunks: int):
     """[B, ...] -> [chunks, B / chunks, ...] for every tensor of a nest; static sizes stay static."""
 
     def split(value):
-        sizes = [tf.shape(value)[axis] if size is None else size for axis, size in enumerate(value.shape)]
+        dynamic = tf.shape(value)
+        sizes = [dynamic[axis] if size is None else size for axis, size in enumerate(value.shape)]
         return tf.reshape(value, [chunks, sizes[0] // chunks, *sizes[1:]])
 
     return tf.nest.map_structure(split, values)
@@ -311,20 +325,19 @@ def _accumulate(total, gradient):
 
 
 def _add(first, second):
-    if first is None or second is None:
-        return first if second is None else second
+    if first is None:
+        return second
+    if second is None:
+        return first
     return first + second
 
 
-def _dense(gradients: list, variables: list) -> list:
-    """Dense tensors: the norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays
+def _dense(gradient, variable: tf.Variable):
+    """A dense tensor: the norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays
     the moments of all rows at each step anyway."""
-    return [
-        tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
-        if isinstance(gradient, tf.IndexedSlices)
-        else gradient
-        for gradient, variable in zip(gradients, variables)
-    ]
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    return gradient
 
 
 def bookkeeping(value, name: str) -> tf.Variable:
@@ -351,7 +364,8 @@ class WeightAverage(tf.Module):
         super().__init__()
         if not 0.0 < decay < 1.0:
             raise UserError(f"train.average_decay={decay}: expected a number from 0 (no average) to below 1.")
-        self._weights, self._decay = list(weights), decay
+        self._weights = list(weights)
+        self._decay = decay
         self.steps = bookkeeping(tf.zeros([], tf.int64), "average_steps")
         self.values = [bookkeeping(weight.read_value(), f"average_{n}") for n, weight in enumerate(self._weights)]
 
@@ -421,10 +435,10 @@ class StepGuard(tf.Module):
         longest = int(self._longest.numpy())
         self._longest.assign(0)
         if longest > self.limit:
-            values = zip(self._names, self._last_values.numpy())
+            values = [f"{name} {value:.4g}" for name, value in zip(self._names, self._last_values.numpy())]
             raise UserError(
                 f"{longest} steps in a row had a loss or gradient that is not finite and were left out; the last was "
-                f"step {int(self._last_step.numpy())}: {', '.join(f'{name} {value:.4g}' for name, value in values)}. "
+                f"step {int(self._last_step.numpy())}: {', '.join(values)}. "
                 "The weights are those before them. Lower optimizer.learning_rate, set optimizer.clip_norm, or find "
                 "the operation with --debug_nans."
             )

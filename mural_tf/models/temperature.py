@@ -17,8 +17,10 @@ class LearnedTemperature(DualEncoder):
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        bounds, initial = tuple(config.loss.temperature_range), config.loss.temperature
-        if len(bounds) != 2 or not all(0 < value < math.inf for value in (*bounds, initial)) or bounds[0] > bounds[1]:
+        bounds = tuple(config.loss.temperature_range)
+        initial = config.loss.temperature
+        are_usable = all(0 < value < math.inf for value in (*bounds, initial))
+        if len(bounds) != 2 or not are_usable or bounds[0] > bounds[1]:
             raise UserError(
                 f"loss.temperature={initial} and loss.temperature_range={bounds}: expected numbers above 0, the "
                 "range's the smaller and the larger one."

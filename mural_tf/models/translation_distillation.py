@@ -10,18 +10,18 @@ target of both sides is the mean of T over all texts in them that say the same.
 The first two terms are the multilingual distillation of Reimers and Gurevych, "Making Monolingual Sentence Embeddings
 Multilingual using Knowledge Distillation" (2020), Eq. 1, with the cosine in place of the squared distance. Carlsson et
 al., "Cross-lingual and Multilingual CLIP" (2022), teach a second text tower CLIP's texts in this way. Here the student
-begins as the teacher, so that x is where it shall be from the start, and w_p may be 0 where captions hold it there. The
+begins as the teacher, so x is where it shall be from the start, and w_p may be 0 where captions hold it there. The
 third term is ours.
 
 With `method.teacher` T is another model, or a folder of vectors, and with `method.student` the text tower another
-model's, whose vocabulary and languages it keeps; its head begins anew. The student meets T's vectors alone. So any
+model's, whose vocabulary and languages it keeps; its head begins anew. The student meets only T's vectors. So any
 tower of texts learns the space of any model of pictures, without a picture.
 
 T does not change, so each target is the same in every epoch: `method.cached` makes them all before the first step, each
 different text once, as a column (`data/streams/columns.py`); the targets of another T always are. That is cheaper where
-the run meets its texts more than once. So are the states of a frozen text tower, under which the head alone is trained.
+the run meets its texts more than once. So are the states of a frozen text tower, of which only the head is trained.
 
-Start it with `run_finetune.py --from=…`. The result has the image-text head alone, for images and for texts: a
+Start it with `run_finetune.py --from=…`. The result has only the image-text head, for images and for texts: a
 text-text head would no longer fit the tower.
 """
 
@@ -60,7 +60,7 @@ class TranslationDistillation(LearnedTemperature):
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
     starts_from = "a model with an image-text head"
     sized_by = TEXT_PAIRS
-    outside_teacher = None  # what `method.teacher` names, once a run has opened it: `runs.teachers.Teacher`
+    outside_teacher = None  # the `runs.teachers.Teacher` of `method.teacher`, once a run has opened it
     fields = dict(
         # The language of each pair's side that is the target; pairs without it are left out. "": the language with most
         # pairs among the languages with many captions. "en+de", or "mean" for all of these: the mean of their texts.
@@ -84,7 +84,6 @@ class TranslationDistillation(LearnedTemperature):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self.vocabulary_size = config.vocabulary_size
         self._check()
         if self.options.trained == FIRST:
             self._hold_what_follows_the_first_layer()
@@ -131,10 +130,13 @@ class TranslationDistillation(LearnedTemperature):
     @property
     def embeddings(self):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
-        texts = {name: Embedding(name, "image_text") for name in TEXTS}
-        if self._is_cached:
-            return {**texts, **{name: Embedding(name, is_given=True) for name in TARGETS}}
-        return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
+        embeddings = {name: Embedding(name, head="image_text") for name in TEXTS}
+        for target, text in TARGETS.items():
+            if self._is_cached:
+                embeddings[target] = Embedding(target, is_given=True)
+            else:
+                embeddings[target] = Embedding(text, function="teach")
+        return embeddings
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):
@@ -166,16 +168,19 @@ class TranslationDistillation(LearnedTemperature):
     def training_parts(self):
         if self.options.teacher:
             return {"teacher_digest": self.teacher_digest}
-        tower = {} if self.text_tower.frozen else {"teacher": self.teacher}
-        return {**tower, "teacher_head": self.teacher_head}
+        parts = {"teacher_head": self.teacher_head}
+        if not self.text_tower.frozen:
+            parts["teacher"] = self.teacher
+        return parts
 
     def teach(self, texts: dict | tf.Tensor, training: bool) -> tf.Tensor:
         """The teacher's float32 [B, D] of each text, L2-normalised, without gradient; `training` changes nothing.
 
         `texts`: tokens, or the states of a frozen tower, float32 [B, H].
         """
-        states, groups = texts, self.text_tower.length_groups
+        states = texts
         if not tf.is_tensor(texts):
+            groups = self.text_tower.length_groups
             states = encode_by_length(self.teacher, texts, groups, False, self.compiled_lengths)
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
@@ -184,37 +189,41 @@ class TranslationDistillation(LearnedTemperature):
         """Makes all targets, where they are cached; batches get them by ids of texts or groups."""
         if not self._is_cached:
             return {}
-        digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
-        if self.options.teacher and int(self.teacher_digest) not in (0, digest):
-            raise UserError(
-                f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
-                "first teacher again, or name another --workdir."
-            )
         if self.options.teacher:
+            digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
+            if int(self.teacher_digest) not in (0, digest):
+                raise UserError(
+                    f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
+                    "first teacher again, or name another --workdir."
+                )
             self.teacher_digest.assign(digest)
         return self.target_columns(config, tokenizer, workdir)
 
     def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
         """As `columns`, by the names of targets in use."""
-        pivots, used = pivots_of(config.data, self.options.pivot), [name for name in TARGETS if name in self.used]
-        embed = self.towers.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
-        dtype = "float16" if self.options.teacher else "float32"
+        pivots = pivots_of(config.data, self.options.pivot)
+        used = [name for name in TARGETS if name in self.used]
+        if self.options.teacher:
+            embed = self.towers.outside_teacher.embed
+            dtype = "float16"
+        else:
+            embed = self._embedder(tokenizer)
+            dtype = "float32"
         targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
-            members: list[tuple[np.ndarray, np.ndarray]] = []
+            members: list[np.ndarray] = []  # groups and keys, int64 [2, M] each
             targets.extend(self._texts_of(config, tokenizer, pivots, used, members), embed)
             if members:
-                targets.write_means(*map(np.concatenate, zip(*members)))
-            targets.finish(made_for, config.data.max_skipped_fraction)
-        if self.options.loss == "softmax" and targets.said["missing"]:
+                targets.write_means(*np.concatenate(members, axis=1))
+            targets.mark_complete(made_for, config.data.max_skipped_fraction)
+        if self.options.loss == "softmax" and targets.state["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
-        columns = {"caption_target": (targets.column(), "caption_id")}
+        column = targets.column()
+        columns = {"caption_target": (column, "caption_id"), "text_target": (column, "text_a_id")}
         if len(pivots) > 1:
             columns["text_target"] = targets.column("group_"), "text_group_id"
-        else:
-            columns["text_target"] = columns["caption_target"][0], "text_a_id"
         return {name: columns[name] for name in used}
 
     @property
@@ -229,12 +238,12 @@ class TranslationDistillation(LearnedTemperature):
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
             for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
-                also = np.isin(language, [name.encode() for name in pivots])
+                also = np.isin(language, [name.encode() for name in pivots])  # rows whose b is in a pivot language, too
                 texts = np.concatenate([a, b[also]])
                 keys = fingerprint(tf.constant(texts)).numpy()
                 if len(pivots) > 1:
                     groups = fingerprint(tf.constant(group)).numpy()
-                    members.append((np.concatenate([groups, groups[also]]), keys))
+                    members.append(np.stack([np.concatenate([groups, groups[also]]), keys]))
                 yield keys, texts
         if "caption_target" in used:
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):

@@ -1,12 +1,12 @@
 """Optimisers: from configuration to LAMB, Adam or AdamW, in both readings of [MURAL] §3.2's two rates.
 
 joint (default): one optimiser over Eq. 1's weighted loss; everything the image-text task reaches has the image-text
-rate 1e-3, the text-text head alone has 1e-4. The task weights keep their meaning.
+rate 1e-3, only the text-text head has 1e-4. The task weights keep their meaning.
 per_task: one optimiser for each task, with its own slots, schedule and gradient; both update the shared text tower.
 LAMB hardly depends on the scale of the gradient, so the task weights then matter little.
 
-Which of the two it is, no other file needs to know: optimisers come as {name: optimiser}, and the functions below say
-what each of them minimises and how its numbers are called in logs.
+No other file needs to know which of the two it is: optimisers come as {name: optimiser}, and the functions below give
+the loss that each minimises and the names of its numbers in logs.
 
 Any variable may have a rate of its own. LAMB is in `lamb.py`. Adam is Keras' with TensorFlow's fused kernel; AdamW adds
 the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter, 2019) before each Adam step.
@@ -91,8 +91,9 @@ class _VariableRates:
         return {key: {**coefficients, **changed}}
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        grad, apply = grad if isinstance(grad, ConditionalGradient) else (grad, True)
-        return self._update(grad, var, self._scaled(var, apply, apply_state))
+        if not isinstance(grad, ConditionalGradient):
+            grad = ConditionalGradient(grad, True)
+        return self._update(grad.value, var, self._scaled(var, grad.apply, apply_state))
 
     def _update(self, grad, var, apply_state):
         return super()._resource_apply_dense(grad, var, apply_state)
@@ -166,7 +167,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, peak: float, warmup_steps: int, steps: int):
         if not 0 <= warmup_steps < steps:
             raise ValueError(f"warmup_steps must be in [0, steps), got warmup_steps={warmup_steps}, steps={steps}.")
-        self.peak, self.warmup_steps, self.steps = peak, warmup_steps, steps
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.steps = steps
 
     def __call__(self, step):
         step = tf.cast(step, tf.float32)
@@ -184,7 +187,10 @@ class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
         if not 0.0 < decay_rate <= 1.0 or every < 1:
             raise ValueError(f"decay_rate must be in (0, 1] and every at least 1, got {decay_rate} and {every}.")
-        self.peak, self.warmup_steps, self.decay_rate, self.every = peak, warmup_steps, decay_rate, every
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.decay_rate = decay_rate
+        self.every = every
 
     def __call__(self, step):
         step = tf.cast(step, tf.float32)
@@ -215,31 +221,33 @@ def build_optimizers(
       UserError: as `check_optimizer`, or `per_task` with a further task.
     """
     check_optimizer(config)
-    tower_rates = {
-        base_name(variable): rate
-        for group, rate in (("image_tower", config.image_tower_rate), ("text_tower", config.text_tower_rate))
-        for variable in variables.get(group, ())
-    }
-    if config.mode == PER_TASK:
-        peaks = {"image_text": config.learning_rate, "text_text": config.text_text_learning_rate}
-        if set(tasks) - set(peaks):
-            raise UserError(
-                f"optimizer.mode=per_task has an optimiser for {' and '.join(peaks)}, and this method also has "
-                f"{', '.join(sorted(set(tasks) - set(peaks)))}: use joint."
-            )
-        return {task: _optimizer(config, peak, steps, tower_rates) for task, peak in peaks.items() if task in tasks}
-    head_rate = config.text_text_learning_rate / config.learning_rate
-    rates = {**tower_rates, **{base_name(v): head_rate for v in variables.get("text_text_head", ())}}
-    return {JOINT: _optimizer(config, config.learning_rate, steps, rates)}
+    group_rates = {"image_tower": config.image_tower_rate, "text_tower": config.text_tower_rate}
+    if config.mode == JOINT:
+        group_rates["text_text_head"] = config.text_text_learning_rate / config.learning_rate
+    rates = {}
+    for group, rate in group_rates.items():
+        rates.update({base_name(variable): rate for variable in variables.get(group, ())})
+    if config.mode == JOINT:
+        return {JOINT: _optimizer(config, config.learning_rate, steps, rates)}
+    peaks = {"image_text": config.learning_rate, "text_text": config.text_text_learning_rate}
+    others = set(tasks) - set(peaks)
+    if others:
+        raise UserError(
+            f"optimizer.mode=per_task has an optimiser for {' and '.join(peaks)}, and this method also has "
+            f"{', '.join(sorted(others))}: use joint."
+        )
+    return {task: _optimizer(config, peak, steps, rates) for task, peak in peaks.items() if task in tasks}
 
 
 def losses_by_optimizer(losses: Mapping[str, tf.Tensor], optimizers: Iterable[str]) -> dict[str, tf.Tensor]:
-    """Returns what each optimiser minimises, {name: scalar}, of the weighted losses {task: scalar}."""
-    return {JOINT: tf.add_n(list(losses.values()))} if JOINT in optimizers else dict(losses)
+    """Returns the losses that the optimisers minimise, {name: scalar}, of the weighted losses {task: scalar}."""
+    if JOINT in optimizers:
+        return {JOINT: tf.add_n(list(losses.values()))}
+    return dict(losses)
 
 
 def log_suffix(optimizer: str) -> str:
-    """Returns what the names of an optimiser's numbers end in: "" where there is one."""
+    """Returns the end of the names of an optimiser's numbers: "" where there is one optimiser."""
     return "" if optimizer == JOINT else f"_{optimizer}"
 
 
@@ -252,7 +260,7 @@ def learning_rates(optimizers: Mapping[str, keras.optimizers.legacy.Optimizer]) 
 
 
 def check_optimizer(config: ConfigDict) -> None:
-    """Raises `UserError` if the `optimizer` branch names what there is not, or a rate out of its range."""
+    """Raises `UserError` for an unknown name or mode in the `optimizer` branch, or a rate out of its range."""
     if config.name not in NAMES:
         raise UserError(f"Unknown optimizer.name {config.name!r}; known: {', '.join(NAMES)}.")
     if config.mode not in MODES:

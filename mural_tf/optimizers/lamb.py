@@ -48,8 +48,8 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
         **kwargs,
     ):
         super().__init__(name, **kwargs)
-        self._numbers = {"learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2}
-        self._numbers.update({"weight_decay": weight_decay, "decay": self._initial_decay})
+        self._numbers = dict(learning_rate=learning_rate, beta_1=beta_1, beta_2=beta_2, weight_decay=weight_decay)
+        self._numbers["decay"] = self._initial_decay
         for key, value in self._numbers.items():
             self._set_hyper(key, value)
         self.epsilon = epsilon
@@ -74,7 +74,8 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
     def _resource_apply_dense(self, grad, var, apply_state=None):
         key = var.device, var.dtype.base_dtype
         state = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
-        first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
+        first = self.get_slot(var, "m")
+        second = self.get_slot(var, "v")
         first = first.assign(first * state["beta_1_t"] + grad * state["one_minus_beta_1_t"])
         second = second.assign(second * state["beta_2_t"] + (grad * grad) * state["one_minus_beta_2_t"])
         root = tf.sqrt(second / (1.0 - state["beta_2_power"]))
@@ -83,7 +84,8 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
             update += state["weight_decay"] * var
         quotient = 1.0
         if not _is_named(var, self.exclude_from_layer_adaptation):
-            norm, update_norm = tf.norm(var, ord=2), tf.norm(update, ord=2)
+            norm = tf.norm(var, ord=2)
+            update_norm = tf.norm(update, ord=2)
             both = tf.logical_and(norm > 0, update_norm > 0)
             quotient = tf.where(both, norm / update_norm, 1.0)
         return var.assign(var - quotient * state["lr_t"] * update)
@@ -110,7 +112,7 @@ def _is_named(variable: tf.Variable, patterns: Sequence[str] | None) -> bool:
 def _lamb() -> type[keras.optimizers.legacy.Optimizer]:
     if importlib.util.find_spec("tensorflow_addons") is None:
         return OwnLamb
-    with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
+    with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins a version
         warnings.simplefilter("ignore")
         from tensorflow_addons.optimizers import LAMB as ADDONS_LAMB
     return ADDONS_LAMB

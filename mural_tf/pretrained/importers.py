@@ -17,7 +17,8 @@ from mural_lite.registry import registered
 from mural_lite.remote_folders import local_model
 from mural_tf.encoders.towers import read_class_names
 from mural_tf.encoders.transformer import undrawn
-from mural_tf.models import build_model, mount
+from mural_tf.models import mount
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import (
     clip,

@@ -20,7 +20,8 @@ from mural_lite.remote_folders import display_name, local_copy, local_folder, lo
 from mural_lite.trust import settle_handles
 from mural_tf.backend import keras
 from mural_tf.export.saved_model import variables_of
-from mural_tf.models import build_model, mount
+from mural_tf.models import mount
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import (
     TEXT,

@@ -16,7 +16,8 @@ from mural_lite.trust import settle_handles
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.models import build_model, complete, takes_steps
+from mural_tf.models import complete, takes_steps
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer

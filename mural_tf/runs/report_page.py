@@ -27,7 +27,8 @@ from mural_tf.analysis import errors
 from mural_tf.analysis.errors import choose_queries, evenly, find_queries
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.training.callbacks import duration
-from mural_tf.training.workdir import flat, read_metrics
+from mural_tf.training.metrics_file import read_metrics
+from mural_tf.training.workdir import flat
 
 NAME = "report.html"
 IMAGES = 300  # of the split, that the examples are searched among

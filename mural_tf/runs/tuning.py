@@ -40,8 +40,8 @@ from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
+from mural_tf.training.metrics_file import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.training.strategy import is_chief
-from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from translation pairs

@@ -3,7 +3,8 @@
 fit.py           the loop: restore, Keras' `fit` until the last step, save
 callbacks.py     between the steps: numbers, checkpoints, evaluation, signals
 checkpoints.py   weights, slots of optimisers, counters; data_progress.py: the place in the data
-workdir.py       the run's folder; trained_model.py: the model in it
+workdir.py       the run's folder; in it: trained_model.py: the model; metrics_file.py: the numbers; trained_on.py: the
+                 data; environment.py: packages and processor
 prepare.py       a data folder and a vocabulary, made where they are missing
 strategy.py      which devices train, and what several workers agree on
 cost.py          what a step needs here, measured

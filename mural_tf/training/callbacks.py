@@ -1,4 +1,4 @@
-"""What happens between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal, profiling.
+"""Work between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal, profiling.
 
 One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every`, also after an
 interruption, so that evaluations and checkpoints fall on the same steps.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import re
 import signal
@@ -29,13 +30,13 @@ from mural_lite.skipped import SkippedRecords
 from mural_tf.backend import keras
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
+from mural_tf.training.metrics_file import append_metrics, has_evaluation, read_metrics
 from mural_tf.training.strategy import sum_over_workers, workers
-from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """At which steps something is due: the first end of an interval at or after every `every` steps, and the last."""
+    """Tells at which steps something is due: the first end of an interval after `every` steps, and the last step."""
 
     steps: int
     log_every: int
@@ -54,10 +55,10 @@ class Intervals:
         return step >= self.steps or step // every > begin // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns (number of intervals, steps in each) from `step` on: a rest, whole intervals, a shorter interval."""
-        whole_from = min(-(-step // self.log_every) * self.log_every, self.steps)
-        whole, rest = divmod(self.steps - whole_from, self.log_every)
-        parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
+        """Returns (number of intervals, steps in each) from `step` on: a rest, full intervals, a shorter interval."""
+        next_end = min(-(-step // self.log_every) * self.log_every, self.steps)
+        full_intervals, rest = divmod(self.steps - next_end, self.log_every)
+        parts = [(1, next_end - step), (full_intervals, self.log_every), (1, rest)]
         return [(count, length) for count, length in parts if count and length]
 
 
@@ -91,8 +92,12 @@ class TrainingLog(_Callback):
         writes: bool = True,
     ):
         super().__init__()
-        self.workdir, self.step, self.steps = workdir, step, steps
-        self.pairs_per_step, self.skipped, self.writes = pairs_per_step, skipped, writes
+        self.workdir = workdir
+        self.step = step
+        self.steps = steps
+        self.pairs_per_step = pairs_per_step
+        self.skipped = skipped
+        self.writes = writes
         self._first = True
         self._interval_steps = 0
 
@@ -146,7 +151,7 @@ class TrainingLog(_Callback):
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
-        if abs(wall_seconds - seconds) < 0.1:  # else the clock was set, by which the pipeline measures waiting
+        if abs(wall_seconds - seconds) < 0.1:  # else someone set the clock by which the pipeline measures waiting
             values["data_wait_fraction"] = wait / seconds
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
@@ -156,14 +161,15 @@ class TrainingLog(_Callback):
 
     def _epochs(self) -> dict[str, int]:
         """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
-        epochs = [epoch for source_epochs in self.model.progress.epochs().values() for epoch in source_epochs]
+        epochs = itertools.chain(*self.model.progress.epochs().values())
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
-        tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
-        by_part = [source_tallies for tally in tallies for source_tallies in np.swapaxes(tally.numpy(), 0, 1)]
-        for part, part_tallies in zip(self.skipped.by_part, by_part):
-            self.skipped.add_tallies(part, part_tallies)
+        tallies = []  # of each source, [pipelines, 1 + kinds, 3]
+        for variable in self.model.progress.tallies.values():
+            tallies += list(np.swapaxes(variable.numpy(), 0, 1))
+        for part, source_tallies in zip(self.skipped.by_part, tallies):
+            self.skipped.add_tallies(part, source_tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
@@ -198,13 +204,14 @@ class TrainingLog(_Callback):
         if not self.writes or not self._bar.disable or (now - self._last_line <= 15 and self.step < self.steps):
             return
         self._last_line = now
+        parts = [f"loss {values['loss']:.4f}"]
+        if "temperature" in values:
+            parts.append(f"temperature {values['temperature']:.4f}")
+        parts.append(f"{values['pairs_per_second']:.0f} pairs/s")
         left = self.seconds_left()
-        temperature = f"temperature {values['temperature']:.4f}, " if "temperature" in values else ""
-        print(
-            f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, {temperature}"
-            f"{values['pairs_per_second']:.0f} pairs/s" + (f", about {duration(left)} left." if left else "."),
-            flush=True,
-        )
+        if left:
+            parts.append(f"about {duration(left)} left")
+        print(f"Step {self.step} of {self.steps}: {', '.join(parts)}.", flush=True)
 
     def seconds_left(self, after: float = 0.0) -> float | None:
         """How long the remaining steps will take, evaluations on the way included.
@@ -215,9 +222,9 @@ class TrainingLog(_Callback):
             return None
         step, begun = self._measured_from
         seconds = time.monotonic() - begun
-        return (
-            (self.steps - self.step) * seconds / (self.step - step) if self.step > step and seconds >= after else None
-        )
+        if self.step == step or seconds < after:
+            return None
+        return (self.steps - self.step) * seconds / (self.step - step)
 
 
 def duration(seconds: float) -> str:
@@ -238,7 +245,10 @@ class SaveCheckpoints(_Callback):
 
     def __init__(self, checkpoints: Checkpoints, log: TrainingLog, intervals: Intervals, periods: tuple[int, ...]):
         super().__init__()
-        self.checkpoints, self.log, self.intervals, self.periods = checkpoints, log, intervals, periods
+        self.checkpoints = checkpoints
+        self.log = log
+        self.intervals = intervals
+        self.periods = periods
 
     def on_epoch_end(self, epoch, logs=None):
         self.checkpoints.check()
@@ -248,7 +258,7 @@ class SaveCheckpoints(_Callback):
 
 
 class StopRequested(BaseException):
-    """Unwinds what can simply be done again: data preparation, evaluation, export.
+    """Unwinds work that can simply be done again: data preparation, evaluation, export.
 
     Like `KeyboardInterrupt` no `Exception`, so that nothing on the way takes it for a failure of its own.
     """
@@ -278,7 +288,8 @@ class StopSignals:
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
         """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
-        before, self._waits = self._waits, waits
+        before = self._waits
+        self._waits = waits
         try:
             yield
         finally:
@@ -290,7 +301,8 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
-        first, self.received = self.received is None, signal.Signals(number)
+        first = self.received is None
+        self.received = signal.Signals(number)
         if not first or not self._waits:
             raise StopRequested
         print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
@@ -299,16 +311,17 @@ class StopSignals:
 class StopAfterStep(_Callback):
     """Ends training after the running step once a signal came.
 
-    Several workers agree at the end of an interval, since none can take a step alone.
+    Several workers agree at the end of an interval, since none can take a step without the others.
     """
 
     def __init__(self, signals: StopSignals, strategy: tf.distribute.Strategy):
         super().__init__()
-        self.signals, self.strategy = signals, strategy
-        self.alone = workers(strategy) == 1
+        self.signals = signals
+        self.strategy = strategy
+        self.is_only_worker = workers(strategy) == 1
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.alone and self.signals.received:
+        if self.is_only_worker and self.signals.received:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
@@ -337,8 +350,12 @@ class PeriodicEvaluation(_Callback):
         every: int,
     ):
         super().__init__()
-        self.evaluate, self.log, self.checkpoints, self.signals = evaluate, log, checkpoints, signals
-        self.intervals, self.every = intervals, every
+        self.evaluate = evaluate
+        self.log = log
+        self.checkpoints = checkpoints
+        self.signals = signals
+        self.intervals = intervals
+        self.every = every
         self._best: BestCheckpoint | None = None
 
     def on_epoch_end(self, epoch, logs=None):
@@ -372,12 +389,14 @@ class PeriodicEvaluation(_Callback):
 class Forecast(_Callback):
     """Says after a minute of steps how long the rest takes.
 
-    Where that is days and it `asks`, it says what would be shorter and, at a terminal, waits for an answer.
+    Where that is days and it `asks`, it names shorter runs and, at a terminal, waits for an answer.
     """
 
     def __init__(self, log: TrainingLog, asks: bool):
         super().__init__()
-        self.log, self.asks, self._said = log, asks, False
+        self.log = log
+        self.asks = asks
+        self._said = False
 
     def on_epoch_end(self, epoch, logs=None):
         left = self.log.seconds_left(after=MINUTE)
@@ -406,7 +425,9 @@ class AtChance(_Callback):
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
         super().__init__()
-        self.log, self.batches, self.warmup_steps = log, batches, warmup_steps
+        self.log = log
+        self.batches = batches
+        self.warmup_steps = warmup_steps
         self._intervals: collections.Counter[str] = collections.Counter()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -419,7 +440,8 @@ class AtChance(_Callback):
                 )
                 self._look(name, float(value) == 0.0, message)
             if task in self.batches and measure == "recall@1":
-                recall, count = float(value), self.batches[task]
+                recall = float(value)
+                count = self.batches[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "
                     f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
@@ -443,7 +465,8 @@ class Profile(_Callback):
     def __init__(self, wanted: tuple[int, int], log: TrainingLog):
         super().__init__()
         self.first, self.last = wanted
-        self.log, self._running = log, False
+        self.log = log
+        self._running = False
 
     def on_train_batch_begin(self, batch, logs=None):
         if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:

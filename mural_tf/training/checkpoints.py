@@ -31,7 +31,7 @@ PARTIAL = ".saving"  # the folder of files that are not complete yet
 
 
 class SnapshotReader:
-    """Reads what `checkpoint.write` would write, in TensorFlow's own format, keys and object graph included.
+    """Reads the values that `checkpoint.write` would write, in its format, keys and object graph included.
 
     Tracing `checkpoint.write` gives the operation that saves, and with it every key and where its value comes from;
     running the graph up to there reads the values. All variables must exist. Create it in the strategy's scope.
@@ -39,11 +39,14 @@ class SnapshotReader:
 
     def __init__(self, checkpoint: tf.train.Checkpoint):
         traced = tf.compat.v1.wrap_function(lambda: checkpoint.write(tf.constant("never written")), [])
-        saves = [operation for operation in traced.graph.get_operations() if operation.type == "SaveV2"]
-        self._names = [name for save in saves for name in tf.get_static_value(save.inputs[1])]
-        # What the graph receives again at every call: the keys of collectives, where reading takes all workers.
+        self._names = []
+        values = []
+        for operation in traced.graph.get_operations():
+            if operation.type == "SaveV2":
+                self._names += list(tf.get_static_value(operation.inputs[1]))
+                values += operation.inputs[3:]
+        # Received again at every call: the keys of collectives, where reading takes all workers.
         self._call_time = list(traced.graph.deferred_external_captures)
-        values = [value for save in saves for value in save.inputs[3:]]
         self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
 
     def read(self) -> tuple[list[bytes], list[tf.Tensor]]:
@@ -62,7 +65,8 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
     try:
         partial.mkdir(parents=True)
         with tf.device("CPU:0"):
-            path, slices = str(partial / prefix.name), [""] * len(names)
+            path = str(partial / prefix.name)
+            slices = [""] * len(names)
             tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
         for part in (".data-00000-of-00001", ".index"):  # the index last: see above
             publish(partial / (prefix.name + part), f"{prefix}{part}")
@@ -77,7 +81,7 @@ class Checkpoints:
     """The last `keep` checkpoints in a folder, written on a thread.
 
     Args:
-      checkpoint: what to save and restore; all its variables must exist.
+      checkpoint: all its variables must exist.
       folder: made if missing.
       keep: how many.
       writes: whether this process writes files; all workers must call `save`, one of them writes.
@@ -92,8 +96,11 @@ class Checkpoints:
         writes: bool = True,
         restored: tf.train.Checkpoint | None = None,
     ):
-        self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
-        self._restored = checkpoint if restored is None else restored
+        self._checkpoint = checkpoint
+        self._folder = folder
+        self._keep = keep
+        self._writes = writes
+        self._restored = restored or checkpoint
         self._kept = list_checkpoints(folder)
         self._reader: SnapshotReader | None = None
         self._thread: threading.Thread | None = None
@@ -118,7 +125,7 @@ class Checkpoints:
             self._reader.read()
 
     def save(self, step: int) -> None:
-        """Reads all values now and starts to write them; what training changes afterwards is not in the file.
+        """Reads all values now and starts to write them; later changes are not in the file.
 
         Raises `UserError` if the save before this one failed.
         """
@@ -140,8 +147,9 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """Raises what `wait` would raise, without waiting."""
-        error, self._error = self._error, None
+        """Raises the error that `wait` would raise, without waiting."""
+        error = self._error
+        self._error = None
         if isinstance(error, (tf.errors.OpError, OSError)):
             reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
             raise UserError(
@@ -155,19 +163,21 @@ class Checkpoints:
         try:
             prefix = self._folder / f"ckpt-{step}"
             write_snapshot(values, prefix)
-            kept = [path for path in self._kept if path != str(prefix)] + [str(prefix)]
-            self._kept = kept[-self._keep :]
+            earlier = [path for path in self._kept if path != str(prefix)]
+            self._kept = [*earlier, str(prefix)][-self._keep :]
             self._list()
+            names = {pathlib.Path(path).name for path in self._kept}
             for path in self._folder.glob("ckpt-*"):
-                if path.name.split(".")[0] not in {pathlib.Path(kept).name for kept in self._kept}:
+                if path.name.split(".")[0] not in names:
                     path.unlink()
         except Exception as error:  # noqa: BLE001 - raised again where training asks, in `check`
             self._error = error
 
     def _list(self) -> None:
         names = [json.dumps(pathlib.Path(path).name) for path in self._kept]  # relative: a workdir may be moved
-        lines = [f"model_checkpoint_path: {names[-1]}", *(f"all_model_checkpoint_paths: {name}" for name in names)]
-        write_whole(self._folder / "checkpoint", "\n".join(lines) + "\n")
+        lines = [f"model_checkpoint_path: {names[-1]}\n"]
+        lines += [f"all_model_checkpoint_paths: {name}\n" for name in names]
+        write_whole(self._folder / "checkpoint", "".join(lines))
 
 
 def training_checkpoints(
@@ -185,9 +195,10 @@ def training_checkpoints(
     state = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
     if model.step.average is not None:
         state["average"] = model.step.average
-    saved = state if data_progress is None else {**state, "data_progress": data_progress}
-    folder, restored = workdir / FOLDERS["latest"], tf.train.Checkpoint(**state)
-    return Checkpoints(tf.train.Checkpoint(**saved), folder, keep, writes, restored)
+    restored = tf.train.Checkpoint(**state)
+    if data_progress is not None:
+        state["data_progress"] = data_progress
+    return Checkpoints(tf.train.Checkpoint(**state), workdir / FOLDERS["latest"], keep, writes, restored)
 
 
 class BestCheckpoint:
@@ -217,9 +228,10 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
     except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves
         logging.warning("The list %s is damaged.", folder / "checkpoint")
         state = None
-    paths = set(state.all_model_checkpoint_paths) | {state.model_checkpoint_path} if state else set()
     # A run that was killed just after the last file was complete had no time to list it.
-    paths |= {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
+    paths = {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
+    if state:
+        paths |= {*state.all_model_checkpoint_paths, state.model_checkpoint_path}
     return sorted((path for path in paths if re.search(r"-\d+$", path)), key=step_of)
 
 
@@ -247,13 +259,18 @@ def restore_for_inference(
     folder = pathlib.Path(workdir) / FOLDERS[which]
     paths = list_checkpoints(folder)
     if not paths:
-        hint = " It is kept when training evaluates, with train.evaluate_every above 0." if which == "best" else ""
-        raise UserError(f"{workdir} has no {'best ' if hint else ''}checkpoint yet: expected one in {folder}.{hint}")
+        best = ""
+        hint = ""
+        if which == "best":
+            best = "best "
+            hint = " It is kept when training evaluates, with train.evaluate_every above 0."
+        raise UserError(f"{workdir} has no {best}checkpoint yet: expected one in {folder}.{hint}")
 
-    def held(path):
-        return tf.train.Checkpoint(model=_present_weights(model, path) if partly else _weights(model))
+    def checkpoint_of(path):
+        weights = _present_weights(model, path) if partly else _weights(model)
+        return tf.train.Checkpoint(model=weights)
 
-    return _restore_newest(held, paths, folder)
+    return _restore_newest(checkpoint_of, paths, folder)
 
 
 def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
@@ -262,7 +279,7 @@ def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
 
 
 def save_weights(model: DualEncoder, folder: pathlib.Path, step: int) -> None:
-    """Writes a checkpoint of the weights alone, the only one in its folder; returns when it is written."""
+    """Writes a checkpoint of only the weights, the only one in its folder; returns when it is written."""
     checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), folder, keep=1)
     checkpoints.save(step)
     checkpoints.wait()
@@ -281,8 +298,8 @@ def _weights(model: DualEncoder) -> tf.train.Checkpoint:
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     """The parts of the model that have any value in the checkpoint at `path`."""
-    held = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
-    return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
+    saved = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
+    return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in saved})
 
 
 def _on_this_host() -> tf.train.CheckpointOptions:

@@ -1,8 +1,8 @@
-"""What a run needs on this machine: parameters, memory, and the seconds of whole steps that are measured here.
+"""The needs of a run on this machine: parameters, memory, and the seconds of steps that are measured here.
 
 Steps are measured on the batch, or on a part of it where a step of the whole would take long: a step of a part takes
-its share of the time. Nothing is left behind. `runs/dry_run.py` prints it all; what a TPU needs, its own compiler says
-(`tpu_forecast.py`).
+its share of the time. Nothing is left behind. `runs/dry_run.py` prints it all; `tpu_forecast.py` asks the TPU's own
+compiler.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mural_lite.errors import UserError
 from mural_lite.progress import announce
 from mural_lite.registry import registered
 from mural_tf.data.images import prepared_spec
-from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.pipeline import captions_per_image, training_batches
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer
@@ -65,7 +65,7 @@ class Measurement:
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:
-    """Returns what a run with this configuration needs here; it takes a minute.
+    """Returns the needs of a run with this configuration here; it takes a minute.
 
     Args:
       config: the resolved configuration.
@@ -88,19 +88,21 @@ def measure(config: ConfigDict, restored: bool = False) -> Measurement:
 
 
 def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
-    tokenizer, vocabulary = None, None
+    tokenizer = None
+    vocabulary = None
     if _has_data(config.data):
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    model = on_features(build_model(config, tokenizer.vocabulary_size if vocabulary else config.vocabulary.size))
+    vocabulary_size = tokenizer.vocabulary_size if vocabulary else config.vocabulary.size
+    model = on_features(build_model(config, vocabulary_size))
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     if model.towers is not model or any(embedding.is_given for embedding in model.used.values()):
         tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
-    whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-    rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
+    specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+    rows = {part: tf.nest.flatten(specs[part])[0].shape[0] for part in streams_of_parts(model)}
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
@@ -133,7 +135,8 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
     `image_text`, `text_text`: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
-    pixels, length = prepared_spec(model.configuration.image_tower), config.text_tower.max_length
+    pixels = prepared_spec(model.configuration.image_tower)
+    length = config.text_tower.max_length
     images = image_text // captions_per_image(config)
     specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
@@ -164,8 +167,9 @@ def batch_values(specs: Mapping) -> dict:
             return {each: values(each, spec_of_part) for each, spec_of_part in spec.items()}
         if spec.dtype == tf.int64:
             return tf.range(spec.shape[0], dtype=tf.int64)
-        is_language = name == "input_type_ids" or name.endswith("_language_id")
-        return (tf.zeros if is_language else tf.ones)(spec.shape, spec.dtype)
+        if name == "input_type_ids" or name.endswith("_language_id"):
+            return tf.zeros(spec.shape, spec.dtype)
+        return tf.ones(spec.shape, spec.dtype)
 
     return values("", dict(specs))
 
@@ -177,12 +181,16 @@ def parameters(model: DualEncoder) -> dict[str, int]:
         variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]
         counted[name] = sum(variable.shape.num_elements() for variable in variables)
     rest = trainable_parameters(model) - sum(counted.values())
-    return {**counted, **({"others": rest} if rest > 0 else {})}
+    if rest > 0:
+        counted["others"] = rest
+    return counted
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, float]:
     """Returns {name: bytes} of all that is there throughout a step: without activations."""
-    moments = [weight for optimizer in model.optimizers.values() for weight in optimizer.weights]
+    moments = []
+    for optimizer in model.optimizers.values():
+        moments += optimizer.weights
     train = config.train
     batch = batch_specs(model, config, train.image_text_batch // replicas, train.text_text_batch // replicas)
     return {
@@ -220,23 +228,18 @@ def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> 
 def _seconds_of_step(
     model: DualEncoder, config: ConfigDict, tokenizer, parts: int, replicas: int, limits=(WARM_UP, SECONDS)
 ) -> float:
-    """Returns the seconds of a step of one part of the batch, input included; without a tokenizer of values made up."""
+    """Returns the seconds of a step of one part of the batch, input included."""
     config = config.copy_and_resolve_references()
-    cards = tf.config.list_logical_devices("GPU")
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] //= parts
-    if tokenizer is None:
-        specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-        batches = tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
-    else:  # batches are as wide as their longest text on one CPU: everything else needs sizes that are known
-        pad = "longest" if replicas == 1 and not (config.train.jit or cards) else "max_length"
-        batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
-    batches, train = iter(batches), model.make_train_function()
+    batches = iter(_batches_to_measure(model, config, tokenizer, replicas))
+    train = model.make_train_function()
     images = config.train.image_text_batch // (captions_per_image(config) * config.train.micro_batches)
     with _groups_within(model, images):
         try:
             for limit in limits:  # new shapes are compiled while it warms up
-                begun, steps = time.monotonic(), 0
+                begun = time.monotonic()
+                steps = 0
                 while time.monotonic() - begun < limit or not steps:
                     tf.nest.map_structure(np.asarray, train(batches))
                     steps += config.train.steps_per_execution
@@ -244,6 +247,17 @@ def _seconds_of_step(
             reason = error.message.split("\n\t [[")[0].splitlines()[0]
             raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
     return (time.monotonic() - begun) / steps
+
+
+def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, replicas: int) -> tf.data.Dataset:
+    """Returns batches of the data or, without a tokenizer, of values made up."""
+    if tokenizer is None:
+        specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+        return tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
+    pad = "max_length"
+    if replicas == 1 and not config.train.jit and not tf.config.list_logical_devices("GPU"):
+        pad = "longest"  # everything but one CPU needs sizes that are known
+    return training_batches(config, tokenizer, streams=model.streams, pad=pad)
 
 
 @contextlib.contextmanager

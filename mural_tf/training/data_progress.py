@@ -11,7 +11,8 @@ from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.step import bookkeeping, gather
 
-_KEY, _VALUE = "data_progress", "/.ATTRIBUTES/VARIABLE_VALUE"
+_KEY = "data_progress"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class DataProgress:
@@ -29,25 +30,26 @@ class DataProgress:
 
     def __init__(self, sources: Mapping[str, int], pipelines: int = 1):
         self._pipelines = pipelines
-        self.places = {
-            name: bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
-            for name, count in sources.items()
-        }
-        none = np.zeros([1 + len(KINDS), 3], np.int64)
-        tallies = {name: np.tile(none, [pipelines, count, 1, 1]) for name, count in sources.items()}
-        self.tallies = {name: bookkeeping(value, f"{name}_tally") for name, value in tallies.items()}
+        self.places = {}
+        self.tallies = {}
+        for name, count in sources.items():
+            self.places[name] = bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
+        for name, count in sources.items():
+            tallies = np.zeros([pipelines, count, 1 + len(KINDS), 3], np.int64)
+            self.tallies[name] = bookkeeping(tallies, f"{name}_tally")
 
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
-        """Takes what a replica's part of a batch says of its input pipeline; a part of the training step."""
+        """Takes the place and tally of its input pipeline from a replica's batch; a part of the training step."""
         for stream in self.places:
             ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
-            ends = {name: self._by_pipeline(value) for name, value in gather(ends).items()}
-            drawn = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            self.places[stream].assign(tf.where(drawn[..., None], ends["place"], self.places[stream]))
-            self.tallies[stream].assign(tf.where(drawn[..., None, None], ends["tally"], self.tallies[stream]))
+            ends = gather(ends)  # [replicas, sources, …]
+            ends = {name: self._by_pipeline(value) for name, value in ends.items()}
+            has_items = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            self.places[stream].assign(tf.where(has_items[..., None], ends["place"], self.places[stream]))
+            self.tallies[stream].assign(tf.where(has_items[..., None, None], ends["tally"], self.tallies[stream]))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Takes one row of each pipeline's replicas, which all say the same."""
+        """Takes one row of each pipeline's replicas, whose rows are equal."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         return tensor[:: replicas // self._pipelines]
 
@@ -65,7 +67,7 @@ class DataProgress:
             self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
 
     def saved(self) -> tf.train.Checkpoint:
-        """Returns what a checkpoint holds under `data_progress`."""
+        """Returns the part of a checkpoint under `data_progress`."""
         return tf.train.Checkpoint(**self.places)
 
     def restore(self, path: str) -> str:
@@ -73,8 +75,9 @@ class DataProgress:
 
         Returns why the places do not fit, or "".
         """
-        reader, reason = tf.train.load_checkpoint(path), ""
+        reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
+        reason = ""
         for stream, places in self.places.items():
             key = f"{_KEY}/{stream}{_VALUE}"
             if key in shapes and shapes[key] == places.shape:
@@ -90,7 +93,7 @@ class DataProgress:
 
 
 def _difference(saved: list[int], now: tf.TensorShape) -> str:
-    for what, before, after in zip(("input pipelines", "sources"), saved, now):
+    for axis, before, after in zip(("input pipelines", "sources"), saved, now):
         if before != after:
-            return f"the checkpoint is of {before} {what}, and these are {after}"
+            return f"the checkpoint is of {before} {axis}, and these are {after}"
     return "the checkpoint's places are of another form"

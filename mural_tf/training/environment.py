@@ -12,7 +12,9 @@ from importlib import metadata
 
 def threads() -> int:
     """Returns how many threads TensorFlow takes for one operation by default: the processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:

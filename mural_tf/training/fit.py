@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import math
 import pathlib
 import re
@@ -16,8 +18,14 @@ from mural_lite.errors import UserError, is_out_of_memory
 from mural_lite.skipped import SkippedRecords
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.streams.epochs import ALL, Share, unusable
-from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
+from mural_tf.data.streams.pipeline import (
+    batch_size,
+    captions_per_image,
+    part_name,
+    stream_class,
+    stream_sources,
+    training_batches,
+)
 from mural_tf.models import method_class, streams_of, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.frozen import columns_of
@@ -35,6 +43,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.metrics_file import drop_metrics, read_metrics
 from mural_tf.training.strategy import (
     chief_first,
     compiles_steps,
@@ -43,7 +52,7 @@ from mural_tf.training.strategy import (
     sum_over_workers,
     workers,
 )
-from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
+from mural_tf.training.trained_on import data_changes, note_data
 
 LEAST = {  # of the counts in the configuration's `train`
     **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "keep_checkpoints"), 1),
@@ -58,10 +67,13 @@ ENDS_OF_WORKERS = (  # as the others see them
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     """Gives the model its configured optimisers; call it in the strategy's scope."""
-    train, optimizer = config.train, config.optimizer
-    lengths = train.compiled_lengths if compiles_steps(config, tf.distribute.get_strategy()) else ()
-    if tuple(lengths) != tuple(sorted(set(lengths))) or any(length < 1 for length in lengths):
-        raise UserError(f"train.compiled_lengths={tuple(lengths)}: expected increasing numbers of tokens from 1 on.")
+    train = config.train
+    optimizer = config.optimizer
+    lengths = ()
+    if compiles_steps(config, tf.distribute.get_strategy()):
+        lengths = tuple(train.compiled_lengths)
+    if list(lengths) != sorted({*lengths}) or min(lengths, default=1) < 1:
+        raise UserError(f"train.compiled_lengths={lengths}: expected increasing numbers of tokens from 1 on.")
     model.compile(
         optimizers=build_optimizers(optimizer, train.steps or 1, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
@@ -70,7 +82,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
         seed=config.seed,
         steps_per_execution=train.steps_per_execution,
         jit_compile=train.jit,
-        compiled_lengths=tuple(lengths),
+        compiled_lengths=lengths,
         average_decay=train.average_decay,
     )
 
@@ -99,7 +111,8 @@ def fit(
       UserError: unusable data, a checkpoint that does not fit, or a full disk.
       StopRequested: a signal during an evaluation; everything trained is saved.
     """
-    train, writes = config.train, is_chief(strategy)
+    train = config.train
+    writes = is_chief(strategy)
     intervals = Intervals.of(train)
     sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
@@ -107,10 +120,12 @@ def fit(
         model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
         checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
         restored = checkpoints.restore()
-        reason = model.progress.restore(restored) if restored else ""
+        misfit = ""
+        if restored:
+            misfit = model.progress.restore(restored)
         step = _common_step(model, strategy)
-        if reason and writes:
-            print(f"Step {step:,}: {reason}. Training goes on with a new epoch of the data.", flush=True)
+        if misfit and writes:
+            print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
         _compare_data(model.progress, sources, workdir, step, writes)
     if writes:
         drop_metrics(workdir, lambda row: row["step"] <= step)
@@ -128,8 +143,8 @@ def fit(
     with log:
         first = train.evaluate_first and step == 0
         if first and not restored:
-            checkpoints.save(0)  # what is evaluated, as before every evaluation
-        evaluation.evaluate_if_due(step, first and evaluate is not None)  # also what an interrupted run had no time for
+            checkpoints.save(0)  # as before every evaluation
+        evaluation.evaluate_if_due(step, first and evaluate is not None)  # also one that an interrupted run left out
         if step >= train.steps:
             return True
         checkpoints.prepare()
@@ -143,9 +158,9 @@ def fit(
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
         except tf.errors.OpError as error:
-            stream_and_tally = unusable(error)
-            if stream_and_tally is not None:
-                skipped.stop(*stream_and_tally, config.data.max_skipped_fraction)
+            unusable_part = unusable(error)
+            if unusable_part is not None:
+                skipped.stop(*unusable_part, config.data.max_skipped_fraction)
             raise
         finally:
             checkpoints.wait()
@@ -153,7 +168,7 @@ def fit(
 
 
 def _observers(model: DualEncoder, config: ConfigDict, log: TrainingLog, strategy: tf.distribute.Strategy) -> list:
-    """Returns what looks at the numbers of a run and speaks up."""
+    """Returns the callbacks that look at the numbers of a run and speak up."""
     chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
     # Fine-tuning is something that people wait for; several workers cannot ask.
     asks = config.train.evaluate_first and workers(strategy) == 1
@@ -168,22 +183,13 @@ def _reads_share(config: ConfigDict) -> bool:
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
     """Says how the data differs from the checkpoint's; places do not carry over."""
-    parts = {source: set() for entries in sources.values() for source, _ in entries}
-    for source, files in (entry for entries in sources.values() for entry in entries):
-        parts[source].update(files)
-    missing = [name for files in parts.values() for name in missing_shards(sorted(files))]
-    if missing and writes:
-        logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
-    data = {"files": {}, "dataset": ""}
-    for source, files in parts.items():
-        described = describe_files(source.directory, sorted(files))
-        inside = f"{source.name}/" if source.name else ""
-        data["files"].update({inside + name: size for name, size in described["files"].items()})
-        data["dataset"] += described["dataset"]
+    data = _describe_data(sources, writes)
     changes = data_changes(workdir, step, data)
     if changes:
         if writes:
-            shown = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+            shown = "; ".join(changes[:3])
+            if len(changes) > 3:
+                shown += f"; and {len(changes) - 3} more"
             print(
                 f"The training data changed since step {step:,}: {shown}. Training goes on with a new epoch of the "
                 "data as they are now.",
@@ -194,14 +200,36 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
         note_data(workdir, step, data)
 
 
-def _skipped_records(sources, workdir: pathlib.Path) -> SkippedRecords:
+def _describe_data(sources: dict[str, list], warns: bool) -> dict:
+    """Returns the files of all streams as `describe_files`, below their source's name; may warn of missing ones."""
+    files_of = collections.defaultdict(set)
+    for source, files in itertools.chain(*sources.values()):
+        files_of[source].update(files)
+    data = {"files": {}, "dataset": ""}
+    missing = []
+    for source, files in files_of.items():
+        missing += missing_shards(sorted(files))
+        described = describe_files(source.directory, sorted(files))
+        folder = f"{source.name}/" if source.name else ""
+        for name, size in described["files"].items():
+            data["files"][folder + name] = size
+        data["dataset"] += described["dataset"]
+    if missing and warns:
+        logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
+    return data
+
+
+def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> SkippedRecords:
     """Counts on from the records skipped before this start, as metrics.jsonl has them."""
     before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
-    def place_of(files):
+    def place_in(files):
         return lambda file, byte: f"{files[file]}, byte {byte}"
 
-    parts = {part_name(stream, source): place_of(files) for stream in sources for source, files in sources[stream]}
+    parts = {}
+    for stream, parts_of_stream in sources.items():
+        for source, files in parts_of_stream:
+            parts[part_name(stream, source)] = place_in(files)
     return SkippedRecords(parts, int(before[-1]) if before else 0)
 
 
@@ -228,30 +256,36 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     Args:
       config: a complete configuration.
       replicas: that share a batch.
-      where: what has them, for the message.
+      where: the machine that has them, for the message.
     """
     train = config.train
-    for name, least in LEAST.items():
-        least = 0 if name == "steps" and not takes_steps(method_class(config.model)) else least
-        if train[name] < least:
-            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
-            hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""
-            raise UserError(f"train.{name}={train[name]}: expected {least} or more.{hint}")
+    least = dict(LEAST)
+    if not takes_steps(method_class(config.model)):
+        least["steps"] = 0
+    for name, smallest in least.items():
+        if train[name] < smallest:
+            hint = ""
+            if name in ("steps", "image_text_batch", "text_text_batch"):
+                hint = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
+            raise UserError(f"train.{name}={train[name]}: expected {smallest} or more.{hint}")
     for name, group in _batch_fields(config).items():
-        if train[name] % (replicas * group * train.micro_batches):
+        multiple = replicas * group * train.micro_batches
+        if train[name] % multiple:
             shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
-            groups = f", and method.captions_per_image={group}" if group > 1 else ""
-            chunks = f", and train.micro_batches={train.micro_batches}" if train.micro_batches > 1 else ""
-            raise UserError(
-                f"train.{name}={train[name]} must be a multiple of {replicas * group * train.micro_batches}: {where} "
-                f"has {shared}{groups}{chunks}."
-            )
+            if group > 1:
+                shared += f", and method.captions_per_image={group}"
+            if train.micro_batches > 1:
+                shared += f", and train.micro_batches={train.micro_batches}"
+            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {shared}.")
 
 
 def _batch_fields(config: ConfigDict) -> dict[str, int]:
     """Returns {field of `config.train` that a stream of the method reads: captions that share an image in it}."""
     fields = {stream_class(stream).batch_field for stream in streams_of(config)}
-    return {name: max(captions_per_image(config), 1) if name == "image_text_batch" else 1 for name in sorted(fields)}
+    captions = dict.fromkeys(sorted(fields), 1)
+    if "image_text_batch" in captions:
+        captions["image_text_batch"] = max(captions_per_image(config), 1)
+    return captions
 
 
 def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
@@ -263,12 +297,13 @@ def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
 
 @contextlib.contextmanager
 def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises `UserError` for what TensorFlow tells in a hundred lines: a full device, and the end of another worker."""
+    """Raises `UserError` for a full device and the end of another worker, where TensorFlow writes a hundred lines."""
     try:
         yield
     except tf.errors.OpError as error:
         if is_out_of_memory(error):
-            chunks, remedy = chunk_numbers(config, strategy.num_replicas_in_sync), "take smaller batches"
+            remedy = "take smaller batches"
+            chunks = chunk_numbers(config, strategy.num_replicas_in_sync)
             if chunks:
                 remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
             raise UserError(
@@ -284,7 +319,7 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """What befell the connection to another worker, without the places in code that TensorFlow tells with it."""
+    """The failure of the connection to another worker, without the places in code that TensorFlow tells with it."""
     ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
     match = re.search(ends, error.message, re.IGNORECASE)
     return match[0] if match else type(error).__name__
@@ -293,26 +328,25 @@ def _reason(error: tf.errors.OpError) -> str:
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, columns: dict):
     """Returns the batches from the model's data position on, with `columns_of` the run, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
-    one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
-    pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
+    pad = "max_length"  # accelerators and replicas need static shapes
+    has_accelerator = isinstance(strategy, tf.distribute.TPUStrategy) or tf.config.list_logical_devices("GPU")
+    if replicas == 1 and not has_accelerator and not config.train.jit:
+        pad = "longest"
 
-    def batches_of(number, pipelines):
-        shares = _reads_share(config)
-        places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
-        share = share if shares else ALL
-        batches = training_batches(config, tokenizer, places, model.streams, pad, share, columns)
-        if replicas == 1:
-            return batches
-        if shares:
-            return rows_of_replicas(batches, replicas // pipelines)
-        return rows_of_replicas(batches, replicas, number, pipelines)
+    def batches_of(share, number):
+        places = model.progress.of_pipeline(number)
+        return training_batches(config, tokenizer, places, model.streams, pad, share, columns)
+
+    def distributed(context):
+        number = context.input_pipeline_id
+        pipelines = context.num_input_pipelines
+        if _reads_share(config):
+            return rows_of_replicas(batches_of(Share(number, pipelines), number), replicas // pipelines)
+        return rows_of_replicas(batches_of(ALL, 0), replicas, number, pipelines)
 
     if replicas == 1:
-        return batches_of(0, 1)
-    return strategy.distribute_datasets_from_function(
-        lambda context: batches_of(context.input_pipeline_id, context.num_input_pipelines)
-    )
+        return batches_of(ALL, 0)
+    return strategy.distribute_datasets_from_function(distributed)
 
 
 def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0, pipelines: int = 1) -> tf.data.Dataset:
@@ -329,18 +363,19 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
       pipelines: how many pipelines do, each feeding as many replicas.
     """
     local = replicas // pipelines
+    begin = pipeline * local
+
+    def local_rows(values):
+        for_replicas = tf.reshape(values, [replicas, values.shape[0] // replicas, *values.shape[1:]])
+        return for_replicas[begin : begin + local]
 
     def rows(batch):
         parts = {}
         for name, values in batch.items():
             if name == "data_wait_seconds" or name.endswith(("_place", "_tally")):
                 parts[name] = tf.repeat(values[None], local, axis=0)
-                continue
-            for_replicas = tf.nest.map_structure(
-                lambda value: tf.reshape(value, [replicas, value.shape[0] // replicas, *value.shape[1:]]), values
-            )
-            begin = pipeline * local
-            parts[name] = tf.nest.map_structure(lambda v, begin=begin: v[begin : begin + local], for_replicas)
+            else:
+                parts[name] = tf.nest.map_structure(local_rows, values)
         return tf.data.Dataset.from_tensor_slices(parts)
 
     return batches.flat_map(rows)

@@ -1,4 +1,4 @@
-"""From configuration to a data folder and a tokenizer: builds what can be built, checks what must be there."""
+"""From configuration to a data folder and a tokenizer: builds missing ones, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
-    """Returns the data folder, after building what `data.source` names in it if that is not there yet.
+    """Returns the data folder, after building the data of `data.source` in it if it is missing.
 
     A source that builds its data is registered under the entry point `mural.data`, as in `mural_tf.demo`.
     """
@@ -75,7 +75,8 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     The workdir's config.json gets the vocabulary's digest, and so does `config`. Raises `UserError` if the vocabulary
     is another than at the first start, or cannot be read.
     """
-    own, recorded = workdir / "vocabulary.txt", load_config(workdir / "config.json")
+    own = workdir / "vocabulary.txt"
+    recorded = load_config(workdir / "config.json")
     config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
     if not own.exists():
         source = find_vocabulary(config)
@@ -94,17 +95,21 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
 
     The latter is built once and kept next to the data, so that other runs on the same data share it.
     """
-    return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
+    if config.vocabulary.file:
+        return as_path(config.vocabulary.file)
+    return _built_vocabulary(config)
 
 
 def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
     """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
-    path = as_path(config.vocabulary.file) if config.vocabulary.file else _path_beside_data(config)
-    return path if config.vocabulary.file or path.exists() else None
+    if config.vocabulary.file:
+        return as_path(config.vocabulary.file)
+    path = _path_beside_data(config)
+    return path if path.exists() else None
 
 
 def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
-    """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
+    """Builds a vocabulary of only the first texts, in `folder`: to measure with, not to train with."""
     texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
     path = folder / "vocabulary.txt"
     save_vocabulary(_learned(config, texts, min(config.vocabulary.size, SAMPLED_PIECES)), path)
@@ -112,8 +117,11 @@ def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path
 
 
 def _path_beside_data(config: ConfigDict) -> pathlib.Path:
-    settings, languages = config.vocabulary, _languages_of_words(config)
-    casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
+    settings = config.vocabulary
+    casing = "lower" if settings.lower_case else "cased"
+    if settings.strip_accents:
+        casing += "-unaccented"
+    languages = _languages_of_words(config)
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
     return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
 
@@ -123,19 +131,22 @@ def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
 
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
-    settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
+    settings = config.vocabulary
+    path = _path_beside_data(config)
     if not path.exists():
-        what = f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …"
+        message = f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …"
+        languages = _languages_of_words(config)
         if languages:
-            what = f"Collecting up to {settings.size} words in {len(languages)} languages …"
-        print(what, flush=True)
+            message = f"Collecting up to {settings.size} words in {len(languages)} languages …"
+        print(message, flush=True)
         save_vocabulary(_learned(config, _training_texts_by_language(config.data), settings.size), path)
     return path
 
 
 def _learned(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
     """Returns the word pieces, or the words, of (language, text)."""
-    settings, languages = config.vocabulary, _languages_of_words(config)
+    settings = config.vocabulary
+    languages = _languages_of_words(config)
     casing = dict(lower_case=settings.lower_case, strip_accents=settings.strip_accents)
     if languages:
         return build_words(texts, languages, size, **casing)

@@ -42,7 +42,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
                 reason = "a TPU is known by its name on Google Cloud only, and this machine is not there"
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
         # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
-        # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
+        # their own dtype; only the similarity is float32 on purpose, divided by a temperature near 0.01.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         return tf.distribute.TPUStrategy(resolver)
     prepare_gpus()
@@ -64,7 +64,8 @@ def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigD
     The sizes of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on
     the texts: one group gives the same numbers, computed on padding too. Says so in one line.
     """
-    groups, is_words = config.text_tower.length_groups, config.text_tower.name == "words"
+    groups = config.text_tower.length_groups
+    is_words = config.text_tower.name == "words"
     if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
         return config
     if is_chief(strategy):
@@ -184,7 +185,7 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
 
 
 def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
-    """Returns `prepare()`, called by the chief before all others, which then find what it wrote."""
+    """Returns `prepare()`, called by the chief before all others, which then find its files."""
     if not is_chief(strategy):
         sum_over_workers(strategy, 0)
     result = prepare()

@@ -34,23 +34,29 @@ def operations(graph_def) -> collections.Counter:
 
 
 def _nodes(graph_def) -> list:
-    return [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
+    nodes = list(graph_def.node)
+    for function in graph_def.library.function:
+        nodes += function.node_def
+    return nodes
+
+
+def _handles_strings(node) -> bool:
+    return any(value.type == tf.string.as_datatype_enum for value in node.attr.values())
 
 
 def find_problems(graph_def) -> list[str]:
     """Returns one line for each operation type that a TPU would refuse."""
     functions = {function.signature.name for function in graph_def.library.function}
     counts = {name: n for name, n in sorted(operations(graph_def).items()) if name not in FRAME | functions}
-    problems, devices = [], kernels(counts)
+    problems = []
+    devices = kernels(counts)
     for name, count in counts.items():
         if name in SIZE_DEPENDS_ON_DATA:
             problems.append(f"{name} ({count}): the size of its output depends on data")
         elif not devices[name] >= BACKENDS:
             problems.append(f"{name} ({count}): XLA does not compile it")
-    strings = {
-        n.op for n in _nodes(graph_def) if any(value.type == tf.string.as_datatype_enum for value in n.attr.values())
-    }
-    return problems + [f"{name}: handles strings" for name in sorted(strings)]
+    with_strings = {node.op for node in _nodes(graph_def) if _handles_strings(node)}
+    return problems + [f"{name}: handles strings" for name in sorted(with_strings)]
 
 
 def kernels(names: Iterable[str]) -> dict[str, set[str]]:
@@ -60,7 +66,8 @@ def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     library.TF_NewStatus.restype = ctypes.c_void_p
     library.TF_GetRegisteredKernelsForOp.restype = ctypes.POINTER(_Buffer)
     library.TF_GetRegisteredKernelsForOp.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    status, devices = library.TF_NewStatus(), {}
+    status = library.TF_NewStatus()
+    devices = {}
     for name in names:
         buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
         listed = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))

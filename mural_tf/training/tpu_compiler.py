@@ -62,16 +62,16 @@ def _draw_as_on_tpu(draw) -> None:
 
     So does TensorFlow where it lowers for a TPU. The state is a key and one counter there, in place of two.
     """
-    whole = draw.operands[0]
-    number = ir.RankedTensorType(whole.type).element_type
+    philox_state = draw.operands[0]
+    number = ir.RankedTensorType(philox_state.type).element_type
     with ir.InsertionPoint(draw):
         own = stablehlo.RngBitGeneratorOp(
             ir.RankedTensorType.get([2], number),
             draw.results[1].type,
             ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>"),
-            _slice(whole, 0, 2),
+            _slice(philox_state, 0, 2),
         )
-        state = stablehlo.ConcatenateOp([own.results[0], _slice(whole, 2, 3)], 0).result
+        state = stablehlo.ConcatenateOp([own.results[0], _slice(philox_state, 2, 3)], 0).result
     draw.results[0].replace_all_uses_with(state)
     draw.results[1].replace_all_uses_with(own.results[1])
     draw.erase()
@@ -94,7 +94,7 @@ def compile_module(module, topology: str, replicas: int):
 
 
 def describe(executable) -> dict:
-    """Returns the compiler's figures of an executable, bytes, and what `tpu_program.facts` reads of its text."""
+    """Returns the compiler's figures of an executable, bytes, and the `tpu_program.facts` of its text."""
     memory = executable.get_compiled_memory_stats()
     return {
         "arguments": memory.argument_size_in_bytes,

@@ -1,4 +1,4 @@
-"""What the TPU's own compiler says of a training step, without a TPU: accepted or refused, memory, cycles, transfers.
+"""A training step judged by the TPU's own compiler, without a TPU: accepted or refused, memory, cycles, transfers.
 
 The step is lowered here (`tpu_lowering.py`), compiled in a process of its own (`tpu_compiler.py`, the extra
 `[tpu_compiler]`), and its text read there (`tpu_program.py`). The compiler takes minutes; its answer is kept under a
@@ -130,7 +130,8 @@ def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledS
 def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
     announce(f"The compiler of {slice_.name} begins; a large model takes ten minutes and up to 20 GB of memory …")
     with tempfile.TemporaryDirectory() as folder:
-        module_file, result = pathlib.Path(folder, "step.hlo"), pathlib.Path(folder, "result.json")
+        module_file = pathlib.Path(folder, "step.hlo")
+        result = pathlib.Path(folder, "result.json")
         module_file.write_bytes(module)
         errors = pathlib.Path(folder, "errors.txt")
         program = "mural_tf.training.tpu_compiler"
@@ -185,7 +186,8 @@ def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int
 
     `fits` compiles the step: each call takes minutes. More chunks never need more memory.
     """
-    low, high = 0, len(candidates)
+    low = 0
+    high = len(candidates)
     while low < high:
         middle = (low + high) // 2
         if fits(candidates[middle]):
@@ -196,7 +198,7 @@ def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int
 
 
 def as_on_tpu(config: ConfigDict) -> ConfigDict:
-    """Returns the configuration with what a run with `--tpu` chooses: compiled steps and towers in bfloat16.
+    """Returns the configuration with the choices of a run with `--tpu`: compiled steps and towers in bfloat16.
 
     A TF-Hub module keeps the precision that it was exported with.
     """

@@ -19,9 +19,10 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # XLA's collectives; TPU
 from mural_lite.errors import UserError
 from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import PLACE
-from mural_tf.data.streams.image_groups import captions_per_image
+from mural_tf.data.streams.pipeline import captions_per_image
 from mural_tf.encoders.kernels import for_tpu
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.frozen import on_features
 from mural_tf.training.cost import batch_specs, batch_values
 from mural_tf.training.data_progress import DataProgress

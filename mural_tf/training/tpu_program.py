@@ -1,4 +1,4 @@
-"""Reads what a TPU's compiler says of a program out of its text: cycles, collectives, precisions, refused features.
+"""Facts of a program, read from the text of a TPU's compiler: cycles, collectives, precisions, refused features.
 
 The compiler writes a forecast, `estimated_cycles`, to most operations. A loop's operations count as often as it turns
 (`known_trip_count`), and of a condition's branches the most expensive one counts. The forecast knows nothing of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -134,8 +135,8 @@ class Program:
         return transfers
 
     def refused_features(self) -> list[str]:
-        """Returns what a training step must not have: transfers to the host, sizes known late, float64."""
-        instructions = [i for computation in self.computations.values() for i in computation]
+        """Returns features that a training step must not have: transfers to the host, sizes known late, float64."""
+        instructions = list(itertools.chain(*self.computations.values()))
         refused = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
         refused += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
         return refused + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
@@ -182,7 +183,7 @@ def _without_layout(shape: str) -> str:
 
 
 def facts(text: str) -> dict:
-    """Returns what `training/tpu_forecast.py` prints of a program, as JSON holds it."""
+    """Returns the facts of a program that `training/tpu_forecast.py` prints, as JSON holds them."""
     program = Program(text)
     by_part = program.cycles_by(lambda instruction: part_of_step(instruction.place))
     return json.loads(json.dumps({

@@ -20,7 +20,7 @@ class Generation:
     """The figures of one replica.
 
     topology: the compiler's name of the generation.
-    cores_in_name: how many of what Google Cloud's number counts make a replica: v4-32 has 32 cores, two per replica.
+    cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
     peak: published operations per second in bfloat16.
     memory: bytes.
     clock: cycles per second.

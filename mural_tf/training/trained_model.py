@@ -10,7 +10,7 @@ from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
 from mural_lite.trust import check_stored
 from mural_tf.encoders.adapters import embed_class_names
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer

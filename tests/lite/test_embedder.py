@@ -306,7 +306,7 @@ def test_diverged_model_is_named():
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    from mural_tf.models import build_model
+    from mural_tf.models.build import build_model
 
     path = tmp_path_factory.mktemp("workdir")
     config = small_config()

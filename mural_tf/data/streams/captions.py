@@ -1,4 +1,4 @@
-"""A caption alone: "caption" (tokens), "caption_id"; with a cloze task also "cloze", the tokens with some masked.
+"""A caption without its picture: "caption" (tokens), "caption_id"; with a cloze task also "cloze", masked tokens.
 
 Masked as in BERT (Devlin et al., 2019, §3.1) and [Globetrotter] §3.3: of a text with n pieces (special tokens not
 counted) round(share · n), at least one, are to be predicted; of these 80% become [MASK], 10% any other piece and 10%
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from mural_tf.data.streams.stream import Stream
@@ -28,7 +29,8 @@ class ClozeCaptions(Stream):
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
         """Ids and tokens and, with a cloze task, masked tokens."""
-        caption, own = self.caption(items), self.settings.own
+        caption = self.caption(items)
+        own = self.settings.own
         if not own.cloze_weight:
             return caption
         return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
@@ -40,9 +42,10 @@ class Captions(ClozeCaptions):
     decode = None
     with_pictures = False
 
-    def finish(self, items, seed):
-        values = self.cloze_caption(items, seed)
-        return {name: value for name, value in values.items() if name != "image_id"}
+    def make_batch(self, items, seed):
+        entries = self.cloze_caption(items, seed)
+        del entries["image_id"]
+        return entries
 
 
 MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
@@ -75,10 +78,11 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     targets = tf.gather(ids, positions, batch_dims=1)
 
     draw = tf.random.stateless_uniform(tf.shape(positions), draws[1])
-    ordinary = [i for i in range(tokenizer.vocabulary_size) if i not in set(tokenizer.special_ids)]
-    chosen = tf.random.stateless_uniform(tf.shape(positions), draws[2], 0, len(ordinary), tf.int32)
-    other = tf.gather(tf.constant(ordinary, tf.int32), chosen)
-    written = tf.where(draw < MASKED, tokenizer.mask_id, tf.where(draw < MASKED + RANDOM, other, targets))
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
+    index = tf.random.stateless_uniform(tf.shape(positions), draws[2], 0, len(ordinary), tf.int32)
+    random = tf.gather(tf.constant(ordinary, tf.int32), index)
+    written = tf.where(draw < MASKED + RANDOM, random, targets)
+    written = tf.where(draw < MASKED, tokenizer.mask_id, written)
     written = tf.where(weights > 0, written, targets)
     rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(positions))
     masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, positions], axis=2), written)

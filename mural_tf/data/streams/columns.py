@@ -29,7 +29,7 @@ from mural_lite.files import exclusive_lock, read_json, release_pages, write_who
 
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
-BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
+BLOCK = 2**16  # texts, or groups, in memory at a time; a killed run embeds one block again
 Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 
@@ -42,12 +42,13 @@ class Column:
 
     def __init__(self, keys: np.ndarray, vectors: np.ndarray, as_stored: bool = False):
         self._rows = np.argsort(keys, kind="stable")
-        self._keys, self._vectors, self._as_stored = keys[self._rows], vectors, as_stored
+        self._keys = keys[self._rows]
+        self._vectors = vectors
+        self._as_stored = as_stored
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
         """Returns bool [B], which of int64 [B] are keys here."""
-        nearest = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
-        return self._keys[nearest] == keys if len(self._keys) else np.zeros(len(keys), bool)
+        return _is_among(self._keys, keys)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
@@ -71,12 +72,11 @@ class Column:
     @functools.cached_property
     def without_vector(self) -> np.ndarray:
         """The keys, int64 [K], whose vectors are zeros."""
-        zeros = [
-            begin + np.flatnonzero(~np.any(self._vectors[begin : begin + BLOCK], axis=1))
-            for begin in range(0, len(self._keys), BLOCK)
-        ]
-        empty = np.concatenate([np.zeros(0, np.int64), *zeros])
-        return self._keys[np.isin(self._rows, empty)]
+        is_zero = np.zeros(len(self._keys), bool)
+        for begin in range(0, len(self._keys), BLOCK):
+            block = slice(begin, begin + BLOCK)
+            is_zero[block] = ~np.any(self._vectors[block], axis=1)
+        return self._keys[is_zero[self._rows]]
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
         """As `find`, in a graph; a key without a vector is an error of the running graph."""
@@ -92,38 +92,47 @@ class ColumnFolder:
       width: D.
       dtype: of the stored vectors, "float16" or "float32".
       teacher: hexadecimal digits that identify the teacher or tower.
-      what: a vector, in messages.
+      vector_name: in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
     """
 
     def __init__(
-        self, folder: pathlib.Path, width: int, dtype: str, teacher: str, what: str = "vector of the teacher's"
+        self, folder: pathlib.Path, width: int, dtype: str, teacher: str, vector_name: str = "vector of the teacher's"
     ):
-        self.folder, self._width, self._dtype, self._what = folder, width, dtype, what
-        self._path, made = folder / "targets.json", dict(teacher=teacher, width=width, dtype=dtype)
-        self.said = {**made, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
+        self.folder = folder
+        self._width = width
+        self._dtype = dtype
+        self._vector_name = vector_name
+        self._path = folder / "targets.json"
+        maker = dict(teacher=teacher, width=width, dtype=dtype)
+        self.state = {**maker, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
         folder.mkdir(parents=True, exist_ok=True)
-        if self._path.is_file():
-            self.said |= read_json(self._path)
-        for name, value in made.items():
-            if self.said[name] != value:
+        self._read_state()
+        for name, value in maker.items():
+            if self.state[name] != value:
                 raise UserError(
-                    f"{folder} holds targets of {name} {self.said[name]}, and the teacher's is {value}: give the run "
+                    f"{folder} holds targets of {name} {self.state[name]}, and the teacher's is {value}: give the run "
                     "the teacher that it began with, or name another --workdir."
                 )
 
+    def _read_state(self) -> None:
+        if self._path.is_file():
+            self.state |= read_json(self._path)
+
+    def _write_state(self) -> None:
+        write_whole(self._path, json.dumps(self.state, indent=1) + "\n")
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder against other processes, and reads again what one of them may have added meanwhile."""
+        """Holds the folder against other processes, and reads again what another one may have added."""
         with exclusive_lock(self.folder / "lock"):
-            if self._path.is_file():
-                self.said |= read_json(self._path)
+            self._read_state()
             yield
 
     def is_made_for(self, data: str) -> bool:
-        """Whether all vectors are there for the data that `finish` named."""
-        return self.said["made_for"] == data
+        """Whether the folder has all vectors for the data that `mark_complete` named."""
+        return self.state["made_for"] == data
 
     def _keys(self, prefix: str = "") -> np.ndarray:
         path = self.folder / f"{prefix}keys"
@@ -145,40 +154,41 @@ class ColumnFolder:
         `texts`: their keys, int64 [B], and themselves, again and again.
         """
         self._trim()
-        if self.said["count"]:
-            print(f"{self.said['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
-        sorted_keys, waiting = np.sort(self._keys()), {}
+        if self.state["count"]:
+            print(f"{self.state['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
+        sorted_keys = np.sort(self._keys())
+        waiting: dict[int, bytes] = {}
         for keys, keyed_texts in texts:
-            nearest = np.minimum(np.searchsorted(sorted_keys, keys), max(len(sorted_keys) - 1, 0))
-            new = np.flatnonzero(sorted_keys[nearest] != keys) if len(sorted_keys) else range(len(keys))
-            for row in new:
+            for row in np.flatnonzero(~_is_among(sorted_keys, keys)):
                 waiting.setdefault(int(keys[row]), keyed_texts[row])
             if len(waiting) >= (block or BLOCK):
-                sorted_keys, waiting = self._add(sorted_keys, waiting, embed, is_full=True), {}
+                sorted_keys = self._add(sorted_keys, waiting, embed)
+                waiting = {}
+                print(f"{self.state['count']:,} are embedded …", flush=True)
         if waiting:
-            self._add(sorted_keys, waiting, embed, is_full=False)
+            self._add(sorted_keys, waiting, embed)
 
     def _trim(self) -> None:
-        """Removes what a killed run wrote of a block that it did not finish."""
+        """Removes the begun block of a killed run."""
         for name, size in (("keys", 8), ("vectors", self._width * np.dtype(self._dtype).itemsize)):
             if (self.folder / name).is_file():
-                os.truncate(self.folder / name, self.said["count"] * size)
+                os.truncate(self.folder / name, self.state["count"] * size)
 
-    def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed, is_full: bool) -> np.ndarray:
-        texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
+    def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed) -> np.ndarray:
+        """Appends the vectors of {key: text} and returns `sorted_keys` with the new keys."""
+        texts = list(waiting.values())
+        keys = np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
             raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, images' {self._width}.")
         self._append("vectors", vectors.astype(self._dtype))
         self._append("keys", keys)
         missing = np.flatnonzero(~vectors.any(axis=1))
-        if len(missing) and not self.said["missing"]:
-            self.said["first_missing"] = texts[missing[0]][:80].decode("utf-8", "replace")
-        self.said["missing"] += len(missing)
-        self.said["count"] += len(texts)
-        self._say()
-        if is_full:
-            print(f"{self.said['count']:,} are embedded …", flush=True)
+        if len(missing) and not self.state["missing"]:
+            self.state["first_missing"] = texts[missing[0]][:80].decode("utf-8", "replace")
+        self.state["missing"] += len(missing)
+        self.state["count"] += len(texts)
+        self._write_state()
         return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
@@ -187,38 +197,34 @@ class ColumnFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def _say(self) -> None:
-        write_whole(self._path, json.dumps(self.said, indent=1) + "\n")
-
     def write_means(self, groups: np.ndarray, members: np.ndarray) -> None:
-        """Writes the sum of each group's different members; `groups`, `members`: int64 [M], M times who is in which."""
+        """Writes the sum of each group's different members; member i, int64 [M], is in group i, int64 [M]."""
         keys = self._keys()
         order = np.argsort(keys, kind="stable")
-        rows, vectors = order[np.searchsorted(keys[order], members)], self._vectors("", len(keys))
-        order = np.lexsort((rows, groups))
-        rows, groups = rows[order], groups[order]
-        is_new = np.append(True, (np.diff(groups) != 0) | (np.diff(rows) != 0))
-        rows, groups = rows[is_new], groups[is_new]
+        rows = order[np.searchsorted(keys[order], members)]
+        vectors = self._vectors("", len(keys))
+        groups, rows = np.unique([groups, rows], axis=1)  # sorted by group, then by row
         ids, first = np.unique(groups, return_index=True)
         ends = np.append(first[1:], len(rows))
         for name in ("group_keys", "group_vectors"):
             (self.folder / name).unlink(missing_ok=True)
         for begin in range(0, len(ids), BLOCK):
-            mine = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
-            sums = np.add.reduceat(vectors[rows[mine]].astype(np.float32), first[begin : begin + BLOCK] - mine.start)
+            block = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
+            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), first[begin : begin + BLOCK] - block.start)
             release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)
 
-    def finish(self, data: str, most_missing: float) -> None:
-        """Says that all vectors are there for `data`.
+    def mark_complete(self, data: str, most_missing: float) -> None:
+        """Notes that the folder has all vectors for `data`.
 
         Raises `UserError` if more than the share `most_missing` of the texts has no vector.
         """
-        count, missing = self.said["count"], self.said["missing"]
+        count = self.state["count"]
+        missing = self.state["missing"]
         if missing:
-            example = self.said["first_missing"]
-            lacking = f"{missing:,} of {count:,} have no {self._what}, such as {example!r}"
+            example = self.state["first_missing"]
+            lacking = f"{missing:,} of {count:,} have no {self._vector_name}, such as {example!r}"
             if missing > most_missing * count:
                 raise UserError(
                     f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. For a teacher, embed the texts "
@@ -226,8 +232,8 @@ class ColumnFolder:
                     "tower, mend or leave out the pictures that do not decode."
                 )
             print(f"{lacking}: they teach nothing.", flush=True)
-        self.said["made_for"] = data
-        self._say()
+        self.state["made_for"] = data
+        self._write_state()
 
 
 def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
@@ -237,6 +243,15 @@ def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
     for begin in range(0, len(order), TEXTS):
         rows = order[begin : begin + TEXTS]
         embedded = embed([texts[row] for row in rows])
-        vectors = np.zeros([len(texts), embedded.shape[1]], np.float32) if vectors is None else vectors
+        if vectors is None:
+            vectors = np.zeros([len(texts), embedded.shape[1]], np.float32)
         vectors[rows] = embedded
     return vectors
+
+
+def _is_among(sorted_keys: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Returns bool [B], which of `keys`, int64 [B], are among the sorted ones: faster than `np.isin`, which sorts."""
+    if not len(sorted_keys):
+        return np.zeros(len(keys), bool)
+    nearest = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return sorted_keys[nearest] == keys

@@ -9,7 +9,7 @@
 
 - The order follows from (seed, epoch) and nothing else: neither from time nor from the number of threads.
 - A window is shuffled by itself, so that it can be made again from its `Begin`: a byte in each of the 16 files.
-- A run that stopped anywhere reads one window again, skips what was used and goes on with the next item.
+- A run that stopped anywhere reads one window again, skips its used items and goes on with the next item.
 - Several input pipelines each read every n-th file of the epoch's order, their `Share`; each has a place of its own.
 - A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
 - There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
@@ -22,7 +22,6 @@
 from __future__ import annotations
 
 import collections
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +69,12 @@ class Begin(NamedTuple):
         """Makes one of int64 [BEGIN]."""
         return cls(*tf.unstack(numbers[:3]), *tf.split(numbers[3:], 2))
 
+    def in_group(self, group: tf.Tensor) -> Begin:
+        """Returns itself for its own group, and for a later one where that group begins."""
+        is_own = tf.equal(group, self.group)
+        turn, begins, counts = (tf.where(is_own, value, 0) for value in self[2:])
+        return Begin(self.items, group, turn, begins, counts)
+
     def numbers(self) -> tf.Tensor:
         """Returns int64 [BEGIN]."""
         return tf.concat([tf.stack([self.items, self.group, self.turn]), self.begins, self.counts], axis=0)
@@ -88,7 +93,7 @@ def start_of(epoch: int) -> np.ndarray:
 
 
 class Share(NamedTuple):
-    """Which of several input pipelines one is: it reads every `pipelines`-th file of an epoch's order."""
+    """The part of the files that an input pipeline reads: every `pipelines`-th of an epoch's order."""
 
     pipeline: int = 0
     pipelines: int = 1
@@ -117,7 +122,7 @@ def endless_items(
       data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: of the order.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
-      languages: items in these alone; empty: in all.
+      languages: only items in these; empty: in all.
       language_key: the name under which an item has its language.
       share: the part of the files that is read.
 
@@ -133,7 +138,8 @@ def endless_items(
         )
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
-    size, first_epoch = data.shuffle_buffer or UNSHUFFLED, int(after[0])
+    size = data.shuffle_buffer or UNSHUFFLED
+    first_epoch = int(after[0])
     first_window = tf.constant(max(int(after[1]), 0) // size, tf.int64)
     first_begin = tf.constant(after[3:], tf.int64)
 
@@ -163,22 +169,27 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 
 
 def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin) -> tf.data.Dataset:
-    """Returns blocks of the items of records, {name: [items]}, from a place on, each with what `_after` needs.
+    """Returns blocks of the items of records, {name: [items]}, from a place on.
 
-    Files are read in `order`, int64 [files]; a record that cannot be parsed is an item.
+    Files are read in `order`, int64 [files]; a record that cannot be parsed is an item. A block also has "group", the
+    group of files, and "ends", where its records end, from which `_placed` tells where the next block begins.
     """
 
     def blocks_of_group(group):
-        chosen = order[group * CYCLE : (group + 1) * CYCLE]
-        is_first = tf.equal(group, begin.group)
-        turn, begins, counts = (tf.where(is_first, value, 0) for value in begin[2:])
-        read = read_group(files, chosen, turn, begins, counts).batch(BLOCK)
-        before, in_all = (tf.reduce_sum(tf.gather(files.sizes, some)) for some in (order[: group * CYCLE], order))
-        labels = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
+        slots = order[group * CYCLE : (group + 1) * CYCLE]
+        start = begin.in_group(group)
+        read = read_group(files, slots, start.turn, start.begins, start.counts).batch(BLOCK)
+        labels = {
+            "number": group,
+            "slots": tf.size(slots, tf.int64),
+            "bytes_before": tf.reduce_sum(tf.gather(files.sizes, order[: group * CYCLE])),
+            "bytes_in_all": tf.reduce_sum(tf.gather(files.sizes, order)),
+        }
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(labels).repeat(), read))
 
     def parse_block(group, block):
-        return {**_parse_block(block, parse), "group": group, "record": {n: block[n] for n in ("slot", "end", "count")}}
+        ends = {name: block[name] for name in ("slot", "end", "count")}
+        return {**_parse_block(block, parse), "group": group, "ends": ends}
 
     groups = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
     blocks = tf.data.Dataset.range(begin.group, groups).flat_map(blocks_of_group)
@@ -191,31 +202,36 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
     has if the rest of its bytes has items as the bytes read so far.
     """
-    begin, block = Begin.of(begin), dict(block)
-    group, record = block.pop("group"), block.pop("record")
-    goes_on = tf.equal(group["number"], begin.group)
-    begin = Begin(begin.items, group["number"], *(tf.where(goes_on, value, 0) for value in begin[2:]))
+    block = dict(block)
+    group = block.pop("group")
+    ends = block.pop("ends")  # of its records
+    begin = Begin.of(begin).in_group(group["number"])
     if copies is not None:
         seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])
-        draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
-        wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
-        rows = tf.repeat(tf.range(tf.size(draw)), tf.cast(tf.floor(wanted + draw), tf.int32))
-        block = _rows(block, rows)
+        block = _in_copies(block, copies, language_key, seed)
     count = tf.size(block["problem"], tf.int64)
     is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
     block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
-    slot = record["slot"][:, None]
+    slot = ends["slot"][:, None]
     after = Begin(
         begin.items + count,
         group["number"],
-        (record["slot"][-1] + 1) % group["slots"],
-        tf.tensor_scatter_nd_max(begin.begins, slot, record["end"]),
-        tf.tensor_scatter_nd_max(begin.counts, slot, record["count"]),
+        (ends["slot"][-1] + 1) % group["slots"],
+        tf.tensor_scatter_nd_max(begin.begins, slot, ends["end"]),
+        tf.tensor_scatter_nd_max(begin.counts, slot, ends["count"]),
     )
-    read = tf.cast(group["before"] + tf.reduce_sum(after.begins), tf.float64)
-    in_epoch = tf.cast(after.items, tf.float64) * tf.cast(group["in_all"], tf.float64) / tf.maximum(read, 1.0)
+    bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(after.begins), tf.float64)
+    bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
+    in_epoch = tf.cast(after.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
     block["in_epoch"] = tf.fill([count], tf.cast(in_epoch, tf.int64))
     return after.numbers(), block
+
+
+def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
+    """Returns the items of a block in copies by their language: 2.3 copies are 2 and with probability 0.3 a third."""
+    draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
+    wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
+    return _rows(block, tf.repeat(tf.range(tf.size(draw)), tf.cast(tf.floor(wanted + draw), tf.int32)))
 
 
 def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shuffled: bool) -> tf.data.Dataset:
@@ -248,40 +264,51 @@ def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
     """Returns the items of a block of records, {name: [items]}."""
-    records_read = tf.size(block["problem"])
+    count = tf.size(block["problem"])
+    serialized = block["serialized"]
+    if _takes_many(parse):  # a call for each record takes ten times as long; a block with a fault gives nothing here
+        at_once = tf.data.Dataset.from_tensors(serialized)
+        at_once = at_once.map(lambda many: {**parse(many), "number": tf.range(count)}).ignore_errors()
+        one_by_one = tf.data.Dataset.from_tensors(0).map(lambda _: _parse_one_by_one(serialized, parse))
+        items = at_once.concatenate(one_by_one).take(1).get_single_element()
+    else:
+        items = _parse_one_by_one(serialized, parse)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
+    every_record_has_items = tf.reduce_all(counts > 0) & tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
+    items = tf.cond(
+        every_record_has_items,
+        lambda: items,
+        lambda: _with_failures(items, tf.where(tf.equal(counts, 0))[:, 0], block["problem"]),
+    )
+    number = items.pop("number")
+    origins = {name: block[name] for name in ("file", "byte", "lost")}
+    return {**items, **_rows(origins, number)}
 
-    def parse_numbered(number, serialized):
-        items = _parse_one(parse, serialized)
+
+def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
+    """Returns the items of the records that can be parsed, with the "number" of each one's record."""
+
+    def parse_numbered(number, record):
+        items = _parse_one(parse, record)
         items = tf.cond(tf.size(items["problem"]) > 0, lambda: items, lambda: _blank(items, [1], NO_ITEM))
         return {**items, "number": tf.fill(tf.shape(items["problem"]), number)}
 
-    def one_by_one():
-        numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
-        return _together(numbered.map(parse_numbered).ignore_errors().unbatch())
+    numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(serialized)), serialized))
+    return _together(numbered.map(parse_numbered).ignore_errors().unbatch())
 
-    if _takes_many(parse):  # a call for each record takes ten times as long; a block with a fault gives nothing here
-        whole = tf.data.Dataset.from_tensors(block["serialized"])
-        whole = whole.map(lambda many: {**parse(many), "number": tf.range(records_read)}).ignore_errors()
-        rest = tf.data.Dataset.from_tensors(0).map(lambda _: one_by_one())
-        items = whole.concatenate(rest).take(1).get_single_element()
-    else:
-        items = one_by_one()
-    seen = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], records_read)
 
-    def repaired():
-        failed = tf.where(tf.equal(seen, 0))[:, 0]
-        problem = tf.gather(block["problem"], failed)  # of reading, if that failed
-        problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
-        blank = {**_blank(items, tf.shape(failed)), "problem": problem, "number": tf.cast(failed, tf.int32)}
-        together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
-        order = tf.argsort(together["number"], stable=True)
-        is_item = tf.gather(tf.not_equal(together["problem"], NO_ITEM), order)
-        return _rows(together, tf.boolean_mask(order, is_item))
+def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the items with one of each record that failed, in the records' order, and without `NO_ITEM`.
 
-    is_whole = tf.logical_and(tf.reduce_all(seen > 0), tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM)))
-    items = tf.cond(is_whole, lambda: items, repaired)
-    number = items.pop("number")
-    return {**items, **{name: tf.gather(block[name], number) for name in ("file", "byte", "lost")}}
+    `failed`: int64 [failures], the numbers of records; `problems`: string [records], of reading, "" without one.
+    """
+    problem = tf.gather(problems, failed)
+    problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
+    blank = {**_blank(items, tf.shape(failed)), "problem": problem, "number": tf.cast(failed, tf.int32)}
+    together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
+    order = tf.argsort(together["number"], stable=True)
+    is_item = tf.gather(tf.not_equal(together["problem"], NO_ITEM), order)
+    return _rows(together, tf.boolean_mask(order, is_item))
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
@@ -297,11 +324,14 @@ def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]
 
 def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
     """Returns items without content, of the shape [items], with the names and types of `like`."""
-    blank = {name: tf.fill(shape, tf.constant("" if v.dtype == tf.string else 0, v.dtype)) for name, v in like.items()}
+    blank = {}
+    for name, values in like.items():
+        nothing = "" if values.dtype == tf.string else 0
+        blank[name] = tf.fill(shape, tf.constant(nothing, values.dtype))
     return {**blank, "problem": tf.fill(shape, problem)}
 
 
-# What is dropped.
+# Unusable items.
 
 
 def usable_items(
@@ -318,31 +348,37 @@ def usable_items(
 
     Returns:
       Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
-      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
-      takes.
+      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped.py`, and "begin" and "used" for
+      `place_of_last`.
     """
 
-    def look(places, items):
-        begins, items = items
+    def decode_block(places, begins_and_items):
+        begins, items = begins_and_items
         return *_decode_block(places, items, decode), begins
 
-    def keep(state, block):
-        (tally, used), (kept, rows, origins, begins) = state, block
+    def keep_usable(state, block):
+        tally, used = state
+        decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
         is_end = tf.equal(origins["problem"], END_OF_EPOCH)
         at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
         stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
         with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
             rows = tf.identity(rows)
-        usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
-        kept, rows = _rows(kept, usable), tf.gather(rows, usable)
-        counted = {"position": positions(tf.gather(origins["place"], rows)), "tally": tf.gather(tallies, rows)}
-        uses = used + 1 + tf.range(tf.size(rows, tf.int64))
-        counted.update(begin=tf.gather(begins, rows), used=uses)
-        return (tallies[-1], used + tf.size(rows, tf.int64)), {**kept, **counted}
+        usable = tf.where(tf.equal(decoded.pop("problem"), ""))[:, 0]
+        rows = tf.gather(rows, usable)
+        count = tf.size(rows, tf.int64)
+        kept = {
+            **_rows(decoded, usable),
+            "position": positions(tf.gather(origins["place"], rows)),
+            "tally": tf.gather(tallies, rows),
+            "begin": tf.gather(begins, rows),
+            "used": used + 1 + tf.range(count),
+        }
+        return (tallies[-1], used + count), kept
 
-    blocks = items.batch(BLOCK).map(look, num_parallel_calls=PARALLEL, deterministic=True)
-    return blocks.scan((tf.zeros([1 + len(KINDS), 3], tf.int64), tf.constant(used, tf.int64)), keep)
+    blocks = items.batch(BLOCK).map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
+    return blocks.scan((tf.zeros([1 + len(KINDS), 3], tf.int64), tf.constant(used, tf.int64)), keep_usable)
 
 
 def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -352,7 +388,7 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
-    """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} of all: what is counted."""
+    """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} to count of all items."""
     origins = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
     if decode is None:
         rows = tf.range(tf.size(places))
@@ -365,11 +401,8 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
-    return (
-        decoded,
-        rows,
-        {**origins, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])},
-    )
+    problem = tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])
+    return decoded, rows, {**origins, "problem": problem}
 
 
 def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -383,13 +416,13 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    first_places = tf.stack(
-        [tf.gather(origins["file"], first), tf.gather(origins["byte"], first)], axis=1
-    )  # [kinds, 2]
+    first_places = [tf.gather(origins[name], first) for name in ("file", "byte")]
+    first_places = tf.stack(first_places, axis=1)  # [kinds, 2]
     first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
     first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
     first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))
-    return tf.concat([sums[:, None], tf.concat([counts[..., None], first_places], axis=2)], axis=1)
+    by_kind = tf.concat([counts[..., None], first_places], axis=2)
+    return tf.concat([sums[:, None], by_kind], axis=1)
 
 
 def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
@@ -419,18 +452,21 @@ def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
     match = re.search(r"unusable records: (\S+) ([\d,-]+)", error.message)
     if match is None:
         return None
-    return match[1], np.reshape([int(number) for number in match[2].split(",")], [1 + len(KINDS), 3])
+    numbers = np.array(match[2].split(","), np.int64)
+    return match[1], numbers.reshape([1 + len(KINDS), 3])
 
 
-# What is looked at before the first epoch.
+# Before the first epoch.
 
 
 def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
     """Raises `UserError` if the first records are of another kind, as then all will be, or if no record has an item.
 
-    `without` says what it means that no record has one: no batch would ever come.
+    `without` is the error if no record has one: no batch would ever come.
     """
-    seen, failed, lost, reason = 0, 0, [], ""
+    seen = failed = 0
+    lost = []
+    reason = ""
     for name in files:
         for _, serialized in records.read_serialized(name, lambda *problem: lost.append(problem)):
             try:
@@ -462,7 +498,7 @@ SIDES = {"language_a": 0, "language_b": -1}  # of the languages of pairs, as des
 
 
 def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
-    """Returns what `dataset.json` says of the files' items by language, `None` where it does not know these files.
+    """Returns {language: items} of files as `dataset.json` has them, `None` where it does not know these files.
 
     Conversions write there how many texts of each language a file has, and its size: one that changed is not known.
 
@@ -481,7 +517,9 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
-            counts[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
+            if key in SIDES:
+                language = language.split(" ")[SIDES[key]]
+            counts[language] += count
     return dict(counts)
 
 
@@ -492,18 +530,16 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
         f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.",
         flush=True,
     )
-    table: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for block in one_pass(files, parse, ("problem", *keys)):
         is_lost = (block["problem"] != b"") & (block[keys[0]] == b"")
-        languages = np.concatenate([block[key][~is_lost] for key in keys])
-        for name, count in zip(*np.unique(languages, return_counts=True)):
-            table[name.decode("utf-8", "replace")] += int(count)
-    return dict(table)
+        for key in keys:
+            counts.update(name.decode("utf-8", "replace") for name in block[key][~is_lost])
+    return dict(counts)
 
 
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Yields the entries `names` of the items of all records, in file order, in blocks."""
-
     begin = Begin.of(tf.constant(start_of(0)[3:]))
     blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
     blocks = blocks.map(lambda block: {name: block[name] for name in names})
@@ -511,12 +547,12 @@ def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Ite
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
-    """Whether an item is what could not be read or parsed, whose language is not known."""
+    """Whether an item could not be read or parsed, so that its language is not known."""
     return tf.logical_and(tf.not_equal(item["problem"], ""), tf.equal(item[language_key], ""))
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
-    """How often an item of each language appears in an epoch; `None`: every item once.
+    """The copies of an item in an epoch by its language; `None`: every item once.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
     language keeps one copy of an item, so no item is left out.
@@ -527,11 +563,9 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     unknown = sorted(set(languages) - set(counts))
     if unknown:
         raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(counts))}.")
-    chosen = {name: n for name, n in counts.items() if not languages or name in languages}
-    most = max(chosen.values())
-    copies = {
-        name: (most / n) ** (1.0 - 1.0 / temperature) if temperature != math.inf else most / n
-        for name, n in chosen.items()
-    }
-    keys, values = tf.constant(list(copies)), tf.constant(list(copies.values()), tf.float32)
-    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), default_value=0.0)
+    if languages:
+        counts = {name: count for name, count in counts.items() if name in languages}
+    most = max(counts.values())
+    copies = [(most / count) ** (1.0 - 1.0 / temperature) for count in counts.values()]
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts)), tf.constant(copies, tf.float32))
+    return tf.lookup.StaticHashTable(table, default_value=0.0)

@@ -10,7 +10,6 @@ an image with fewer leaves places empty.
 from __future__ import annotations
 
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.data.records import parse_image_text
@@ -27,7 +26,9 @@ class ImageGroups(Stream):
     )
 
     def __init__(self, settings: Settings, texts: Texts):
-        captions, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
+        captions = settings.own.captions_per_image
+        batch = settings.batch
+        tokenizer = texts.tokenizer
         if batch % captions or not tokenizer.takes_languages or settings.data.format != "mural":
             raise UserError(
                 f"method.captions_per_image={captions} must divide train.image_text_batch={batch}, and needs "
@@ -35,7 +36,8 @@ class ImageGroups(Stream):
             )
         super().__init__(settings, texts)
         languages = tuple(settings.data.image_text_languages) or tokenizer.languages
-        self.parse, self.languages = group_parser(languages), ()
+        self.parse = group_parser(languages)
+        self.languages = ()
         self.without = f"No training image has a caption in {', '.join(languages)}."
 
     @classmethod
@@ -43,13 +45,15 @@ class ImageGroups(Stream):
         return batch // own.captions_per_image
 
     def decode(self, item, position):
-        own, seed = self.settings.own, self.item_seed(position)
-        drawn = draw_captions(*captions_of(item), own.captions_per_image, own.captions_per_language, seed)
-        return {**super().decode(item, position), **dict(zip(("caption", "language"), drawn))}
+        own = self.settings.own
+        seed = self.item_seed(position)
+        texts, languages = captions_of(item)
+        texts, languages = draw_captions(texts, languages, own.captions_per_image, own.captions_per_language, seed)
+        return {**super().decode(item, position), "caption": texts, "language": languages}
 
-    def finish(self, items, seed):
-        captions, of = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
-        tokens = self.texts.tokens(tag_language(captions, of))
+    def make_batch(self, items, seed):
+        captions, languages = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
+        tokens = self.texts.tokens(tag_language(captions, languages))
         return {
             **self.picture(items, seed),
             "image_id": fingerprint(items["image_id"]),
@@ -65,14 +69,14 @@ def group_parser(languages: tuple[str, ...]):
     def parse(serialized):
         item = parse_image_text(serialized)
         usable = tf.reduce_any(tf.equal(item["language"][:, None], tf.constant(languages)[None, :]), axis=1)
-        chosen = tf.logical_and(usable, tf.equal(item["problem"], ""))
-        captions = tf.stack([tf.boolean_mask(item[key], chosen) for key in ("caption", "language")])  # [2, captions]
+        is_chosen = tf.logical_and(usable, tf.equal(item["problem"], ""))
+        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), is_chosen, axis=1)  # [2, captions]
         group = {
             "image_id": item["image_id"][:1],
             "image": item["image"][:1],
             "captions": tf.io.serialize_tensor(captions)[None],
             "language": tf.constant([""]),
-            "problem": tf.where(tf.reduce_any(chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
+            "problem": tf.where(tf.reduce_any(is_chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
         }
         count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is left out
         return {name: value[:count] for name, value in group.items()}
@@ -99,7 +103,8 @@ def draw_captions(
     draws the same.
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
-    captions, languages = tf.gather(captions, order), tf.gather(languages, order)
+    captions = tf.gather(captions, order)
+    languages = tf.gather(languages, order)
     rank = tf.range(tf.size(order))
     before = tf.logical_and(rank[None, :] < rank[:, None], tf.equal(languages[:, None], languages[None, :]))
     kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
@@ -108,8 +113,3 @@ def draw_captions(
         tf.ensure_shape(tf.concat([tf.boolean_mask(values, kept), empty], axis=0)[:slots], [slots])
         for values in (captions, languages)
     )
-
-
-def captions_per_image(config: ConfigDict) -> int:
-    """Returns the number of an image's captions in a batch: the method's number if it takes these groups, else 1."""
-    return config.method.get("captions_per_image", 1)

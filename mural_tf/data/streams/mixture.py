@@ -1,4 +1,4 @@
-"""What training reads: one folder, or several in proportions that the configuration names.
+"""The folders that training reads: one, or several in proportions that the configuration names.
 
 `data.sources` holds {name: {"directory", "weight", "format"}}; without sources, `data.directory` is the only source. A
 source gives the share weight / sum of weights of each stream's items; the sum is over the sources that have such items.
@@ -37,14 +37,13 @@ class DataSource(NamedTuple):
 
 
 def training_sources(data: ConfigDict) -> list[DataSource]:
-    """Returns the sources that the configuration's `data` branch names; raises `UserError` for what cannot be there."""
+    """Returns the sources that the configuration's `data` branch names; raises `UserError` for values out of range."""
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
-    if not data.sources:
+    sources = [_named(name, value) for name, value in sorted(data.sources.items())]
+    if not sources:
         sources = [DataSource("", data.directory, 1.0, data.format)]
-    else:
-        sources = [_named(name, value) for name, value in sorted(data.sources.items())]
     for source in sources:
         if source.format not in FORMATS:
             field = f"data.sources.{source.name}.format" if source.name else "data.format"
@@ -69,10 +68,11 @@ def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, lis
 def _named(name: str, value) -> DataSource:
     expected = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
-    given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
-    fits = given.keys() == expected.keys() and all(
-        isinstance(given[key], value_type) for key, value_type in expected.items()
-    )
+    given = {}
+    if isinstance(values, dict):
+        given = {"weight": 1.0, "format": "mural", **values}
+    fits = given.keys() == expected.keys()
+    fits = fits and all(isinstance(given[key], expected[key]) for key in expected)
     if not fits or not 0 < given["weight"] < math.inf:
         raise UserError(
             f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
@@ -103,12 +103,10 @@ def mixed(
         return tf.data.Dataset.from_tensor_slices(shuffled)
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
-    numbered = [
-        tf.data.Dataset.zip(
-            {"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": batches.unbatch()}
-        )
-        for number, batches in enumerate(usable)
-    ]
+    numbered = []
+    for number, blocks in enumerate(usable):
+        source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
+        numbered.append(tf.data.Dataset.zip({"source": source, "item": blocks.unbatch()}))
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
     return drawn.map(lambda drawn: {**drawn["item"], "source": drawn["source"]})
 

@@ -1,7 +1,7 @@
 """From records to training batches, deterministically from the seed and the places of the last items used.
 
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each. A
-stream is a file of this folder, and `stream.py` says what one is.
+stream is a file of this folder, with a subclass of `stream.py`'s `Stream`.
 
 A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; unusable items are
 dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
@@ -55,7 +55,7 @@ def training_batches(
       config: the whole configuration tree.
       tokenizer: `text.WordPieceTokenizer`.
       places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
-      streams: what batches hold; a method's `streams`.
+      streams: the streams in a batch; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
       columns: {entry of a batch: (its column of vectors, the entry with its ids)}, in place of pixels and tokens.
       share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
@@ -64,19 +64,24 @@ def training_batches(
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
       ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
       batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
-      counts what was read and skipped up to there (`skipped.py`).
+      counts the records read and skipped up to there (`skipped.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
-    by_entry = {entry: column for entry, (column, _) in columns.items()}
-    parts, finishes = zip(*[_read(name, config, texts, share, (places or {}).get(name), by_entry) for name in streams])
+    begins = places or {}
+    vectors = {entry: column for entry, (column, _) in columns.items()}
+    parts = [_read(name, config, texts, share, begins.get(name), vectors) for name in streams]
 
-    def finish(*parts):  # one function for all streams: making one takes longer than calling it
-        finished = [finish_one(items) for finish_one, items in zip(finishes, parts)]
-        batch = {key: value for part in finished for key, value in part.items()}
-        return {**batch, **{entry: column.look_up(batch[ids]) for entry, (column, ids) in columns.items()}}
+    def make_batch(*items_of_streams):  # one function for all streams: making one takes longer than calling it
+        batch = {}
+        for (_, make_part), items in zip(parts, items_of_streams):
+            batch.update(make_part(items))
+        for entry, (column, ids) in columns.items():
+            batch[entry] = column.look_up(batch[ids])
+        return batch
 
-    batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
+    items = tf.data.Dataset.zip(tuple(items for items, _ in parts))
+    batches = items.map(make_batch, num_parallel_calls=2 * len(parts), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
 
 
@@ -86,8 +91,8 @@ def stream_class(name: str) -> type[Stream]:
         module = importlib.import_module(f"mural_tf.data.streams.{name}")
     except ModuleNotFoundError:
         raise UserError(f"Unknown stream {name!r}: expected a file of mural_tf/data/streams.") from None
-    own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
-    return [value for value in own if issubclass(value, Stream)][-1]
+    classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Stream)]
+    return [value for value in classes if value.__module__ == module.__name__][-1]
 
 
 def stream_of(
@@ -100,11 +105,15 @@ def stream_of(
     columns: Mapping[str, Column] | None = None,
 ) -> Stream:
     """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
-    stream, data = stream_class(name), ConfigDict(config.data)
+    stream = stream_class(name)
+    data = ConfigDict(config.data)
     if source is not None:
-        data.directory, data.format = source.directory, source.format
-    seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
-    own = ConfigDict({name: config.method.get(name, default) for name, default in stream.fields.items()})
+        data.directory = source.directory
+        data.format = source.format
+    if seed is None:
+        seed = config.seed
+    batch = batch_size(config, name) // pipelines
+    own = ConfigDict({field: config.method.get(field, default) for field, default in stream.fields.items()})
     settings = Settings(data, config.image_tower, config.augmentation, seed, batch, own, columns or {})
     return stream(settings, texts)
 
@@ -112,6 +121,11 @@ def stream_of(
 def batch_size(config: ConfigDict, stream: str) -> int:
     """Returns how many texts, or pairs of them, of a stream a global batch holds."""
     return config.train[stream_class(stream).batch_field]
+
+
+def captions_per_image(config: ConfigDict) -> int:
+    """Returns the number of an image's captions in a batch: the method's number for `ImageGroups`, else 1."""
+    return config.method.get("captions_per_image", 1)
 
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
@@ -124,40 +138,42 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
         reader = stream_of(stream, config, texts, source)
-        key, languages = reader.language_key, [name.encode() for name in reader.languages]
-        for block in one_pass(files, reader.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+        languages = [name.encode() for name in reader.languages]
+        for block in one_pass(files, reader.parse, {*names, reader.language_key, "problem"}):
             wanted = block["problem"] == b""
             if languages:
-                wanted &= np.isin(block[key], languages)
+                wanted &= np.isin(block[reader.language_key], languages)
             yield tuple(block[name][wanted] for name in names)
 
 
 def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, columns):
-    """Returns a stream's unfinished batches, {name: [B, …]}, after its places, and the function that finishes them."""
-    sources, seed = stream_sources(config.data, name), config.seed
-    places = np.stack([start_of(0)] * len(sources)) if places is None else places
+    """Returns the items of a stream's batches, {name: [B, …]}, after its places, and the function to make a batch."""
+    sources = stream_sources(config.data, name)
+    seed = config.seed
+    if places is None:
+        places = np.stack([start_of(0)] * len(sources))
     usable = []
-    for number, (source, files) in enumerate(sources):
-        # What is drawn for an item differs between sources and pipelines, the order of files between sources alone.
+    for number, ((source, files), after) in enumerate(zip(sources, places)):
+        # Draws for an item differ between sources and pipelines, the order of files only between sources.
         draws = seed + (number * 2**12 + share.pipeline) * 2**20
         stream = stream_of(name, config, texts, source, draws, share.pipelines, columns)
         parse = parser(stream.read, stream.takes_many)
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32
-        data, after = stream.settings.data, places[number]
+        data = stream.settings.data
         items = endless_items(files, parse, data, order, after, stream.languages, stream.language_key, share)
-        part, used = part_name(name, source), int(after[2])
-        usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, used))
+        part = part_name(name, source)
+        usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, int(after[2])))
     draws = (2 * seed + stream.order, share.pipeline)
     weights = [source.weight for source, _ in sources]
     batches = mixed(usable, weights, int(places[:, 2].sum()), draws, stream.size)
 
-    def finish(items):
+    def make_batch(items):
         epoch, offset = tf.unstack(items["position"][0])
         batch_seed = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
-        return {**stream.finish(items, batch_seed), **_progress(name, items, len(sources))}
+        return {**stream.make_batch(items, batch_seed), **_progress(name, items, len(sources))}
 
-    return batches, finish
+    return batches, make_batch
 
 
 def part_name(stream: str, source: DataSource) -> str:
@@ -168,23 +184,26 @@ def part_name(stream: str, source: DataSource) -> str:
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     """Returns a batch's places and tallies: the last item's of each source."""
     if sources == 1:
-        places, tallies = place_of_last(items)[None], items["tally"][-1:]
+        ends = [(place_of_last(items), items["tally"][-1])]
     else:
-        by_source = []
-        for number in range(sources):
-            rows = tf.where(tf.equal(items["source"], number))[:, 0]
-            last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
-            by_source.append(tf.cond(
-                tf.size(rows) > 0,
-                lambda last=last: (place_of_last(last), last["tally"][-1]),
-                lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
-            ))  # fmt: skip
-        places, tallies = (tf.stack(values) for values in zip(*by_source))
+        ends = [_place_and_tally(items, number) for number in range(sources)]
+    places, tallies = map(tf.stack, zip(*ends))
     return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
 
 
+def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the place and tally of the last item of a source; a place of -1 where a batch has no item of it."""
+    rows = tf.where(tf.equal(items["source"], source))[:, 0]
+    last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
+    return tf.cond(
+        tf.size(rows) > 0,
+        lambda: (place_of_last(last), last["tally"][-1]),
+        lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
+    )
+
+
 def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds `data_wait_seconds`, how long the consumer waited for each batch.
+    """Adds `data_wait_seconds`: how long the consumer waited for each batch.
 
     The parts of a zip are produced in order when the consumer asks: clock, batch, clock.
     """
@@ -195,6 +214,6 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
         return {**batch, "data_wait_seconds": tf.cast(after - before, tf.float32)[None]}
 
     options = tf.data.Options()
-    # Rewriting the graph takes longer than it saves here, and a prefetcher put in is what the clocks would measure.
+    # Rewriting the graph takes longer than it saves here, and the clocks would measure a prefetcher that it puts in.
     options.experimental_optimization.apply_default_optimizations = False
     return records.untuned(timed.map(add).with_options(options))

@@ -24,6 +24,21 @@ CYCLE = 16  # files read in turn
 BUFFER = 1 << 18  # bytes read from a file at a time
 REMOTE_BUFFER = 1 << 22  # the same where every read is a request
 
+
+class FileInSlot(NamedTuple):
+    """A file of a group: its name, its size in bytes, its number among all files and its slot in the group."""
+
+    name: tf.Tensor
+    size: tf.Tensor
+    number: tf.Tensor
+    slot: tf.Tensor
+
+    def element(self, serialized, problem, byte, lost, end, count) -> dict:
+        """Returns an element of `read_group`, of this file."""
+        element = {"serialized": serialized, "problem": problem, "byte": byte, "lost": lost, "end": end, "count": count}
+        return {**element, "file": self.number, "slot": self.slot}
+
+
 RECORD_SPEC = {
     "serialized": tf.TensorSpec([], tf.string),
     "problem": tf.TensorSpec([], tf.string),
@@ -54,7 +69,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
-      counts: int64 [CYCLE], how many records precede that byte.
+      counts: int64 [CYCLE], how many records precede that byte; given with `begins`.
 
     Returns:
       Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
@@ -62,8 +77,8 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
       "count", how many records precede that byte; "lost", how many records are lost with the element, more than 1 only
       for a damaged stretch.
     """
-    nothing = tf.zeros([CYCLE], tf.int64)
-    begins, counts = (nothing if values is None else values for values in (begins, counts))
+    if begins is None:
+        begins = counts = tf.zeros([CYCLE], tf.int64)
 
     def read(slot):
         file = tf.gather(group, slot)
@@ -82,11 +97,14 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
     autograph=False,
     input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3, tf.TensorSpec([2], tf.int64)],
 )
-def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
+def _read_file(
+    name: tf.Tensor, size: tf.Tensor, number: tf.Tensor, slot: tf.Tensor, first: tf.Tensor
+) -> tf.data.Dataset:
     """Returns the records of a file behind `first`, a byte and the number of records before it."""
+    file = FileInSlot(name, size, number, slot)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
     # A file that cannot even be opened would make `ignore_errors` try for ever.
-    can_be_read = tf.equal(tf.strings.length(_bytes(name, size, size - 1, tf.constant(1, tf.int64))), 1)
+    can_be_read = tf.equal(tf.strings.length(_bytes(file, size - 1, tf.constant(1, tf.int64))), 1)
     names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
     blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
@@ -94,70 +112,59 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
     def locate(position_and_count, block):
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
-        after = tf.concat([[position], ends], axis=0)
-        return tf.stack([after[-1], count + tf.size(block, tf.int64)]), (block, after, position, count)
+        bounds = tf.concat([[position], ends], axis=0)
+        return tf.stack([bounds[-1], count + tf.size(block, tf.int64)]), (block, bounds, position, count)
 
-    def elements(block, after, position, count):
-        def whole():
-            return {
-                "serialized": block,
-                "problem": tf.zeros_like(block),
-                "file": tf.fill(tf.shape(block), file),
-                "byte": after[:-1],
-                "lost": tf.ones_like(after[1:]),
-                "slot": tf.fill(tf.shape(block), slot),
-                "end": after[1:],
-                "count": count + 1 + tf.range(tf.size(block, tf.int64)),
-            }
+    def elements(block, bounds, position, count):
+        def records_of_block():
+            counts = count + 1 + tf.range(tf.size(block, tf.int64))
+            lost = tf.ones_like(counts)
+            content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
+            content["file"] = tf.fill(tf.shape(block), number)
+            content["slot"] = tf.fill(tf.shape(block), slot)
+            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(content))
 
-        def rest():
-            lost = {"serialized": "", "problem": UNREADABLE_FILE, "file": file, "byte": position, "lost": one}
-            return tf.data.Dataset.from_tensors({**lost, "slot": slot, "end": size, "count": count + 1})
+        def records_behind_damage():
+            return tf.data.experimental.to_variant(_read_rest(file, position, count))
 
-        one = tf.constant(1, tf.int64)
-        variant = tf.cond(
-            tf.logical_and(tf.equal(tf.size(block), 0), position < size),
-            lambda: tf.cond(
-                can_be_read,
-                lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count)),
-                lambda: tf.data.experimental.to_variant(rest()),
-            ),
-            lambda: tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(whole())),
-        )
+        def unreadable_file():
+            content = file.element("", UNREADABLE_FILE, position, tf.constant(1, tf.int64), size, count + 1)
+            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(content))
+
+        def after_fast_way():
+            return tf.cond(can_be_read, records_behind_damage, unreadable_file)
+
+        is_cut_off = tf.logical_and(tf.equal(tf.size(block), 0), position < size)
+        variant = tf.cond(is_cut_off, after_fast_way, records_of_block)
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
-    placed = blocks.scan(first, locate)
-    return placed.flat_map(elements)
+    return blocks.scan(first, locate).flat_map(elements)
 
 
-def _read_rest(
-    name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, position: tf.Tensor, count: tf.Tensor
-) -> tf.data.Dataset:
+def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
     """Returns the records behind the place where the fast way ended."""
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
-        header, length = _next_header(name, size, position)
+        header, length = _next_header(file, position)
         is_record = tf.equal(header, position)
-        stated = tf.cond(is_record, lambda: length, lambda: _stated(name, size, position))
+        stated = tf.cond(is_record, lambda: length, lambda: _stated(file, position))
         lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
-        labels = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
-
         def element(serialized, problem):
-            return {"serialized": serialized, "problem": problem, **labels}
+            return file.element(serialized, problem, position, lost, after, count)
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
-        names = tf.repeat(name, tf.cast(is_record, tf.int32))
-        data = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
-        record = data.map(lambda data: element(data, ""))
+        names = tf.repeat(file.name, tf.cast(is_record, tf.int32))
+        record = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = record.map(lambda serialized: element(serialized, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
-    return steps.take_while(lambda position, *_: position < size).flat_map(read)
+    return steps.take_while(lambda position, *_: position < file.size).flat_map(read)
 
 
 def _first(dataset: tf.data.Dataset) -> tf.Tensor:
@@ -178,16 +185,18 @@ def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0)
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
-def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where the next record begins, from `position` on, and its length; (`size`, 0) if none does."""
+def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where the next record begins, from `position` on, and its length; (file's size, 0) without one."""
+    size = file.size
 
     def look(begin, window, _):
-        lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
+        data = _bytes(file, begin, window + HEADER - 1)
+        lengths = _lengths(tf.io.decode_raw(data, tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
         offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
-        is_there = tf.size(offsets) > 0
-        after = tf.where(is_there, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
-        length = tf.where(is_there, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
+        has_header = tf.size(offsets) > 0
+        after = tf.where(has_header, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
+        length = tf.where(has_header, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
@@ -196,16 +205,16 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
     return header, tf.maximum(length, 0)
 
 
-def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
-    count = tf.minimum(count, size - begin)
+    count = tf.minimum(count, file.size - begin)
 
     def read(begin):
         variant = tf.raw_ops.FixedLengthRecordDatasetV2(
-            filenames=name[None],
+            filenames=file.name[None],
             header_bytes=begin,
             record_bytes=count,
-            footer_bytes=size - begin - count,
+            footer_bytes=file.size - begin - count,
             buffer_size=tf.constant(BUFFER, tf.int64),
             compression_type="",
         )
@@ -228,9 +237,9 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
     return tf.where(agrees, tf.bitcast(length, tf.int64), -1)
 
 
-def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
     """The length stored at `position`, plausible or not; -1 where the file ends before."""
-    data = _bytes(name, size, position, tf.constant(8, tf.int64))
+    data = _bytes(file, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))
 
@@ -238,21 +247,23 @@ def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """`tfrecord.lost_records` in the graph."""
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
-    bits = tf.reduce_sum(tf.bitwise.bitwise_and(tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64)), 1))
-    about = tf.cast(tf.round(tf.cast(lost * count, tf.float64) / tf.cast(tf.maximum(before, 1), tf.float64)), tf.int64)
-    is_one = tf.logical_and(stated >= 0, bits <= 2)
-    return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(about, 1))
+    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64)), 1)
+    is_one = tf.logical_and(stated >= 0, tf.reduce_sum(bits) <= 2)
+    bytes_before = tf.cast(tf.maximum(before, 1), tf.float64)
+    estimate = tf.round(tf.cast(lost * count, tf.float64) / bytes_before)
+    return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(tf.cast(estimate, tf.int64), 1))
 
 
 def _crc_tables() -> np.ndarray:
-    """What each byte of a header's length adds to its CRC-32C (Castagnoli), by exclusive or: uint32 [8 * 256].
+    """The part of a header's CRC-32C (Castagnoli) that each byte of its length adds by exclusive or: uint32 [8 * 256].
 
     The checksum is linear in the bytes but for a constant, which the first byte's numbers contain.
     """
     step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):
         step = (step >> 1) ^ np.where(step & 1, np.uint32(0x82F63B78), np.uint32(0))
-    tables, constant = [step], np.uint32(0xFFFFFFFF)
+    tables = [step]
+    constant = np.uint32(0xFFFFFFFF)
     for _ in range(8):
         constant = step[constant & 0xFF] ^ (constant >> 8)
     while len(tables) < 8:  # a byte further in front passes through one more step

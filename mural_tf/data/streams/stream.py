@@ -1,7 +1,7 @@
 """A stream: one kind of items, its way from records to the entries of a batch.
 
-Each is a file of this folder, found by its name, whose class says what differs: how a record is parsed into items, what
-decoding makes of one, what finishing makes of a batch of them. A method names the streams that feed its tasks.
+Each is a file of this folder, found by its name, whose class has the three steps that differ: `read` parses a record
+into items, `decode` decodes an item, `make_batch` makes a batch of items. A method names the streams of its tasks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_lite.config import takes_features
 from mural_lite.skipped import UNREADABLE_IMAGE
-from mural_tf.data.images import finish_images, read_image
+from mural_tf.data.images import augment_images, read_image
 from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
 from mural_tf.data.streams.columns import Column
 from mural_tf.text.tokens import tag_language
@@ -23,7 +24,7 @@ from mural_tf.text.tokens import tag_language
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a stream needs to know of a configuration; `data`, `image_tower` and `augmentation` are its branches.
+    """The part of a configuration that a stream reads; `data`, `image_tower` and `augmentation` are its branches.
 
     batch: texts, or pairs of them, in a batch.
     own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
@@ -63,7 +64,8 @@ class Stream:
     with_pictures: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, texts: Texts):
-        self.settings, self.texts = settings, texts
+        self.settings = settings
+        self.texts = texts
         data = settings.data
         self.languages: Sequence[str] = data.image_text_languages
         self.size = self.items_of(settings.batch, settings.own)
@@ -95,13 +97,15 @@ class Stream:
         items = self.parse(serialized)
         if self.pictures is None or "image" not in items:
             return items
+        items = dict(items)
+        del items["image"]
         ids = fingerprint(items["image_id"])[:, None]
         lacks_vector = tf.reduce_any(tf.equal(ids, self.pictures.without_vector[None, :]), axis=1)
-        problem = tf.where(lacks_vector & tf.equal(items["problem"], ""), UNREADABLE_IMAGE, items["problem"])
-        return {**{name: value for name, value in items.items() if name != "image"}, "problem": problem}
+        is_unreadable = lacks_vector & tf.equal(items["problem"], "")
+        return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """What an item, {name: scalar} of `read`, at a position, int64 [2], is in a batch; its image is decoded.
+        """Returns an item, {name: scalar} of `read`, with its image decoded; `position`: int64 [2].
 
         A class where this is `None` takes items as they are.
         """
@@ -110,11 +114,11 @@ class Stream:
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
 
-    def finish(self, items: dict, seed: tf.Tensor) -> dict:
+    def make_batch(self, items: dict, seed: tf.Tensor) -> dict:
         """Makes the entries of a batch of its items, {name: [B, …]}; `seed`, int64 [2], is the batch's."""
         return {**self.picture(items, seed), **self.caption(items)}
 
-    # What several streams share.
+    # Shared by several streams.
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
         """int64 [2] for one item's draws, which differ in every epoch."""
@@ -124,28 +128,38 @@ class Stream:
         """Pixels, or features of the record; nothing where a column has them."""
         if self.pictures is not None:
             return {}
-        images = finish_images(items["image"], self.settings.image_tower, self.settings.augmentation, seed)
-        return {"image": with_rows(items["image"], images)}
+        images = items["image"]
+        tower = self.settings.image_tower
+        if not takes_features(tower):
+            augmented = augment_images(images, tower.image_size, self.settings.augmentation, seed)
+            images = with_rows(images, augmented)
+        return {"image": images}
 
     def caption(self, items: dict) -> dict:
         """Ids and tokens."""
-        ids = {name: fingerprint(items[of]) for name, of in (("image_id", "image_id"), ("caption_id", "caption"))}
-        return ids if "caption" in self.settings.columns else {**ids, "caption": self.texts.tokens(items["caption"])}
+        entries = {"image_id": fingerprint(items["image_id"]), "caption_id": fingerprint(items["caption"])}
+        if "caption" not in self.settings.columns:
+            entries["caption"] = self.texts.tokens(items["caption"])
+        return entries
 
     def text_pair(self, items: dict) -> dict:
         """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
-        sides, tagged = [items["text_a"], items["text_b"]], self.texts.tokenizer.takes_languages
-        ids = {f"text_{side}_id": fingerprint(strings) for side, strings in zip("ab", sides)}
+        sides = [items["text_a"], items["text_b"]]
+        entries = {"text_a_id": fingerprint(sides[0]), "text_b_id": fingerprint(sides[1])}
         if self.settings.columns.keys() & {"text_a", "text_b"}:
-            return ids
-        if tagged:
-            sides = [tag_language(strings, items[f"language_{side}"]) for side, strings in zip("ab", sides)]
+            return entries
+        takes_languages = self.texts.tokenizer.takes_languages
+        if takes_languages:
+            sides = [tag_language(items[f"text_{side}"], items[f"language_{side}"]) for side in "ab"]
         tokens = self.texts.tokens(tf.concat(sides, axis=0))
-        if tagged:
+        if takes_languages:
             languages = tf.split(tokens["input_type_ids"][:, 0], 2)
-            ids.update({f"text_{side}_language_id": language for side, language in zip("ab", languages)})
-        halves = {name: tf.split(value, 2) for name, value in tokens.items()}
-        return {**ids, **{f"text_{side}": {n: half[i] for n, half in halves.items()} for i, side in enumerate("ab")}}
+            entries.update(zip(("text_a_language_id", "text_b_language_id"), languages))
+        entries["text_a"] = {}
+        entries["text_b"] = {}
+        for name, values in tokens.items():
+            entries["text_a"][name], entries["text_b"][name] = tf.split(values, 2)
+        return entries
 
 
 class Texts:
@@ -167,9 +181,9 @@ def caption_parser(format: str, default_language: str) -> Callable:
     return parse_image_text if format == "mural" else parse_img2dataset(default_language)
 
 
-def with_rows(of: tf.Tensor, values):
-    """States the number of rows, which tokenizing and resampling forget."""
-    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, of.shape[:1] + v.shape[1:]), values)
+def with_rows(like: tf.Tensor, nest):
+    """Returns a nest of tensors with the number of rows of `like`, which tokenizing and resampling forget."""
+    return tf.nest.map_structure(lambda values: tf.ensure_shape(values, like.shape[:1] + values.shape[1:]), nest)
 
 
 def fingerprint(strings: tf.Tensor) -> tf.Tensor:

@@ -37,8 +37,9 @@ from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
-# Among the languages with at least half as many captions as the largest: the language with most text pairs; or all.
-FOUND, MEAN = "", "mean"
+# For a pivot among the languages with at least half as many captions as the largest.
+FOUND = ""  # the language with most text pairs
+MEAN = "mean"  # all of them
 
 
 class TextText(Stream):
@@ -52,7 +53,8 @@ class TextText(Stream):
 
     def __init__(self, settings: Settings, texts: Texts):
         super().__init__(settings, texts)
-        source, pivot = settings.data.text_pairs, settings.own.pivot
+        source = settings.data.text_pairs
+        pivot = settings.own.pivot
         self.languages = settings.data.text_text_languages
         if source not in SOURCES:
             raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
@@ -65,8 +67,9 @@ class TextText(Stream):
         self.parse = parse_text_pair if source == FILES else parse_co_captions
         self.decode = None
         if source == ACROSS_LANGUAGES:
-            self._drawn_among, self.languages = self.languages, ()
-            self.parse, self.decode = across_languages_parser(self._drawn_among), self._draw
+            self.languages = ()
+            self.parse = across_languages_parser(settings.data.text_text_languages)
+            self.decode = self._draw
             self.without += ", in different languages (one of data.text_text_languages, if set)"
         self.without += "."
         self.takes_many = source == FILES and pivot is None
@@ -85,23 +88,27 @@ class TextText(Stream):
         return ("text_a",) if data.text_pairs == ACROSS_LANGUAGES else ("text_a", "text_b")
 
     def _draw(self, item, position):
-        return draw_across_languages(item, self._drawn_among, self.item_seed(position))
+        return draw_across_languages(item, self.settings.data.text_text_languages, self.item_seed(position))
 
-    def finish(self, items, seed):
+    def make_batch(self, items, seed):
         return {**self.text_pair(items), "text_group_id": fingerprint(items["group_id"])}
 
 
 def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
     item = parse_image_text(serialized)
-    several = tf.size(item["caption"]) > 1
-    count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
-    captions = {name: item[name][:count] for name in ("caption", "language", "problem")}
-    pair = {"group_id": item["image_id"][:count]}
-    for side, shift in (("a", 0), ("b", -1)):
-        pair[f"text_{side}"] = tf.roll(captions["caption"], shift, axis=0)
-        pair[f"language_{side}"] = tf.roll(captions["language"], shift, axis=0)
-    return {**pair, "problem": either_problem(captions["problem"], tf.roll(captions["problem"], -1, axis=0))}
+    captions = tf.size(item["caption"])
+    count = tf.where(captions > 1, captions, 0)  # a single caption has no partner
+    first = {name: values[:count] for name, values in item.items()}
+    second = {name: tf.roll(first[name], -1, axis=0) for name in ("caption", "language", "problem")}
+    return {
+        "group_id": first["image_id"],
+        "text_a": first["caption"],
+        "language_a": first["language"],
+        "text_b": second["caption"],
+        "language_b": second["language"],
+        "problem": either_problem(first["problem"], second["problem"]),
+    }
 
 
 def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
@@ -112,17 +119,23 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
 
     def parse_with_pivot(serialized):
         items = parse(serialized)
-        sides = [items[f"language_{side}"] for side in "ab"]
-        is_pivot = [tf.reduce_any(tf.equal(side[:, None], tf.constant(list(pivots))), axis=1) for side in sides]
+        a_is_pivot = _is_one_of(items["language_a"], pivots)
+        b_is_pivot = _is_one_of(items["language_b"], pivots)
+        kept = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
         swapped = dict(items)
         for name in ("text", "language"):
-            a, b = items[f"{name}_a"], items[f"{name}_b"]
-            swapped[f"{name}_a"] = tf.where(is_pivot[0], a, b)
-            swapped[f"{name}_b"] = tf.where(is_pivot[0], b, a)
-        kept = tf.logical_and(tf.logical_or(*is_pivot), tf.not_equal(*sides))
+            a = items[f"{name}_a"]
+            b = items[f"{name}_b"]
+            swapped[f"{name}_a"] = tf.where(a_is_pivot, a, b)
+            swapped[f"{name}_b"] = tf.where(a_is_pivot, b, a)
         return {name: tf.boolean_mask(values, kept) for name, values in swapped.items()}
 
     return parse_with_pivot
+
+
+def _is_one_of(languages: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
+    """Whether each language, string [L], is one of `names`: bool [L]."""
+    return tf.reduce_any(tf.equal(languages[:, None], tf.constant(list(names))[None, :]), axis=1)
 
 
 def across_languages_parser(languages: Sequence[str] = ()):
@@ -135,7 +148,7 @@ def across_languages_parser(languages: Sequence[str] = ()):
     def parse(serialized):
         item = parse_image_text(serialized)
         named = tf.logical_and(tf.equal(item["problem"], ""), tf.not_equal(item["language"], ""))
-        captions = tf.stack([tf.boolean_mask(item[name], named) for name in ("caption", "language")])  # [2, named]
+        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), named, axis=1)  # [2, named]
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
         count = tf.where(has_pair, tf.size(item["caption"]), 0)
         pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": item["image_id"]}
@@ -155,26 +168,32 @@ def draw_across_languages(
     """
 
     def draw():
-        captions, of = tf.unstack(tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None]))
-        pairs = language_pairs(tf.unique(of).y, languages)
+        captions = tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None])
+        texts, languages_of_texts = tf.unstack(captions)
+        pairs = language_pairs(tf.unique(languages_of_texts).y, languages)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        chosen = pairs[tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)]  # [2]
-        scores = tf.random.stateless_uniform([2, tf.size(of)], seeds[1])
-        rows = tf.argmax(tf.where(tf.equal(of[None, :], chosen[:, None]), scores, -1.0), axis=1)
-        return tf.gather(captions, rows), chosen
+        pair = pairs[tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)]  # [2]
+        scores = tf.random.stateless_uniform([2, tf.size(texts)], seeds[1])
+        rows = tf.argmax(tf.where(tf.equal(languages_of_texts[None, :], pair[:, None]), scores, -1.0), axis=1)
+        return tf.gather(texts, rows), pair
 
     nothing = tf.fill([2], "")
-    texts, of = tf.cond(tf.equal(item["problem"], ""), draw, lambda: (nothing, nothing))
-    drawn = {"text_a": texts[0], "text_b": texts[1], "language_a": of[0], "language_b": of[1]}
-    return {**drawn, "group_id": item["group_id"], "problem": item["problem"]}
+    texts, pair = tf.cond(tf.equal(item["problem"], ""), draw, lambda: (nothing, nothing))
+    return {
+        "text_a": texts[0],
+        "text_b": texts[1],
+        "language_a": pair[0],
+        "language_b": pair[1],
+        "group_id": item["group_id"],
+        "problem": item["problem"],
+    }
 
 
 def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tensor:
     """Returns all ordered pairs of different languages, string [L] → string [pairs, 2], the second among `second`."""
     is_pair = tf.not_equal(languages[:, None], languages[None, :])
     if second:
-        among = tf.reduce_any(tf.equal(languages[:, None], tf.constant(list(second))[None, :]), axis=1)
-        is_pair = tf.logical_and(is_pair, among[None, :])
+        is_pair = tf.logical_and(is_pair, _is_one_of(languages, second)[None, :])
     return tf.gather(languages, tf.where(is_pair))
 
 
@@ -182,18 +201,20 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
 
 
 def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
-    """Returns the languages that `method.pivot` means in this data, or the languages of captions trained alone."""
+    """Returns the languages that `method.pivot` means in this data."""
 
     def captions():
         counts = collections.Counter()
         for source, files in sources_of(data, IMAGE_TEXT):
             counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
-        return {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
+        trained = data.image_text_languages or counts
+        return {name: count for name, count in counts.items() if name in trained}
 
     def pairs():  # with a side in each language; nothing where the pairs are captions
         counts = collections.Counter()
-        for _, files in sources_of(data, TEXT_PAIRS) if data.text_pairs == FILES else ():
-            counts.update(_pairs_by_language(tuple(files)))
+        if data.text_pairs == FILES:
+            for _, files in sources_of(data, TEXT_PAIRS):
+                counts.update(_pairs_by_language(tuple(files)))
         return counts
 
     return pivot_languages(pivot, captions, pairs)
@@ -229,7 +250,10 @@ def _captions_by_language(files: tuple[str, ...], format: str, default_language:
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
-    sides = [stated_languages(files, parse_text_pair, key) for key in SIDES]
-    if None in sides:
-        return count_languages(files, parse_text_pair, *SIDES)
-    return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
+    counts = collections.Counter()
+    for key in SIDES:
+        stated = stated_languages(files, parse_text_pair, key)
+        if stated is None:
+            return count_languages(files, parse_text_pair, *SIDES)
+        counts.update(stated)
+    return counts

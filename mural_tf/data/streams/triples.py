@@ -34,12 +34,13 @@ class Triples(Stream):
             raise UserError(
                 f"data.format={data.format} has one caption per image; triples need two: see docs/methods.md."
             )
-        self.parse, self.languages = parse_triples(data.image_text_languages), ()
+        self.parse = parse_triples(data.image_text_languages)
+        self.languages = ()
 
-    def finish(self, items, seed):
+    def make_batch(self, items, seed):
         items = swap_texts(items, seed)
-        ids = {"image_id": fingerprint(items["image_id"])}
-        return {**self.picture(items, seed), **ids, **self.text_pair(items)}
+        image_id = fingerprint(items["image_id"])
+        return {**self.picture(items, seed), "image_id": image_id, **self.text_pair(items)}
 
     @classmethod
     def text_entries(cls, data):
@@ -57,23 +58,27 @@ def parse_triples(languages: Sequence[str] = ()):
         item = parse_image_text(serialized)
         group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
         count = tf.minimum(tf.size(group), tf.size(item["caption"]))
-        group, text, language = group[:count], item["caption"][:count], item["language"][:count]
+        group = group[:count]
+        text = item["caption"][:count]
+        language = item["language"][:count]
+        problem = item["problem"][:count]
         takes_part = tf.logical_and(tf.not_equal(group, ""), tf.not_equal(language, ""))
         if languages:
             named = tf.reduce_any(tf.equal(language[:, None], tf.constant(list(languages))[None, :]), axis=1)
             takes_part = tf.logical_and(takes_part, named)
-        is_pair = tf.logical_and(takes_part[:, None], takes_part[None, :])
-        is_pair = tf.logical_and(is_pair, tf.equal(group[:, None], group[None, :]))
-        is_pair = tf.logical_and(is_pair, tf.not_equal(language[:, None], language[None, :]))
-        is_pair = tf.logical_and(is_pair, tf.range(count)[:, None] < tf.range(count)[None, :])
+        row = tf.range(count)
+        is_pair = takes_part[:, None] & takes_part[None, :]
+        is_pair &= tf.equal(group[:, None], group[None, :])
+        is_pair &= tf.not_equal(language[:, None], language[None, :])
+        is_pair &= row[:, None] < row[None, :]
         first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)
-
         return {
-            **{name: tf.gather(item[name], first) for name in ("image_id", "image")},
+            "image_id": tf.gather(item["image_id"], first),
+            "image": tf.gather(item["image"], first),
             "text_a": tf.gather(text, first),
             "text_b": tf.gather(text, second),
             "language": tf.strings.join([tf.gather(language, first), tf.gather(language, second)], "+"),
-            "problem": either_problem(*(tf.gather(item["problem"][:count], side) for side in (first, second))),
+            "problem": either_problem(tf.gather(problem, first), tf.gather(problem, second)),
         }
 
     return parse
@@ -82,5 +87,6 @@ def parse_triples(languages: Sequence[str] = ()):
 def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """Exchanges `text_a` and `text_b` of half of the items, string [B], drawn from `seed`, int [2]."""
     swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5
-    a, b = items["text_a"], items["text_b"]
+    a = items["text_a"]
+    b = items["text_b"]
     return {**items, "text_a": tf.where(swapped, b, a), "text_b": tf.where(swapped, a, b)}

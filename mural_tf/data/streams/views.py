@@ -5,7 +5,7 @@
 A view is a random crop resized to the tower's size, a flip, a colour distortion, and a Gaussian blur:
 
     crop   a rectangle of `crop_area` of the picture, its aspect within 3/4 and 4/3 (SimCLR: 8% to 100%)
-    color  what `images.augment_images` does with the configuration's `augmentation` branch
+    color  `images.augment_images` with the configuration's `augmentation` branch
     blur   standard deviation drawn from [0, `blur`] pixels (Globetrotter's code: 2, at 224 pixels)
 
 Departures: no resampling filter against aliasing in the crop, and the colour distortion is the project's one linear
@@ -31,7 +31,7 @@ BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviati
 class Views(ClozeCaptions):
     """Images come as two views."""
 
-    def finish(self, items, seed):
+    def make_batch(self, items, seed):
         settings = self.settings
         views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)
         first, second = with_rows(items["image"], views)
@@ -65,17 +65,21 @@ def _view(images, image_size: int, config: ConfigDict, seed):
 
 def random_crop(images: tf.Tensor, size: int, area: tuple[float, float], seed: tf.Tensor) -> tf.Tensor:
     """Cuts one rectangle from each image and resizes it, bilinear: uint8 [B, R, R, 3] → uint8 [B, size, size, 3]."""
-    side, batch = images.shape[1], tf.shape(images)[0]
-    draws = tf.unstack(tf.random.stateless_uniform([4, batch], seed))
+    side = images.shape[1]
+    draws = tf.unstack(tf.random.stateless_uniform([4, tf.shape(images)[0]], seed))
     share = area[0] + draws[0] * (area[1] - area[0])
     aspect = tf.exp(math.log(ASPECT[0]) + draws[1] * math.log(ASPECT[1] / ASPECT[0]))  # width / height
-    width, height = (tf.minimum(tf.sqrt(share * ratio), 1.0) * side for ratio in (aspect, 1.0 / aspect))  # pixels
-    left, top = draws[2] * (side - width), draws[3] * (side - height)
-    scale_x, scale_y, zero = width / size, height / size, tf.zeros_like(width)
+    width = tf.minimum(tf.sqrt(share * aspect), 1.0) * side  # pixels
+    height = tf.minimum(tf.sqrt(share * (1.0 / aspect)), 1.0) * side
+    left = draws[2] * (side - width)
+    top = draws[3] * (side - height)
+    scale_x = width / size
+    scale_y = height / size
+    zero = tf.zeros_like(width)
     # Pixel centres: x_in + 1/2 = left + scale (x_out + 1/2).
-    transforms = tf.stack(
-        [scale_x, zero, left + 0.5 * (scale_x - 1.0), zero, scale_y, top + 0.5 * (scale_y - 1.0), zero, zero], axis=1
-    )
+    x = [scale_x, zero, left + 0.5 * (scale_x - 1.0)]
+    y = [zero, scale_y, top + 0.5 * (scale_y - 1.0)]
+    transforms = tf.stack([*x, *y, zero, zero], axis=1)
     return tf.ensure_shape(resample(images, size, transforms), [None, size, size, 3])
 
 

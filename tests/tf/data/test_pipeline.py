@@ -537,9 +537,11 @@ def test_items_are_copied_as_often_as_their_language_says():
     copies = tf.lookup.StaticHashTable(table, default_value=0.0)
     block = {
         "problem": ["", "", DAMAGED_RECORD] * 100, "language": ["de", "en", ""] * 100, "number": tf.range(300),
-        "group": {k: tf.constant(v, tf.int64) for k, v in dict(number=0, slots=1, before=10, in_all=9000).items()},
-        "record": {name: tf.range(0, 3000, 10, tf.int64) * (name != "slot") for name in ("slot", "end", "count")},
+        "group": dict.fromkeys(("number", "slots", "bytes_before", "bytes_in_all"), tf.constant(0, tf.int64)),
+        "ends": {name: tf.range(0, 3000, 10, tf.int64) * (name != "slot") for name in ("slot", "end", "count")},
     }  # fmt: skip
+    block["group"].update(slots=tf.constant(1, tf.int64), bytes_before=tf.constant(10, tf.int64))
+    block["group"].update(bytes_in_all=tf.constant(9000, tf.int64))
     block.update({name: tf.constant(block[name]) for name in ("problem", "language")})
     seeds, window = tf.constant([3, 0], tf.int64), tf.constant(20, tf.int64)
     begin, placed = _placed(tf.constant(start_of(0)[3:]), block, copies, "language", seeds, window)

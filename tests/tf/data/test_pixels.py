@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from mural_lite.config import base_config
-from mural_tf.data.images import evaluation_image, finish_images, prepare_image, read_image, resize_image
+from mural_tf.data.images import augment_images, evaluation_image, prepare_image, read_image, resize_image
 from mural_tf.encoders.efficientnet import STATISTICS, PixelNormalization
 from mural_tf.export import serving
 from mural_tf.export.signatures import decode_batch
@@ -137,7 +137,7 @@ def test_training_reads_the_square_in_the_centre_and_crops_it():
     assert_close(read, by_pillow(Image.open(io.BytesIO(data)), tower(**{**config, "image_size": 32})))
     augmentation = base_config().augmentation
     augmentation.flip = False
-    crop = finish_images(read[tf.newaxis], config, augmentation, tf.constant([1, 2], tf.int64))[0].numpy()
+    crop = augment_images(read[tf.newaxis], config.image_size, augmentation, tf.constant([1, 2], tf.int64))[0].numpy()
     windows = np.lib.stride_tricks.sliding_window_view(read, (24, 24, 3)).reshape(-1, 24, 24, 3)
     assert any(np.array_equal(window, crop) for window in windows)
 

@@ -14,7 +14,7 @@ from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.demo.emoji import UNDER_RESOURCED
 from mural_tf.evaluation.retrieval import HELD_OUT
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 
 # With other budgets, and names that are in the first table too.
 OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style")

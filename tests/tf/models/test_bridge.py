@@ -23,7 +23,8 @@ from mural_tf.data.streams import columns
 from mural_tf.data.streams.columns import Column, ColumnFolder
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.models import build_model, complete, linear
+from mural_tf.models import complete, linear
+from mural_tf.models.build import build_model
 from mural_tf.models.frozen import columns_of, on_features
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.states import states_of_texts
@@ -90,7 +91,7 @@ def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks, 
 def test_data_that_grew_adds_what_is_new(tmp_path, small_blocks):
     targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM[:2], embed)
-    targets.finish("a", 0.0)
+    targets.mark_complete("a", 0.0)
     assert ColumnFolder(tmp_path, 4, "float16", DIGEST).is_made_for("a") and not targets.is_made_for("b")
     seen = []
     targets.extend(STREAM, lambda texts: seen.extend(texts) or embed(texts))
@@ -112,8 +113,8 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
     targets = ColumnFolder(tmp_path, 4, "float16", DIGEST)
     targets.extend(STREAM, some)
     with pytest.raises(UserError, match="1 of 10 have no vector of the teacher's, such as '3': more than"):
-        targets.finish("a", 0.05)
-    targets.finish("a", 0.1)
+        targets.mark_complete("a", 0.05)
+    targets.mark_complete("a", 0.1)
     assert "such as '3': they teach nothing" in capsys.readouterr().out
     target = targets.column().find(np.array([21]))
     np.testing.assert_array_equal(target, np.zeros([1, 4]))

@@ -20,7 +20,8 @@ from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.evaluation.retrieval import language_groups
 from mural_tf.ingest.translate import build_translated
 from mural_tf.losses.pairs import Rows
-from mural_tf.models import build_model, mount
+from mural_tf.models import mount
+from mural_tf.models.build import build_model
 from mural_tf.models.etcl import Etcl
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints

@@ -24,7 +24,8 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import kernels
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
 from mural_tf.encoders.towers import computed_in, read_class_names
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.models.states import split_image_tower
 from mural_tf.models.step import compute_gradients

@@ -16,7 +16,7 @@ from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model
 from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
 from mural_tf.losses.pairs import Pairs, Rows
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.training.fit import compile_model
 
 LOSSES = ("text_text", "image_image", "image_text", "cloze")

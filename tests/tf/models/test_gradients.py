@@ -8,7 +8,7 @@ import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import current_pass, forward_pass
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.step import chunk_seed, compute_gradients, global_losses
 from mural_tf.training.fit import compile_model
 

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.keras_model import content_ids
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import global_losses

@@ -23,7 +23,8 @@ from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.losses.globetrotter import nt_xent, transitive_weights
 from mural_tf.losses.mule import distances
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models import build_model, complete, method_class
+from mural_tf.models import complete, method_class
+from mural_tf.models.build import build_model
 from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.runs.teachers import open_teacher
@@ -64,7 +65,7 @@ def without_memory(folder):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[65536,65536]")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mural_tf.encoders.build_image_encoder", too_much)
+        patch.setattr("mural_tf.models.build.build_image_encoder", too_much)
         build_model(toy_data.toy_config(folder), 80)
 
 

@@ -7,7 +7,8 @@ import toy_data
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.models import build_model, method_class, method_names
+from mural_tf.models import method_class, method_names
+from mural_tf.models.build import build_model
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model

@@ -13,7 +13,7 @@ import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.step import compute_gradients
 from mural_tf.training.fit import compile_model
 

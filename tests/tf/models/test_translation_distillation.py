@@ -22,7 +22,8 @@ from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
-from mural_tf.models import build_model, complete, translation_distillation
+from mural_tf.models import complete, translation_distillation
+from mural_tf.models.build import build_model
 from mural_tf.models.translation_distillation import TranslationDistillation
 from mural_tf.runs import finish
 from mural_tf.runs.finetune import _with_source_architecture, finetune

@@ -18,7 +18,7 @@ from mural_tf.backend import keras
 from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.runs import finetune
 from mural_tf.text.piece_models import model_of, read_lines
 from mural_tf.training.prepare import prepare_tokenizer

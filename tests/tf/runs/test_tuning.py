@@ -16,7 +16,7 @@ from mural_lite.config_file import load_config, save_config
 from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.evaluation.retrieval import HELD_OUT
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.step import WeightAverage
 from mural_tf.runs import tuning
 from mural_tf.runs.finetune import as_begun, finetune, starting_point

@@ -16,7 +16,7 @@ import toy_data
 from mural_lite.config_file import save_config
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.step import StepGuard
 from mural_tf.runs import finish
 from mural_tf.training import checkpoints

@@ -10,8 +10,9 @@ import toy_data
 from mural_lite import command_line as cli
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.models import build_model, complete, streams_of
+from mural_tf.models import complete, streams_of
 from mural_tf.models.align import Align
+from mural_tf.models.build import build_model
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import Intervals

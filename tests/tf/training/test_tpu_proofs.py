@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.configs import shapes_smoke
-from mural_tf.models import build_model, complete
+from mural_tf.models import complete
+from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import trainable_parameters
 from mural_tf.training import tpu_forecast
 from mural_tf.training.tpu_forecast import compile_step

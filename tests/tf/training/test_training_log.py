@@ -18,13 +18,12 @@ from mural_lite.errors import UserError
 from mural_lite.skipped import KINDS, SkippedRecords
 from mural_tf.backend import keras
 from mural_tf.data.streams.epochs import start_of
-from mural_tf.models import build_model
+from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
-from mural_tf.training import callbacks
+from mural_tf.training import callbacks, metrics_file
 from mural_tf.training import fit as fit_module
-from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import (
     AtChance,
     Forecast,
@@ -37,7 +36,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
+from mural_tf.training.metrics_file import append_metrics, drop_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
@@ -217,7 +216,7 @@ def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
 
 def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(workdir_module, "open", lambda *a, **k: FullFile(), raising=False)
+        patch.setattr(metrics_file, "open", lambda *a, **k: FullFile(), raising=False)
         with pytest.raises(UserError, match="Cannot write .*metrics.jsonl: No space left on device"):
             log.record(1, {"a": 1.0})
 

@@ -15,9 +15,10 @@ from mural_lite.errors import UserError
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.runs.pretrain import pretrain
-from mural_tf.training import environment, fit, workdir
+from mural_tf.training import environment, fit, metrics_file, workdir
 from mural_tf.training.data_progress import DataProgress
-from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
+from mural_tf.training.trained_on import data_changes, note_data
+from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
 def test_the_revision_is_that_of_this_package(tmp_path):
@@ -77,9 +78,9 @@ def test_a_workdir_has_one_run_at_a_time(tmp_path):
 def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
     rows = [b'{"step": 1}', b'{"step": 2, "a/b": 1}']
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*rows, line]))  # as a kill or a full disk leaves it
-    assert [row["step"] for row in workdir.read_metrics(tmp_path)] == [1, 2] and not caplog.records
+    assert [row["step"] for row in metrics_file.read_metrics(tmp_path)] == [1, 2] and not caplog.records
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([line, *rows]))
-    workdir.drop_metrics(tmp_path, lambda row: not workdir.has_evaluation(row, "a", 2))
+    metrics_file.drop_metrics(tmp_path, lambda row: not metrics_file.has_evaluation(row, "a", 2))
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert "metrics.jsonl: 1 damaged lines are left out, the first is line 1" in caplog.text
 

@@ -1,0 +1,64 @@
+"""`metrics.jsonl` of a workdir: a row for each interval of training and each evaluation, {"step", name: number}."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+from absl import logging
+
+from mural_lite.files import storage_errors, write_whole
+from mural_lite.paths import RemotePath
+
+EVALUATED = "evaluated"  # in rows: {name of an evaluation: {"data", "split"}}
+
+
+def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:
+    """Appends one JSON object as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
+    path = workdir / "metrics.jsonl"
+    with storage_errors(path):
+        if isinstance(path, RemotePath):  # files of a store are written in one go
+            before = path.read_text() if path.is_file() else ""
+            path.write_text(before + json.dumps(row) + "\n")
+            return
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def read_metrics(workdir: pathlib.Path) -> list[dict]:
+    """Returns the rows of `metrics.jsonl`; a last line that is not complete is left out, and so is a damaged one."""
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = [_row(line) for line in lines]
+    lost = [number for number, row in enumerate(rows, start=1) if row is None]
+    if set(lost) - {len(lines)}:  # the last one: written when the disk was full or the run was killed
+        logging.warning("%s: %d damaged lines are left out, the first is line %d.", path, len(lost), lost[0])
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> dict | None:
+    """Returns the row in a line, `None` if it is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(row, dict) and type(row.get("step")) is int:
+        return row
+    return None
+
+
+def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
+    """Keeps the `wanted` rows of `metrics.jsonl`: steps that are repeated after a restart must not be there twice."""
+    path = workdir / "metrics.jsonl"
+    if path.exists():
+        text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if wanted(row))
+        if text != path.read_text(encoding="utf-8", errors="replace"):
+            write_whole(path, text)
+
+
+def has_evaluation(row: dict, name: str, step: int) -> bool:
+    """Whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
+    return row["step"] == step and any(key.startswith(f"{name}/") for key in row)
