@@ -18,8 +18,8 @@ from mural_lite.versions import check_free
 from mural_tf.export.readme import check_license
 from mural_tf.export.saved_model import export_model
 from mural_tf.export.serving import TEXT_ENCODER
-from mural_tf.training.trained_model import load_trained
 from mural_tf.training.metrics_file import EVALUATED, read_metrics
+from mural_tf.training.trained_model import load_trained
 
 # Keys of single languages have one of these; groups of languages and "all" have only the mean recall.
 _OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
