@@ -232,21 +232,3 @@ def check_scheme(name: str) -> None:
         raise UserError(f"{name} is the name of a model; expected a path, since this flag or field takes no models.")
     if name.partition("://")[0] not in (*CLIENTS, *getattr(sys.modules.get("fsspec"), "registry", ())):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
-
-
-def let_tensorflow_read(name: str) -> None:
-    """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
-
-    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
-    """
-    import tensorflow as tf
-
-    scheme, colon, _ = name.partition("://")
-    if colon and scheme == "s3":
-        with contextlib.suppress(ImportError):
-            import tensorflow_io  # noqa: F401 - registers s3://
-    if colon and scheme not in tf.io.gfile.get_registered_schemes():
-        raise UserError(
-            f"{name}: TensorFlow {tf.__version__} cannot read {scheme}:// by itself, as training does; copy the data "
-            "to this machine, or mount the bucket as a folder."
-        )

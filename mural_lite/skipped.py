@@ -2,11 +2,6 @@
 
 Training and conversion continue after a corrupt image or an empty caption, but stop if there are too many.
 
-Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
-with every batch and says what was read up to the batch's last item. Row 0 holds how many records were read, how many of
-them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KINDS`, how many were skipped, and the
-place of the first one, the number of its file and the byte there.
-
 Skipped records are compared with all records: bad records come together, in one shard or at a file's beginning, so
 their share of the records read so far says nothing. Bytes, known beforehand, give the number of all.
 """
@@ -14,11 +9,7 @@ their share of the records read so far says nothing. Bytes, known beforehand, gi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar
-
-import numpy as np
-from absl import logging
 
 from mural_lite.errors import UserError
 from mural_lite.printable import printable
@@ -77,61 +68,6 @@ class CountsByKind(dict):
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
         return done * self.total > max_fraction * read * (SURELY if done < 1 else 1)
-
-
-class SkippedRecords:
-    """What training skipped, by part and kind, from the tallies that come with its batches.
-
-    Args:
-      locations: part of the data, a stream or a source of one -> function from (file's number, byte) to the
-        place's name.
-      before: how many records earlier parts of the run skipped.
-    """
-
-    def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
-        self._places, self._before = locations, before
-        self.by_part = {part: CountsByKind() for part in locations}
-        self.read = dict.fromkeys(locations, 0)
-        self._named: set[tuple[str, str]] = set()
-
-    def begin(self) -> None:
-        """Says that tallies begin again at 0: what they counted so far stays counted."""
-        self._before = self.total
-        self.by_part = {part: CountsByKind() for part in self._places}
-
-    def add_tallies(self, part: str, tallies: np.ndarray) -> None:
-        """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
-        self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
-        for tally in tallies.tolist():
-            for problem, (count, file, byte) in zip(KINDS, tally[1:]):
-                if count:
-                    counts.add(problem, self._places[part](file, byte), count)
-        for problem in sorted(counts.keys()):
-            if (part, problem) not in self._named:
-                self._named.add((part, problem))
-                first = counts[problem][1]
-                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
-        self.by_part[part] = counts
-
-    @property
-    def total(self) -> int:
-        """How many records the run skipped so far."""
-        return self._before + sum(counts.total for counts in self.by_part.values())
-
-    def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
-        self.add_tallies(part, tally[None])
-        counts, read = self.by_part[part], self.read[part]
-        if counts.total == read:
-            raise UserError(
-                f"None of the {counts.total} records read of the stream {part} can be used "
-                f"({'; '.join(counts.lines())}). Repair the data."
-            )
-        raise UserError(
-            f"Too many unusable records: {counts.total} of {read} of the stream {part} skipped "
-            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction} of an epoch, which "
-            f"has about {max(read, tally[0, 2])}. Repair the data or raise the bound."
-        )
 
 
 def _one_line(location: str) -> str:

@@ -215,7 +215,7 @@ def export(model, output, lite, own_texts, data_dir, **options):
         export_two_towers(model, own_texts, data_dir, output)
         return
     from mural_lite.files import as_path
-    from mural_lite.versions import check_free
+    from mural_tf.export.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
     from mural_tf.export.saved_model import export_workdir
