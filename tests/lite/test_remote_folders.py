@@ -104,7 +104,7 @@ def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
 def test_one_run_at_a_time(folders, tmp_path):
     local, store, _ = folders
     first = Mirror(local, store)
-    first.begin()
+    first.start()
     write(local, "metrics.jsonl")
     with pytest.raises(UserError, match="is in use by another run .process"), local_folder(store):
         pass

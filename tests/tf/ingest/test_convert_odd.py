@@ -139,7 +139,7 @@ def test_what_another_run_may_read_ends_this_one(tmp_path, monkeypatch, number, 
         monkeypatch.setattr(img2dataset, "read_file", fail)
     else:
         source = f"img2dataset:{tmp_path}/data"
-        monkeypatch.setattr(img2dataset.tarfile, "open", lambda **_: fail(tmp_path))
+        monkeypatch.setattr(tarfile, "open", lambda **_: fail(tmp_path))
     with pytest.raises(UserError, match=f"Cannot read .*: {os.strerror(number)}. What is finished is kept") as error:
         run([source], tmp_path / "out")
     assert "\n" not in str(error.value)
