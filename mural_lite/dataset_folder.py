@@ -10,32 +10,33 @@ from mural_lite.files import json_field, read_json
 DESCRIPTION = "dataset.json"
 
 
-def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what: str = "data set") -> bool:
+def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun: str = "data set") -> bool:
     """Whether `output` holds this data set, described by a file `name`; raises `UserError` for anything else."""
     description = output / name
     if not description.is_file():
-        if output.exists() and (not output.is_dir() or any(True for _ in output.iterdir())):
-            raise UserError(f"{output} exists and holds no {what}: choose another folder or remove it first.")
+        is_empty_folder = output.is_dir() and next(iter(output.iterdir()), None) is None
+        if output.exists() and not is_empty_folder:
+            raise UserError(f"{output} exists and holds no {noun}: choose another folder or remove it first.")
         return False
     try:
         stored = read_json(description)
     except UserError as error:
         raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
-    stored = {key: stored.get(key) for key in identity}
-    for key in identity:
-        if stored[key] != identity[key]:
-            difference = _difference(stored[key], identity[key])
+    for key, value in identity.items():
+        if stored.get(key) != value:
+            difference = _difference(stored.get(key), value)
             raise UserError(
-                f"{output} holds another {what}, with {key} {difference}: choose another folder or remove it first."
+                f"{output} holds another {noun}, with {key} {difference}: choose another folder or remove it first."
             )
     return True
 
 
 def _difference(stored, wanted) -> str:
-    """Names only the entries in which two dictionaries differ: a line with all entries is cut off before those."""
+    """Names only the entries in which two dictionaries differ, because a line with all entries would be cut off."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
-        names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
-        stored, wanted = ({name: values[name] for name in names if name in values} for values in (stored, wanted))
+        stored_before = stored
+        stored = {name: value for name, value in stored.items() if value != wanted.get(name)}
+        wanted = {name: value for name, value in wanted.items() if value != stored_before.get(name)}
     return f"{brief(stored)} instead of {brief(wanted)}"
 
 
@@ -45,15 +46,17 @@ def describe(folder: pathlib.Path) -> str:
     description = read_json(path)
     lines = []
     for split, counts in json_field(description, "counts.image_text", dict[str, dict], path).items():
-        images, captions = (json_field(counts, name, int, path) for name in ("images", "captions"))
+        images = json_field(counts, "images", int, path)
+        captions = json_field(counts, "captions", int, path)
         lines.append(f"{split}: {images} images, {captions} captions")
     for split, count in json_field(description, "counts.text_pairs", dict[str, int], path).items():
         lines.append(f"{split}: {count} text pairs")
-    for what, word in (("skipped", "skipped"), ("left_out", "left out")):
-        kinds = json_field(description, what, dict[str, dict], path, {})
-        counted = [(json_field(entry, "count", int, path), reason, entry) for reason, entry in kinds.items()]
-        for count, reason, entry in sorted(counted, key=lambda item: -item[0]):
-            lines.append(f"{word} {count} x {reason}, first at {json_field(entry, 'first', str, path)}")
+    for key in ("skipped", "left_out"):
+        entries = json_field(description, key, dict[str, dict], path, {})
+        counts = {reason: json_field(entry, "count", int, path) for reason, entry in entries.items()}
+        for reason in sorted(counts, key=counts.get, reverse=True):
+            first = json_field(entries[reason], "first", str, path)
+            lines.append(f"{key.replace('_', ' ')} {counts[reason]} x {reason}, first at {first}")
     if (folder / "skipped.tsv").exists():
         lines.append(f"All that was skipped: {folder / 'skipped.tsv'}")
     lines.append(f"{len(json_field(description, 'languages', dict, path))} languages or language pairs in {folder}")

@@ -203,23 +203,6 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
     return skipped, Part(position, part.end)
 
 
-def skip_lines(content: io.BufferedReader, count: int) -> int:
-    """Skips `count` lines; returns how many of them the file lacks."""
-    last = b"\n"
-    while count and (chunk := content.peek(_CHUNK)):
-        lines = chunk.count(b"\n")
-        if lines < count:
-            last = content.read(len(chunk))[-1:]
-            count -= lines
-            continue
-        end = -1
-        for _ in range(count):
-            end = chunk.index(b"\n", end + 1)
-        content.read(end + 1)
-        return 0
-    return max(0, count - (last != b"\n"))
-
-
 def decode(data: bytes) -> str:
     """Decodes UTF-8; raises `UnicodeDecodeError`, also for a null character.
 

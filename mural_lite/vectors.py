@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -30,20 +31,21 @@ ENDING, METADATA = ".parquet", b"mural_tf"
 ROWS = 4096  # read, and written, at a time
 
 
-_PARTS_OF_MODELS = (  # names, with * for any
-    *("config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json"),
-    *("vocab.json", "merges.txt"),
-    *("*.model", "*processor_config.json", "open_clip_config.json", "modules.json", "sentence_bert_config.json"),
-    *("[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
-)
+_PARTS_OF_MODELS = (  # patterns of files and folders
+    "config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json",
+    "vocab.json", "merges.txt", "*.model", "*processor_config.json", "open_clip_config.json", "modules.json",
+    "sentence_bert_config.json", "[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder",
+)  # fmt: skip
 
 
 def model_digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
-    for name in _PARTS_OF_MODELS:
-        paths = [part for path in as_path(model).glob(name) for part in (path, *path.rglob("*"))]
-        for file in sorted(file for file in paths if file.is_file()):
+    for pattern in _PARTS_OF_MODELS:
+        paths: list[pathlib.Path] = []
+        for path in as_path(model).glob(pattern):
+            paths += [path, *path.rglob("*")]
+        for file in sorted(path for path in paths if path.is_file()):
             summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
             with open(file, "rb") as content:
                 while chunk := content.read(1 << 20):
@@ -70,11 +72,15 @@ class VectorFile:
     """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, about) as file: file.add(…)`."""
 
     def __init__(self, path: str | os.PathLike, width: int, dtype: str, about: Mapping):
-        self._arrow, self._width, self._dtype = _pyarrow(), width, np.dtype(dtype)
-        arrow, number = self._arrow, self._arrow.float16() if self._dtype == np.float16 else self._arrow.float32()
-        texts = {name: arrow.string() for name in ("name", "language", "content", "captions", "fields")}
-        kinds = {**texts, "path": arrow.binary(), "offset": arrow.int64(), "vector": arrow.list_(number, width)}
-        self._schema = arrow.schema(kinds.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
+        arrow = _pyarrow()
+        self._arrow = arrow
+        self._width = width
+        self._dtype = np.dtype(dtype)
+        types = {name: arrow.string() for name in ("name", "language", "content", "captions", "fields")}
+        types["path"] = arrow.binary()
+        types["offset"] = arrow.int64()
+        types["vector"] = arrow.list_(arrow.from_numpy_dtype(self._dtype), width)
+        self._schema = arrow.schema(types.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
         # Each page has a checksum: a bit that flipped is noticed.
         self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
 
@@ -88,18 +94,18 @@ class VectorFile:
         """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
         numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
         column = self._arrow.FixedSizeListArray.from_arrays(numbers, self._width)
-        columns = [
-            self._arrow.array([row[name] for row in rows], self._schema.field(name).type)
-            for name in self._schema.names[:-1]
-        ]
+        columns = []
+        for name in self._schema.names[:-1]:
+            values = [row[name] for row in rows]
+            columns.append(self._arrow.array(values, self._schema.field(name).type))
         self._writer.write_table(self._arrow.Table.from_arrays([*columns, column], schema=self._schema))
 
 
 def about_of(path: str | os.PathLike) -> dict:
-    """Returns what a file says of itself, {} where another program wrote it. Raises `UserError` if it is damaged."""
+    """Returns a file's metadata, {} if another program wrote it. Raises `UserError` if it is damaged."""
     with _opened(path) as file:
-        said = (file.schema_arrow.metadata or {}).get(METADATA, b"{}")
-        return json.loads(said)
+        metadata = file.schema_arrow.metadata or {}
+        return json.loads(metadata.get(METADATA, b"{}"))
 
 
 @contextlib.contextmanager
@@ -121,10 +127,10 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
     `names`: only these columns. Raises `UserError` for a file that is damaged or holds no vectors.
     """
     with _opened(path) as file:
-        there = file.schema_arrow.names
-        columns = [name for name in there if name != "vector" and (not names or name in names)]
-        if not {"name", "vector"} <= set(there):
-            raise UserError(f"{path} has the columns {', '.join(there)}: expected name and vector.")
+        stored = file.schema_arrow.names
+        columns = [name for name in stored if name != "vector" and (not names or name in names)]
+        if not {"name", "vector"} <= set(stored):
+            raise UserError(f"{path} has the columns {', '.join(stored)}: expected name and vector.")
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
             vectors = batch.column(batch.schema.get_field_index("vector"))
             if vectors.null_count:

@@ -24,27 +24,30 @@ Folder = pathlib.Path | RemotePath
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:
-    """Returns {model: numbers of its complete versions, the newest last} of a folder of models; empty if none."""
+    """Returns {model: numbers of its complete versions, the newest last} for a folder of models."""
     complete = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
     numbers_of: dict[str, list[int]] = {}
     for path in export.glob(f"*/*/{GRAPH}"):
         number = path.parent.name
-        # A version that appeared since is not complete, or not with all models: its folder was there before them.
-        if number.isdigit() and (number in complete or not (export / VERSIONS / number).is_dir()):
+        # A version that is only appearing has its folder in versions/ already, but no model card.
+        is_complete = number in complete or not (export / VERSIONS / number).is_dir()
+        if number.isdigit() and is_complete:
             numbers_of.setdefault(path.parent.parent.name, []).append(int(number))
     return {name: sorted(numbers) for name, numbers in sorted(numbers_of.items())}
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
-    """Returns the largest number that all of these models have; raises `UserError` if it is missing."""
+    """Returns the largest number that all of these models have; raises `UserError` if they share no number."""
     versions = models_of(export)
     for name in models:
         if name not in versions:
             raise UserError(f"{export / name} has no version: expected a SavedModel in {export / name}/1.")
     shared = set.intersection(*(set(versions[name]) for name in models))
     if not shared:
-        listed = "; ".join(f"{name} {', '.join(map(str, versions[name]))}" for name in models)
-        raise UserError(f"{export} has no version of all encoders ({listed}): export again, or complete one.")
+        numbers = [f"{name} {', '.join(map(str, versions[name]))}" for name in models]
+        raise UserError(
+            f"{export} has no version of all encoders ({'; '.join(numbers)}): export again, or complete one."
+        )
     return max(shared)
 
 
@@ -55,7 +58,8 @@ def description(export: Folder, number: int) -> Folder:
 
 
 def newest_description(folder: Folder) -> Folder:
-    """Returns the `description` of the newest version of an export with versions; any other folder as it is."""
+    """Returns the `description` of the newest version of an export with versions; any other folder unchanged."""
     if not (folder / VERSIONS).is_dir():
         return folder
-    return description(folder, max((number for numbers in models_of(folder).values() for number in numbers), default=1))
+    newest = max(map(max, models_of(folder).values()), default=1)
+    return description(folder, newest)

@@ -19,13 +19,13 @@ from mural_lite.config import takes_features
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, read_json, write_whole
-from mural_lite.pages import is_finite, line_chart
 from mural_lite.pictures import thumbnail_url
 from mural_lite.remote_folders import display_name
 from mural_lite.top_k import top_k
 from mural_tf.analysis import errors
 from mural_tf.analysis.errors import captions_of, choose_queries, evenly, find_queries
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
+from mural_tf.runs.line_chart import is_finite, line_chart
 from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import flat, read_metrics
 

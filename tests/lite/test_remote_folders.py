@@ -135,7 +135,7 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch,
 
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
+    monkeypatch.setitem(remote_folders._store_names, "/tmp/x", "gs://b/run1")
     assert display_name("/tmp/x/export") == "gs://b/run1/export" and display_name("/tmp/xy") == "/tmp/xy"
     assert display_name("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
     with local_folder(tmp_path / "w") as folder:
