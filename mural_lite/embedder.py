@@ -53,18 +53,18 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
             raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
         if not len(values):
             raise ValueError(f"{name} is empty: expected at least one.")
-    places = [_label_place(template) for template in templates]
+    slots = [_label_slot(template) for template in templates]
     prompts = []
     for label in labels:
-        for template, place in zip(templates, places):
-            prompts.append(template.replace(place, label))  # not str.format: either may hold other braces
+        for template, slot in zip(templates, slots):
+            prompts.append(template.replace(slot, label))  # not str.format: either may hold other braces
     return prompts
 
 
-def _label_place(template: str) -> str:
-    for place in PLACES:
-        if place in template:
-            return place
+def _label_slot(template: str) -> str:
+    for slot in PLACES:
+        if slot in template:
+            return slot
     raise ValueError(f"The template {template!r} has no place for the label: write {{}}.")
 
 
@@ -409,7 +409,7 @@ class Embedder:
 
         Args:
           labels: names of the classes, in any language.
-          templates: texts in which `{}` (or `{c}`) stands for the label.
+          templates: texts in which the label replaces `{}` (or `{c}`).
           progress: as in `encode_text`.
 
         Returns:

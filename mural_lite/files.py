@@ -296,12 +296,12 @@ def _has_type(value, expected: type) -> bool:
 
 
 def _describe(expected: type) -> str:
-    one, _ = _TYPE_NAMES[typing.get_origin(expected) or expected]
+    singular, _ = _TYPE_NAMES[typing.get_origin(expected) or expected]
     inner = typing.get_args(expected)
     if not inner:
-        return one
-    _, many = _TYPE_NAMES[typing.get_origin(inner[-1]) or inner[-1]]
-    return f"{one} of {many}"
+        return singular
+    _, plural = _TYPE_NAMES[typing.get_origin(inner[-1]) or inner[-1]]
+    return f"{singular} of {plural}"
 
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:

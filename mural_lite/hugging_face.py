@@ -39,7 +39,7 @@ LEADS_TO = {
     "vocabulary.txt": ("checkpoints/*",),  # a workdir
     "open_clip_config.json": ("open_clip_model.safetensors",),
 }
-_LIBRARY = {"library_name": "mural-tf", "library_version": __version__}  # how the Hub is told who asks
+_LIBRARY = {"library_name": "mural-tf", "library_version": __version__}  # for the Hub
 _fetched: dict[str, pathlib.Path] = {}  # in this process, in which a name keeps its meaning
 
 

@@ -292,7 +292,7 @@ def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: 
 class DownloadedImages:
     """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
 
-    Of several shards with an address, decide.py chooses the first.
+    If several shards have an address, decide.py chooses the first shard.
     """
 
     def __init__(self, directory: pathlib.Path):

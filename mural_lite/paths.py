@@ -33,8 +33,8 @@ class Status(NamedTuple):
 class RemotePath:
     """A file or folder in a store. A folder is only the start of files' names: it is never made, and never empty.
 
-    Methods without a docstring do the same as those of `pathlib.Path`. Every method raises `UserError` if no client for
-    the scheme is installed, and `OSError` for failures, for example if a bucket does not exist or does not answer.
+    Methods without a docstring do the same as the methods of `pathlib.Path`. Every method raises `UserError` if no
+    client for the scheme is installed, and `OSError` for failures, for example if a bucket does not exist or answer.
     """
 
     address: str

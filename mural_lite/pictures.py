@@ -38,7 +38,7 @@ _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a p
 
 
 _DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
-_OTHERS = {  # start of a file that is no readable picture -> the problem
+_OTHERS = {  # start of an unreadable file -> the problem
     rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
     _DRAWING.pattern: "SVG drawing, which is taken from files alone: save it as PNG",
     rb"%PDF": "PDF file: save its pictures as PNG or JPEG",

@@ -149,7 +149,8 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        read = getattr(self._content, "read1", self._content.read)  # files in stores have no `read1`
+        has_read1 = hasattr(self._content, "read1")  # files in stores do not
+        read = self._content.read1 if has_read1 else self._content.read
         piece = read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)

@@ -1,4 +1,4 @@
-"""The ids of texts, equal to those of the graph's tokenizers (`mural_tf/text/`), without TensorFlow.
+"""The ids of texts, as the graph's tokenizers give them (`mural_tf/text/`), without TensorFlow.
 
 Words and word pieces are divided here, by Python's tables of characters; SentencePiece's pieces and byte pairs by the
 package `sentencepiece`, with the model of the graph's operation. `benchmarks/lite_inputs.py` compares ids on 100,000
@@ -84,7 +84,7 @@ class Pieces:
         return [([*self._begin, *self.divide(text)[:room], *self._end], 0) for text in texts]
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns the ids of a text, without those that `rows` puts before and after them."""
+        """Returns the ids of a text, to which `rows` adds ids before and after."""
         raise NotImplementedError
 
     def words(self, text: str) -> list[str]:

@@ -47,7 +47,7 @@ WRITES = {TEXTS: "texts", IMAGES: "texts", LOCATIONS: "addresses", TRANSLATIONS:
 class Job(NamedTuple):
     """A unit, a shard of downloaded images, or a file of translations, that a worker looks through.
 
-    `kind` is UNIT, LOCATIONS or TRANSLATIONS, `source` the number of the source, `number` that of the unit or the
+    `kind` is UNIT, LOCATIONS or TRANSLATIONS, `source` the number of the source, and `number` numbers the unit or the
     shard; both are the number of a file of translations.
     """
 

@@ -144,7 +144,7 @@ class Source:
         return ()
 
     def downloads(self) -> Any:
-        """Returns the store of images with addresses, `None` if the source has none."""
+        """Returns the store of images with addresses, `None` for other sources."""
         return None
 
     def files(self) -> list[pathlib.Path]:

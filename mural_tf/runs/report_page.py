@@ -120,7 +120,7 @@ def _has(row: Mapping, name: str) -> bool:
 
 
 def _at_step(rows: list[dict], name: str, step: int) -> dict:
-    """Returns the last evaluation of this name at this step, {} if there is none."""
+    """Returns the last evaluation of this name at this step, or {}."""
     evaluations = [row for row in rows if row["step"] == step and _has(row, name)]
     return evaluations[-1] if evaluations else {}
 

@@ -207,7 +207,7 @@ def test_a_flipped_bit_in_a_tar_header_costs_one_member(tmp_path):
 
 def test_members_of_gigabytes_are_not_read(tmp_path, monkeypatch):
     path = write_tar(tmp_path / "00000.tar", ("a.jpg", bytes(5000), {}))
-    monkeypatch.setattr("mural_tf.ingest.sources.img2dataset.MAX_BYTES", 4999)
+    monkeypatch.setattr("mural_lite.img2dataset.MAX_BYTES", 4999)
     problems = Problems()
     list(read_samples(path, problems))
     assert ("file of more than 4,999 bytes", f"{path}, a.jpg") in problems
