@@ -250,7 +250,7 @@ def build_quarter(data: str, output: pathlib.Path) -> None:
 
 def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tuple], shards: int) -> None:
     """Writes a part of a data set; `parts`: kind of records, split, the split that they come from, and which of it."""
-    from mural_lite.dataset_folder import build_folder
+    from mural_tf.data.dataset_builder import build_folder
     from mural_tf.data.records import read_records, write_records
 
     def write(folder: pathlib.Path) -> dict:

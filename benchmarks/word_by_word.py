@@ -27,10 +27,11 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from mural_lite.dataset_folder import DESCRIPTION, build_folder
+from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
 from mural_lite.text_files import canonical_language
+from mural_tf.data.dataset_builder import build_folder
 
 ITERATIONS = 5  # of expectation maximisation
 LEAST = 0.05  # p(word | pivot's word) · p(pivot's word | word) of an entry

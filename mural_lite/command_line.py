@@ -1,9 +1,8 @@
-"""How commands run: the command is found, its flags are parsed, and the user's mistakes are reported in one line.
+"""Commands: a command is found by its name, its flags are parsed, and the user's mistakes are reported in one line.
 
 `python -m mural_tf COMMAND …`, `python -m mural_search COMMAND …` and the scripts at the top of the repository call
-`run_command` with a table of commands; a script with a single purpose calls `run(main)`. Neither imports TensorFlow
-before the flags are parsed, and the functions that they call import it inside the main function only, so that `--help`
-stays fast.
+`run_command` with a table of commands; a script with a single purpose calls `run(main)`. Main functions import what
+they need themselves, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ class Command:
 
     Attributes:
       main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
-      positional: whether `main` takes the arguments that are not flags, before all else; otherwise such arguments are
-          refused.
-      entries: of `define`.
+      positional: whether `main` takes the list of arguments that are not flags first; otherwise they are refused.
+      entries: the arguments of `define`.
     """
 
     main: Callable[..., int | None]
@@ -57,13 +55,15 @@ class Command:
         return inspect.getdoc(self.main).splitlines()[0]
 
     def define(self) -> Callable[[list[str]], int | None]:
-        """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
+        """Defines the command's flags and returns a function of the other arguments, for after parsing."""
         holders = define(**self.entries)
         define_trust()
 
         def run_with(arguments: list[str]) -> int | None:
             values = {name: holder.value for name, holder in holders.items()}
-            return self.main(*([arguments] if self.positional else []), **values)
+            if self.positional:
+                return self.main(arguments, **values)
+            return self.main(**values)
 
         return run_with
 
@@ -74,16 +74,15 @@ def command(positional: bool = False, **entries) -> Callable[[Callable[..., int 
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
-    """Runs the command that the arguments begin with, and exits as `run` does; never returns.
+    """Runs the command at the start of the arguments, and exits as `run` does; never returns.
 
-    Only the flags of this command are defined, so two commands may have a flag of the same name. `--help` after a
-    command describes it; before any, or after the first word of several commands, it lists them. `--version` answers
-    with the version alone.
+    Only this command's flags are defined, so two commands may have a flag of the same name. `--help` after a command
+    describes it; without a command, or after the first word of several commands, it lists them.
 
     Args:
       commands: {name: command}; a name may have several words, "search index".
       arguments: the command line without the program.
-      program: what the user calls, for the help: "python -m mural_tf".
+      program: the user's call, for the help: "python -m mural_tf".
     """
     with _mistakes_in_one_line():
         if "--version" in arguments:
@@ -110,11 +109,11 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
 
 
 def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program: str) -> None:
-    """Runs the command `words` with the command line's flags; without `words`, the command that the line names."""
+    """Runs the command of `words` and the command line."""
     try:
         run_command(commands, [*words, *sys.argv[1:]], program)
     except SystemExit as end:
-        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
+        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process at its end
             remove_copies()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -123,20 +122,19 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
 
 
 def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Divides a command line into the command's name and the arguments of the command.
+    """Divides a command line into the command's name, from the first arguments that are not flags, and the rest.
 
-    The name is made of the first arguments that are not flags; flags may come before it. It is shorter than any name
-    in `commands`, or empty, where the command line ends too early.
-
-    Raises:
-      UserError: no command has such a name.
+    If the command line ends too early, the name is only the start of a name in `commands`, or empty. Raises `UserError`
+    if no command has such a name.
     """
-    name, rest = "", list(arguments)
+    name = ""
+    rest = list(arguments)
     while name not in commands:
-        index = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
-        if index is None:
+        words = [argument for argument in rest if not argument.startswith("-")]
+        if not words:
             return name, rest
-        longer = f"{name} {rest.pop(index)}".strip()
+        rest.remove(words[0])
+        longer = f"{name} {words[0]}".strip()
         if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
             raise UserError(_unknown(commands, name, longer.split()[-1]))
         name = longer
@@ -144,10 +142,11 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
 
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
-    """Says that no command goes on with `word`, and what would do after the words `before` it."""
+    """Returns the message for an unknown `word` after the words `before` it."""
     words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
     near = difflib.get_close_matches(word, words, n=1)
-    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}.")
+    hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}."
+    return f"Unknown command {word!r}{hint}"
 
 
 def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
@@ -168,13 +167,12 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
 
     With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise such arguments are refused.
 
-    A `UserError`, unusable flags, a full disk, a missing permission or any other failed file operation becomes one
-    line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
-    keeps its stack trace.
+    A `UserError`, unusable flags or a failed file operation becomes one line on stderr and exit code 1;
+    `--verbosity=1` shows the stack trace as well. Any other exception is a bug and keeps its stack trace.
     """
     quiet_imports()
-    # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors without AVX512-VNNI too,
-    # where TensorFlow leaves them off; the figures are in docs/speed.md.
+    # TensorFlow reads this when it is imported, and by default leaves oneDNN's kernels off on processors without
+    # AVX512-VNNI, where they are faster too; the figures are in docs/speed.md.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
     def guarded(argv: Sequence[str]) -> int | None:
@@ -213,7 +211,7 @@ def _missing(flag: str) -> str:
     return f"--{flag} is missing; --help shows how it is used."
 
 
-_KINDS = {
+_DEFINE = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -227,10 +225,9 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values: `check_path`,
-    `check_local_path` or `check_model` for names of files and folders. The default's type is the flag's; a list is
-    given as "a,b", the flag of a tuple may be repeated, and a default of None means a text that must be given. A
-    function in place of an entry defines its flag itself: `define_config`.
+    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values, for example
+    `check_path`. The flag has the default's type; a list is given as "a,b", the flag of a tuple may be repeated, and
+    None means a text that must be given. A function in place of an entry defines its flag itself: `define_config`.
     """
     return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 
@@ -244,9 +241,13 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
         return flags.DEFINE_string(name, None, help_text, required=True)
     if isinstance(allowed, list):
         return flags.DEFINE_enum(name, default, allowed, help_text)
-    bounds = allowed if isinstance(allowed, tuple) else () if allowed is None else (allowed,)
-    default_value = list(default) if isinstance(default, tuple) else default
-    return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
+    bounds = {}
+    if isinstance(allowed, tuple):
+        bounds["lower_bound"], bounds["upper_bound"] = allowed
+    elif allowed is not None:
+        bounds["lower_bound"] = allowed
+    value = list(default) if isinstance(default, tuple) else default
+    return _DEFINE[type(default)](name, value, help_text, **bounds)
 
 
 def check_path(flag: str, value: str | list[str] | None) -> None:
@@ -280,20 +281,14 @@ def check_model(flag: str, value: str | None) -> None:
     check_exists(flag, value)
 
 
-def check_handle(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
-    if value != "nothing" and not (value or "").startswith(("https://", "http://")):
-        check_model(flag, value)
-
-
 def define_trust() -> None:
-    """Defines `--trust`, a flag of every command; `run` says it to all that the command calls."""
-    what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
-    flags.DEFINE_bool("trust", False, what)
+    """Defines `--trust`, a flag of every command, which `run` applies."""
+    help_text = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
+    flags.DEFINE_bool("trust", False, help_text)
 
 
 class BadFlagFile(Exception):
-    """A file that a flag names could not be used: its cause is told in place of absl's mistake in the flag's value."""
+    """A file that a flag names could not be used: its cause is reported in place of absl's error."""
 
 
 @contextlib.contextmanager
@@ -315,7 +310,7 @@ def _mistakes_in_flags() -> Iterator[None]:
 def _mistakes_in_one_line() -> Iterator[None]:
     """Prints what the user can correct and exits with 1; everything else is raised again."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know ASCII alone
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know only ASCII
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -331,9 +326,9 @@ def _mistakes_in_one_line() -> Iterator[None]:
 
 
 def _one_line(error: Exception) -> str | None:
-    """Returns what to tell the user, or None if `error` is not a user's mistake."""
+    """Returns the message for the user, or None if `error` is not a user's mistake."""
     while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
-        error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
+        error = error.__context__  # raised in traced code, which TensorFlow reports in twenty lines
     if isinstance(error, UserError):
         return " ".join(display_name(error).split())
     if isinstance(error, OSError) and error.strerror:

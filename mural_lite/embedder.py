@@ -1,8 +1,8 @@
 """`Embedder`: a trained model as two functions, image -> vector and sentence -> vector.
 
 A workdir, an export, its TF-Hub modules, its LiteRT files, Hugging Face's ALIGN (all by `mural_tf.load`) and a model in
-memory give the same `Embedder`; evaluators and search know nothing else. The class itself knows arrays alone, so that
-the LiteRT files are used without TensorFlow. The examples below are run by the tests.
+memory give the same `Embedder`; evaluators and search know nothing else. The class knows only arrays, so that the
+LiteRT files are used without TensorFlow. The tests run the examples below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import TypeIs
 
-PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
+PLACES = ("{}", "{c}")  # of a label in a template: in CLIP's files, and in CLIP_benchmark's
 TOKENS = 4096  # of the texts in one call of the model: memory grows with them
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
@@ -53,11 +53,19 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
             raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
         if not len(values):
             raise ValueError(f"{name} is empty: expected at least one.")
-    slots = [next((slot for slot in PLACES if slot in template), "") for template in templates]
-    if "" in slots:
-        raise ValueError(f"The template {templates[slots.index('')]!r} has no place for the label: write {{}}.")
-    # Not str.format: a label or a template may hold other braces.
-    return [template.replace(slot, label) for label in labels for template, slot in zip(templates, slots)]
+    slots = [_label_slot(template) for template in templates]
+    prompts = []
+    for label in labels:
+        for template, slot in zip(templates, slots):
+            prompts.append(template.replace(slot, label))  # not str.format: either may hold other braces
+    return prompts
+
+
+def _label_slot(template: str) -> str:
+    for slot in PLACES:
+        if slot in template:
+            return slot
+    raise ValueError(f"The template {template!r} has no place for the label: write {{}}.")
 
 
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
@@ -76,12 +84,12 @@ class Encoders:
     """The functions of an `Embedder`.
 
     Args:
-      prepare_image: JPEG or PNG bytes -> one of what `embed_images` takes; `BadImage` if they do not decode.
+      prepare_image: JPEG or PNG bytes -> a prepared image; raises `BadImage` if they do not decode.
       embed_images: list of prepared images, [B] -> float32 [B, D].
       embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
       text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
-      prompted: of a model that puts a prompt before texts, head -> a function like `embed_texts` that does not, for
-        texts that have another one; "" is the image-text head.
+      prompted: for a model that puts a prompt before every text: head -> a function like `embed_texts` that puts none
+        before, for texts with another prompt; "" is the image-text head.
     """
 
     prepare_image: Callable[[Any], Any]
@@ -95,12 +103,12 @@ class Embedder:
     """Encodes images and texts to L2-normalised float32 vectors; made by `open_model`.
 
     Args:
-      encoders: the functions that do it.
+      encoders: the model's functions.
       embedding_size: D.
       config: the configuration the model was trained with.
-      path: where it was loaded from, "" for a model in memory.
+      path: the model's folder, "" for a model in memory.
       step: the training step of its weights, None if unknown.
-      threads: that decode images; 0: one per core.
+      threads: number of threads that decode images; 0: one per core.
     """
 
     def __init__(
@@ -112,17 +120,18 @@ class Embedder:
         step: int | None = None,
         threads: int = 0,
     ) -> None:
-        self._prompted = dict(encoders.prompted)
+        self.embedding_size = embedding_size
+        self.config = config
+        self.path = path
+        self.step = step
         self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
-        self.kept_alive: Any = None  # of an export: its text encoder, whose signatures do not keep the variables alive
-        self._threads = threads or os.cpu_count() or 1
-        self.original: Any = None  # of smaller encoders: a `fingerprint.Original`, the model they were made of
-        self._prepare_image: Callable[[bytes], Any] = encoders.prepare_image
-        self._embed_images: Encoder = encoders.embed_images
-        self._embed_texts: Encoder = encoders.embed_texts
-        self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
+        self.original: Any = None  # a `fingerprint.Original`: the model that smaller encoders were made of
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
+        self.kept_alive: Any = None  # an export's text encoder, since its signatures do not keep the variables alive
+        self._encoders = encoders
+        self._embed_texts: Encoder = encoders.embed_texts
         self._head = ""
+        self._threads = threads or os.cpu_count() or 1
 
     def __repr__(self) -> str:
         return f"Embedder(path={self.path!r}, step={self.step}, embedding_size={self.embedding_size})"
@@ -138,10 +147,10 @@ class Embedder:
         return other
 
     def __reduce__(self) -> tuple[Callable[..., Embedder], tuple[object, str]]:
-        """Lets pickle and deepcopy load it again from its place."""
+        """Lets pickle and deepcopy load it again from its folder."""
         if self.reload is None:
             raise TypeError("This Embedder is of a model in memory: save the model and load it, to pickle or copy it.")
-        return _again, (self.reload, self._head)
+        return _reload, (self.reload, self._head)
 
     @property
     def takes_languages(self) -> bool:
@@ -151,14 +160,15 @@ class Embedder:
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
 
-        Raises `UserError` if it is missing of this name. MURAL's workdirs and exports have "text_text"; TF-Hub modules
-        hold the image-text head only.
+        Raises `UserError` if the model has no head of this name. MURAL's workdirs and exports have "text_text"; TF-Hub
+        modules hold the image-text head only.
         """
         if name not in self.text_heads:
             names = ", ".join(self.text_heads) or "none"
             raise UserError(f"{self.path or 'The model'} has no text head {name!r}; besides image_text it has {names}.")
         other = copy.copy(self)
-        other._embed_texts, other._head = self.text_heads[name], name
+        other._embed_texts = self.text_heads[name]
+        other._head = name
         return other
 
     @overload
@@ -190,21 +200,20 @@ class Embedder:
         """Encodes images, resized and cropped as in evaluation.
 
         Args:
-          images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and every other format of Pillow, as
-            `pictures.for_the_encoder` takes them), open files, uint8 arrays or tensors [H, W, 3], [H, W, 4] (the
-            transparent on white) or [H, W], or Pillow's pictures; read as it is consumed, a few batches ahead. A single
-            one, or several in one array [N, H, W, 3].
+          images: a single image, an array [N, H, W, 3], or any iterable of images, which is read a few batches ahead.
+            An image is a path, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF or another format of Pillow's), an open file,
+            a uint8 array or tensor [H, W, 3], [H, W, 4] (transparent pixels on white) or [H, W], or Pillow's picture.
           batch_size: images per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           on_error: "raise" or "skip" images that cannot be read.
 
         Returns:
-          float32 [N, D], L2-normalised, or [D] of a single image; with on_error="skip" a pair: [K, D] of the readable
+          float32 [N, D], L2-normalised, or [D] for a single image; with on_error="skip" a pair: [K, D] for the readable
           images and their int64 [K] places in `images`.
 
         Raises:
-          UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
-            texts alone.
+          UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model without
+            an image tower.
           TypeError: something that is not an image.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
@@ -230,7 +239,9 @@ class Embedder:
             return single
         if not isinstance(images, Iterable):
             raise TypeError(f"encode_image takes images or one image ({_IMAGES}), got {images!r}.")
-        kept, blocks, batch = [], [], []
+        kept: list[int] = []
+        blocks: list[Embeddings] = []
+        batch: list[object] = []
         with _bar(images, "images", progress) as bar:
             for index, image, problem in self._prepared(images, 2 * batch_size):
                 bar.update()
@@ -240,12 +251,14 @@ class Embedder:
                     kept.append(index)
                     batch.append(image)
                 if len(batch) == batch_size:
-                    blocks.append(self._embed_images(batch))
+                    blocks.append(self._encoders.embed_images(batch))
                     batch = []
         if batch:
-            blocks.append(self._embed_images(batch))
-        embeddings = self._checked(blocks, "images")
-        return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
+            blocks.append(self._encoders.embed_images(batch))
+        embeddings = self._joined(blocks, "images")
+        if on_error == "skip":
+            return embeddings, np.array(kept, np.int64)
+        return embeddings
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -266,15 +279,15 @@ class Embedder:
 
         Args:
           texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
-          batch_size: texts per call of the model, at most; long texts are fewer, see `TOKENS`.
+          batch_size: the most texts per call of the model; fewer if they are long, see `TOKENS`.
           progress: whether to show a progress bar; by default for 1,000 and more.
-          language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
-            likeliest one.
+          language: the language of the texts. Only models with word vectors per language (MULE) use it; without it they
+            take the likeliest language.
           prompt: the name of one of the model's `prompts`, which precedes each text in place of the default prompt;
             "" for no prompt at all.
 
         Returns:
-          float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
+          float32 [N, D], L2-normalised, in the order of `texts`; [D] for a single string.
 
         Raises:
           UserError: embeddings that are not finite, or a prompt that the model does not have.
@@ -312,11 +325,11 @@ class Embedder:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
                 blocks.append(embed_texts(batch))
                 bar.update(len(batch))
-        rows = {text: i for i, text in enumerate(unique)}
-        return self._checked(blocks, "texts")[[rows[text] for text in encoded]] if encoded else self._checked([], "")
+        rows = {text: row for row, text in enumerate(unique)}
+        return self._joined(blocks, "texts")[[rows[text] for text in encoded]]
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
-        """The function that embeds texts with a prompt, and what must be put before them."""
+        """Returns the function that embeds texts with a prompt, and the words that must precede its texts."""
         prompts, default = self.prompts, self.config.vocabulary.prompt
         if name and name not in prompts:
             names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
@@ -324,12 +337,12 @@ class Embedder:
         text = prompts.get(name, "")
         if text.startswith(default):
             return self._embed_texts, text.removeprefix(default)
-        if self._head not in self._prompted:
+        if self._head not in self._encoders.prompted:
             raise UserError(
                 f"The model {self.path} puts {default!r} before every text, and this form of it takes no other prompt: "
                 f"expected a workdir or an export's encoders for the prompt {name!r}."
             )
-        return self._prompted[self._head], text
+        return self._encoders.prompted[self._head], text
 
     def similarity(
         self,
@@ -339,9 +352,8 @@ class Embedder:
     ) -> Embeddings:
         """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
 
-        Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
-        it compares texts with texts. A single image or text counts as one of N or M. `progress` is as in
-        `encode_image`.
+        Either side may be embeddings already, float [N, D] and L2-normalised, so that texts can be compared with texts,
+        or images with images. A single image or text makes N or M 1. `progress` is as in `encode_image`.
 
         Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
 
@@ -353,9 +365,9 @@ class Embedder:
         >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
         True
         """
-        ours = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
-        theirs = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
-        cosines: Embeddings = np.clip(np.atleast_2d(ours) @ np.atleast_2d(theirs).T, -1.0, 1.0)
+        rows = self._own_width(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
+        columns = self._own_width(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        cosines: Embeddings = np.clip(np.atleast_2d(rows) @ np.atleast_2d(columns).T, -1.0, 1.0)
         return cosines
 
     def search(
@@ -369,7 +381,7 @@ class Embedder:
 
         Args:
           images, texts: as in `similarity`; queries may be embeddings of images, too.
-          k: how many are wanted of each text, at least 1; all if there are fewer.
+          k: number of images per text, at least 1; all images if there are fewer.
           progress: as in `encode_image`.
 
         Returns:
@@ -397,7 +409,7 @@ class Embedder:
 
         Args:
           labels: names of the classes, in any language.
-          templates: texts in which `{}` (or `{c}`) is the label's place.
+          templates: texts in which the label replaces `{}` (or `{c}`).
           progress: as in `encode_text`.
 
         Returns:
@@ -424,7 +436,7 @@ class Embedder:
 
         Args:
           images: as in `encode_image`, or their embeddings, float [N, D].
-          labels: names of the classes, or what `encode_labels` made of them, float [C, D].
+          labels: names of the classes, or their vectors from `encode_labels`, float [C, D].
           templates: as in `encode_labels`; unused if `labels` are embeddings.
           progress: as in `encode_image`.
 
@@ -465,54 +477,39 @@ class Embedder:
                     future.cancel()
 
     def _prepare(self, image: Image, index: int) -> tuple[object, str]:
-        """Returns (prepared image, "") or (None, what is wrong with it)."""
-        import PIL.Image  # here, because texts do without
+        """Returns (prepared image, "") or (None, the problem)."""
+        from mural_lite import pictures  # Pillow: here, because texts do without
 
-        from mural_lite import pictures
-
-        name = f"Image {index}"
+        name = _image_name(image, index)
         try:
-            image = _as_array(image)
-            if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
-                if image.ndim == 2 or image.shape[-1] == 4:
-                    image = PIL.Image.fromarray(image)
-            if isinstance(image, PIL.Image.Image):
-                image = np.asarray(pictures.upright(image))
-            if isinstance(image, np.ndarray):
-                if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
-                    return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
+            image = _as_pixels(image)
+            if not isinstance(image, np.ndarray):
+                data = _encoded(image, name)
+                if not takes_features(self.config.image_tower):
+                    data = pictures.for_the_encoder(data)
+            elif image.dtype == np.uint8 and image.ndim == 3 and image.shape[-1] == 3:
                 data = pictures.encode_png(image)
-            elif isinstance(image, bytes):
-                data = image
-            elif hasattr(image, "read"):
-                name = str(getattr(image, "name", name))
-                data = image.read()
-                if not isinstance(data, bytes):
-                    raise TypeError(f"{name} is a file that gives text: open it with mode 'rb'.")
-            elif not isinstance(image, (str, os.PathLike)):
-                raise TypeError(f"{name} is {image!r}, of type {type(image).__name__}; expected {_IMAGES}.")
             else:
-                name = os.fspath(image)
-                data = pictures.read_file(image)
-            if not isinstance(image, np.ndarray) and not takes_features(self.config.image_tower):
-                data = pictures.for_the_encoder(data)
-            return self._prepare_image(data), ""
+                return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
+            return self._encoders.prepare_image(data), ""
         except OSError as error:
             return None, f"{name} cannot be read: {error.strerror}."
         except pictures.BadImage as error:
             return None, f"{name} cannot be used: {error}."
 
-    def _checked(self, blocks: list[Embeddings], what: str) -> Embeddings:
+    def _joined(self, blocks: list[Embeddings], unit: str) -> Embeddings:
+        """Returns the rows of all blocks; raises `UserError` if one is not finite."""
         embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
         bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
         if bad:
             raise UserError(
-                f"The model {self.path} maps {bad} of {len(embeddings)} {what} to NaN or infinity: "
+                f"The model {self.path} maps {bad} of {len(embeddings)} {unit} to NaN or infinity: "
                 "its training diverged."
             )
         return embeddings
 
-    def _given(self, embeddings: Embeddings) -> Embeddings:
+    def _own_width(self, embeddings: Embeddings) -> Embeddings:
+        """Returns embeddings from outside as float32; raises `ValueError` if they cannot be of this model."""
         if embeddings.shape[1] != self.embedding_size:
             raise ValueError(
                 f"Embeddings are {embeddings.shape[1]} wide, this model's {self.embedding_size}: they are of "
@@ -524,7 +521,7 @@ class Embedder:
 
 
 _IMAGES = "a path, an open file, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
-_ELSEWHERE = {  # what other libraries call it
+_ELSEWHERE = {  # names in other libraries
     "encode": "encode_text and encode_image give normalised float32 arrays (batch_size=, progress=).",
     "encode_texts": "it is encode_text.",
     "encode_images": "it is encode_image.",
@@ -533,13 +530,51 @@ _ELSEWHERE = {  # what other libraries call it
 }
 
 
-def _again(reload: Callable[[], Embedder], head: str) -> Embedder:
-    embedder = reload()
+def _reload(load: Callable[[], Embedder], head: str) -> Embedder:
+    embedder = load()
     return embedder.with_text_head(head) if head else embedder
 
 
+def _image_name(image: object, index: int) -> str:
+    if isinstance(image, (str, os.PathLike)):
+        return os.fspath(image)
+    name = f"Image {index}"
+    return str(getattr(image, "name", name)) if hasattr(image, "read") else name
+
+
+def _as_pixels(image: Any) -> Any:
+    """Returns the pixels of an array, a tensor or Pillow's picture, and anything else unchanged."""
+    import PIL.Image
+
+    from mural_lite import pictures
+
+    image = _as_array(image)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+        if image.ndim == 2 or image.ndim == 3 and image.shape[-1] == 4:
+            image = PIL.Image.fromarray(image)
+    if isinstance(image, PIL.Image.Image):
+        return np.asarray(pictures.upright(image))
+    return image
+
+
+def _encoded(image: Any, name: str) -> bytes:
+    """Returns the bytes of an encoded image, an open file or a path; raises `TypeError` for anything else."""
+    from mural_lite import pictures
+
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, (str, os.PathLike)):
+        return pictures.read_file(image)
+    if not hasattr(image, "read"):
+        raise TypeError(f"{name} is {image!r}, of type {type(image).__name__}; expected {_IMAGES}.")
+    data = image.read()
+    if not isinstance(data, bytes):
+        raise TypeError(f"{name} is a file that gives text: open it with mode 'rb'.")
+    return data
+
+
 def _as_array(value: Any) -> Any:
-    """Returns a tensor's array, whose strings are text, and anything else as it is."""
+    """Returns a tensor's array, whose strings are text, and anything else unchanged."""
     if not (hasattr(value, "numpy") and hasattr(value, "dtype")):
         return value
     array = value.numpy()
@@ -559,31 +594,34 @@ def _is_image(value: object) -> TypeIs[Image]:
     """Whether something is a single image, and not several."""
     import PIL.Image
 
-    pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
-    grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
-    return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
+    if isinstance(value, np.ndarray):
+        is_color = value.ndim == 3 and value.shape[-1] in (3, 4)
+        is_grey = value.ndim == 2 and value.dtype == np.uint8
+        return is_color or is_grey
+    return isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
 
 
-def _batches(texts: Sequence[bytes], most: int, max_length: int) -> Iterator[Sequence[bytes]]:
-    """Yields rising texts, at most so many at a time, and so that together they have at most `TOKENS` tokens.
+def _batches(texts: Sequence[bytes], batch_size: int, max_length: int) -> Iterator[Sequence[bytes]]:
+    """Yields texts, sorted by length, in batches of at most `batch_size` texts and `TOKENS` tokens with padding.
 
-    A text has at most a token for each byte, begin, end, and the prompt; padding counts as tokens.
+    A text has at most one token per byte, and two for its start and end.
     """
-    begin = 0
-    while begin < len(texts):
-        end = begin + 1
-        while end < min(begin + most, len(texts)):
-            longest = min(len(texts[end]) + 2, max_length)
-            if (end + 1 - begin) * longest > TOKENS:
-                break
-            end += 1
-        yield texts[begin:end]
-        begin = end
+    batch: list[bytes] = []
+    for text in texts:
+        longest = min(len(text) + 2, max_length)
+        if batch and (len(batch) == batch_size or (len(batch) + 1) * longest > TOKENS):
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextlib.AbstractContextManager[Any]:
     total = len(items) if isinstance(items, Sized) else None
-    if not (progress if progress is not None else (total or 0) >= LONG_LIST):
+    if progress is None:
+        progress = total is not None and total >= LONG_LIST
+    if not progress:
         return contextlib.nullcontext(types.SimpleNamespace(update=lambda count=1: None))
     from mural_lite.progress import tqdm  # here, because a question shows no bar
 
@@ -591,5 +629,5 @@ def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextli
 
 
 def _is_matrix(values: object) -> TypeIs[Embeddings]:
-    """Whether something is embeddings, float [N, D], and not a list of images or texts."""
+    """Whether something is embeddings, float [N, D], rather than images or texts."""
     return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)

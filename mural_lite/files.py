@@ -1,9 +1,9 @@
 """Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
 
 A process that is killed while it writes leaves the old file or no file, and at most a hidden file next to it with a
-name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for them; a
-folder has one writer at a time, and the next one removes what the last one left. The same holds for a machine
-that loses its power: what gets its name is on the disk before (`sync`).
+name that ends in `PARTIAL`. `remove_partial` removes such files, because each process has its own name for them. A
+folder has one writer at a time, who removes the hidden folder of the last writer. The same holds for a machine that
+loses its power: a file's content is on the disk before it gets its name (`sync`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,17 @@ if typing.TYPE_CHECKING:
 
 # Images of more are not decoded, neither by Pillow nor in the graph: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26
-PACKAGE = "package://"  # begins the name of an installed Python package
-PARTIAL = ".partial"  # ends the names of files that are still being written
+PACKAGE = "package://"  # prefix of the name of an installed Python package
+PARTIAL = ".partial"  # suffix of the names of files that are still being written
+_REQUIRED = object()
+_TYPE_NAMES = {  # in messages: one, many
+    dict: ("an object", "objects"),
+    list: ("a list", "lists"),
+    str: ("a text", "texts"),
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+}
 
 
 def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
@@ -73,14 +82,14 @@ def _package_folder(name: str) -> pathlib.Path:
 
 
 def check_readable(name: str | os.PathLike) -> None:
-    """Raises `UserError`, without reading anything, for a name that no file system here could know."""
+    """Raises `UserError`, without reading anything, for a name in a store that no client here reads."""
     path = as_path(name)
     if isinstance(path, RemotePath):
         remote.check_scheme(str(path))
 
 
 def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
-    """Copies a file in pieces: between stores and this machine, files may be larger than the memory."""
+    """Copies a file between stores and this machine, in pieces, because it may be larger than the memory."""
     elsewhere = source if isinstance(source, RemotePath) else target
     with remote.failures_of(str(elsewhere)), source.open("rb") as content, target.open("wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)
@@ -99,10 +108,10 @@ def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
 
 
 def sync(path: str | pathlib.Path) -> None:
-    """Returns when the disk holds what a file holds, or the names that a folder holds (not what is in its files).
+    """Returns when the disk has a file's content, or a folder's names (not the content of its files).
 
-    A rename can reach the disk before the bytes of the file do: a power cut then leaves the new name and nothing in it.
-    So a file is synced before it gets its name, and the folder afterwards, so that the name stays.
+    A rename can reach the disk before the file's bytes: a power cut then leaves an empty file with the new name. So a
+    file is synced before it gets its name, and the folder afterwards, so that the name stays.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -116,8 +125,8 @@ def sync(path: str | pathlib.Path) -> None:
 
 
 def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
-    """Gives what is complete, a file or a folder with all that it holds, its name; both lie on one file system."""
-    if isinstance(partial, RemotePath):  # a store has what it has taken; names are copies there
+    """Renames a complete file or folder to its final name, on the same file system."""
+    if isinstance(partial, RemotePath):  # a store keeps every file that it accepted, and renames by copying
         partial.replace(as_path(path))
         return
     _sync_all(partial)
@@ -138,7 +147,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
     path = as_path(path)
-    if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
+    if isinstance(path, RemotePath):  # written here first: in a store half a file would get its name when it is closed
         with tempfile.TemporaryDirectory() as folder:
             partial = pathlib.Path(folder, path.name)
             yield partial
@@ -157,7 +166,7 @@ def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives an empty hidden folder next to `path`, for one process at a time, that is removed when the block ends."""
     path = pathlib.Path(path)
     folder = path.with_name(f".{path.name}{PARTIAL}")
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -167,7 +176,7 @@ def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.Path]:
-    """Gives a scratch folder that becomes `path`, in place of the old folder, when the block ends without an error.
+    """Gives a scratch folder that replaces `path` when the block ends without an error.
 
     Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, is removed
     first, and written last.
@@ -183,9 +192,10 @@ def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.P
     with contextlib.ExitStack() as scratch:
         partial = scratch.enter_context(scratch_folder(path))
         yield partial
-        if path.exists():  # folders that hold something are not replaced by renaming
-            _sync_all(partial)  # now, because until it has the name there is nothing of this name
-            os.replace(path, scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced"))))
+        if path.exists():  # renaming cannot replace a folder that is not empty
+            _sync_all(partial)  # before the old folder goes, so that only the two renames lie between old and new
+            replaced = scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced")))
+            os.replace(path, replaced)
         publish(partial, path)
 
 
@@ -199,13 +209,14 @@ def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
 
 def remove_partial(folder: pathlib.Path, below: bool = True) -> None:
     """Removes the files that killed processes left in `folder` and `below` it, where no other process may write."""
-    for path in (folder.rglob if below else folder.glob)(f"*{PARTIAL}"):
+    pattern = f"*{PARTIAL}"
+    for path in folder.rglob(pattern) if below else folder.glob(pattern):
         if path.is_file():
             path.unlink()
 
 
 def remove_tree(folder: str | pathlib.Path) -> None:
-    """Removes a folder with all that it holds, if it is there."""
+    """Removes a folder and its content, if it exists."""
     folder = as_path(folder)
     if isinstance(folder, pathlib.Path):
         shutil.rmtree(folder, ignore_errors=True)
@@ -215,54 +226,42 @@ def remove_tree(folder: str | pathlib.Path) -> None:
 
 
 def write_whole(path: str | pathlib.Path, text: str) -> None:
-    """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed.
+    """Writes a text file in UTF-8: a process that is killed meanwhile leaves the old text or all of the new one.
 
-    Names of files may hold bytes that are not UTF-8, for which Python has lone surrogates: these are written as
-    \\udcff, which can be printed, and which JSON reads back as the same name.
+    A file's name may hold bytes that are not UTF-8, which Python represents by lone surrogates. They are written as
+    \\udcff, for example: that can be printed, and JSON reads it back as the same name.
     """
     with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def read_json(path: str | pathlib.Path) -> dict:
-    """Reads a JSON object; raises `UserError` if the file is missing or not one. `json_field` reads what is in it."""
+    """Reads a JSON object; raises `UserError` if the file is missing or holds something else."""
     try:
         value = json.loads(as_path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except RecursionError:
         raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
-    except ValueError as error:  # also what is not UTF-8
+    except ValueError as error:  # also bytes that are not UTF-8
         raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
     return value
 
 
-_REQUIRED = object()
-_KINDS = {
-    dict: ("an object", "objects"),
-    list: ("a list", "lists"),
-    str: ("a text", "texts"),
-    bool: ("true or false", "true or false"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-}
-
-
 def json_field(values: Mapping, name: str, expected_type: type, path: str | pathlib.Path, default=_REQUIRED):
-    """Returns what the JSON of a file has under a key.
+    """Returns the value under a key of a JSON file.
 
     Args:
       values: the file's object.
       name: the key; "a.b" is the key b of the object a.
-      expected_type: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float]
-        and so on.
+      expected_type: dict, list, str, bool, int or float (also for a whole number); or, for example, dict[str, float].
       path: the file, for the message.
       default: the value of a missing key.
 
     Raises:
-      UserError: the key is missing and has no default, or holds something else; one line that says what.
+      UserError: the key is missing and has no default, or its value has another type.
     """
     *parents, key = name.split(".")
     for depth, parent in enumerate(parents, start=1):
@@ -275,26 +274,34 @@ def json_field(values: Mapping, name: str, expected_type: type, path: str | path
 
 
 def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
-    """Returns the value that a file has under `name`; raises `UserError` if it is of another kind (`json_field`)."""
-    if not _is_kind(value, expected_type):
+    """Returns a value of a file; raises `UserError` if it has another type than expected (see `json_field`)."""
+    if not _has_type(value, expected_type):
         raise UserError(
             f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(expected_type)}: correct or restore it."
         )
     return value
 
 
-def _is_kind(value, expected: type) -> bool:
-    outer, inner = typing.get_origin(expected) or expected, typing.get_args(expected)
-    if isinstance(value, bool) or not isinstance(value, (int, float) if outer is float else outer):
-        return outer is bool and isinstance(value, bool)
+def _has_type(value, expected: type) -> bool:
+    outer = typing.get_origin(expected) or expected
+    if isinstance(value, bool):  # which is an int in Python
+        return outer is bool
+    if outer is float:
+        outer = (int, float)
+    if not isinstance(value, outer):
+        return False
+    inner = typing.get_args(expected)
     items = value.values() if outer is dict else value
-    return not inner or all(_is_kind(item, inner[-1]) for item in items)
+    return not inner or all(_has_type(item, inner[-1]) for item in items)
 
 
 def _describe(expected: type) -> str:
+    singular, _ = _TYPE_NAMES[typing.get_origin(expected) or expected]
     inner = typing.get_args(expected)
-    name = _KINDS[typing.get_origin(expected) or expected][0]
-    return f"{name} of {_KINDS[typing.get_origin(inner[-1]) or inner[-1]][1]}" if inner else name
+    if not inner:
+        return singular
+    _, plural = _TYPE_NAMES[typing.get_origin(inner[-1]) or inner[-1]]
+    return f"{singular} of {plural}"
 
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
@@ -306,11 +313,13 @@ def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
 
 
 def read_array(path: str | pathlib.Path) -> np.ndarray:
-    """Reads a .npy file: mapped into memory where it lies on this machine."""
+    """Reads a .npy file: mapped into memory if it is on this machine."""
     import numpy as np
 
     path = as_path(path)
-    return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
+    if isinstance(path, RemotePath):
+        return np.load(io.BytesIO(path.read_bytes()))
+    return np.load(path, mmap_mode="r")
 
 
 def release_pages(array: np.ndarray) -> None:
@@ -322,9 +331,9 @@ def release_pages(array: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
-    """Holds `path` against other processes; a process that dies lets go.
+    """Locks `path` against other processes; the lock of a process that dies is released.
 
-    Waits for the process that has it, or raises `UserError` with the message `busy` if given. Object stores
+    Waits for the process that holds the lock, or raises `UserError` with the message `busy` if given. Object stores
     have no locks: there no process waits, and two processes at once write the same names.
     """
     if isinstance(path, RemotePath):

@@ -1,8 +1,8 @@
 """Models by their names on the Hugging Face Hub: `hf://ORG/NAME`, `hf://ORG/NAME@REVISION`, `hf://ORG/NAME/FILE`.
 
-huggingface_hub (the extra `hub`) fetches them into its cache, so its environment holds: HF_HOME and HF_HUB_CACHE,
-HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that are read here are fetched: first the small files that describe a
-model, then the weights that these lead to; pickles never, nor the same weights once more for other runtimes.
+huggingface_hub (the extra `hub`) fetches them into its cache, so its environment variables work: HF_HOME, HF_HUB_CACHE,
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only files that this package reads are fetched: first the small files that
+describe a model, then the weights that they name; never pickles, nor the same weights again for other runtimes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ DESCRIPTIONS = (
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
     "vocabulary.txt", "model_card.json", "versions/*/model_card.json", SHARDS,
 )  # fmt: skip
-# What a description says of the weights: the first one that is there decides, as in `importers.kind_of`.
+# Weights by the description that names them; the first description that exists decides, as in `importers.kind_of`.
 LEADS_TO = {
     "model_card.json": ("image_encoder/*", "text_encoder/*", "hub/*", "versions/*"),  # an export
     "versions/*/model_card.json": ("image_encoder/*", "text_encoder/*", "versions/*"),
     "vocabulary.txt": ("checkpoints/*",),  # a workdir
     "open_clip_config.json": ("open_clip_model.safetensors",),
 }
-_fetched: dict[str, pathlib.Path] = {}  # in this process, in which a name stays what it was
+_LIBRARY = {"library_name": "mural-tf", "library_version": __version__}  # for the Hub
+_fetched: dict[str, pathlib.Path] = {}  # in this process, in which a name keeps its meaning
 
 
 class Name(NamedTuple):
@@ -79,18 +80,19 @@ def check(text: str) -> None:
 
 
 def suggestion(path: str | os.PathLike) -> str:
-    """Returns "give hf://ORG/NAME …" for a path that is not there and looks like a name on the Hub, otherwise ""."""
+    """Returns "give hf://ORG/NAME …" for a path that does not exist and looks like a name on the Hub, otherwise ""."""
     text = str(path)
-    looks = re.fullmatch(r"(?!workdirs/)[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
-    if not looks or os.path.exists(os.path.dirname(text)) or re.search(r"\.[A-Za-z]\w*$", text):
+    looks_like_name = re.fullmatch(r"(?!workdirs/)[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
+    looks_like_file = re.search(r"\.[A-Za-z]\w*$", text)
+    if not looks_like_name or looks_like_file or os.path.exists(os.path.dirname(text)):
         return ""
     return f"give {SCHEME}{text} to fetch it from the Hugging Face Hub"
 
 
 def fetch(text: str) -> pathlib.Path:
-    """Returns a model's folder, or the one file, in the Hub's cache; what is not there yet is fetched.
+    """Returns the path of a model's folder, or of a single file, in the Hub's cache; fetches missing files first.
 
-    Raises `UserError` where it cannot be fetched: one line that says what to do.
+    Raises `UserError` if it cannot be fetched.
     """
     if text not in _fetched:
         check(text)
@@ -102,35 +104,34 @@ def _fetch(text: str, name: Name) -> pathlib.Path:
     import huggingface_hub
 
     if name.file:
-        with _one_line(text, name):
-            return pathlib.Path(
-                huggingface_hub.hf_hub_download(
-                    name.repository, name.file, revision=name.revision or None, **_library()
-                )
+        with _failures_as_user_errors(text, name):
+            path = huggingface_hub.hf_hub_download(
+                name.repository, name.file, revision=name.revision or None, **_LIBRARY
             )
+            return pathlib.Path(path)
     folder = _snapshot(text, name, DESCRIPTIONS)
-    wanted = _weights(folder)
-    _snapshot(text, name._replace(revision=folder.name), [*DESCRIPTIONS, *wanted])
+    patterns = _weights(folder)
+    _snapshot(text, name._replace(revision=folder.name), [*DESCRIPTIONS, *patterns])
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    weights = [pattern for pattern in wanted if pattern.endswith((".safetensors", "*"))]
-    if not any(fnmatch.filter(files, pattern) for pattern in weights):
-        raise UserError(_nothing_to_read(text, name, folder.name))
-    return folder
+    for pattern in patterns:
+        if pattern.endswith((".safetensors", "*")) and fnmatch.filter(files, pattern):
+            return folder
+    raise UserError(_no_weights(text, name, folder.name))
 
 
 def _weights(folder: pathlib.Path) -> list[str]:
-    """Returns patterns of the other files that the descriptions in a folder lead to."""
+    """Returns patterns of the other files that the descriptions in a folder name."""
     for description, patterns in LEADS_TO.items():
         if any(folder.glob(description)):
             return list(patterns)
-    wanted = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
-    for module in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
-        wanted += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
-    return wanted
+    patterns = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
+    for module in _values(folder / "modules.json", "path"):  # Sentence-Transformers has a folder for each module
+        patterns += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
+    return patterns
 
 
 def _values(path: pathlib.Path, key: str) -> list[str]:
-    """Returns the texts under a key of a JSON file; none of a damaged one, whose reader will say what is wrong."""
+    """Returns the texts under a key of a JSON file; [] for a damaged file, whose reader will report the damage."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         texts = values[key].values() if isinstance(values, dict) else [row[key] for row in values]
@@ -143,25 +144,20 @@ def _snapshot(text: str, name: Name, patterns: Sequence[str]) -> pathlib.Path:
     """Has the library fetch the files of a repository that fit patterns; returns the folder of this revision."""
     import huggingface_hub
 
-    with _one_line(text, name):
+    with _failures_as_user_errors(text, name):
         folder = huggingface_hub.snapshot_download(
             name.repository,
             revision=name.revision or None,
             allow_patterns=list(patterns),
             ignore_patterns=[f"*{ending}" for ending in PICKLES],
-            **_library(),
+            **_LIBRARY,
         )
     return pathlib.Path(folder)
 
 
-def _library() -> dict[str, str]:
-    """How this package names itself to the Hub."""
-    return {"library_name": "mural-tf", "library_version": __version__}
-
-
 @contextlib.contextmanager
-def _one_line(text: str, name: Name) -> Iterator[None]:
-    """Turns every failure while a name is fetched into one `UserError`."""
+def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
+    """Turns every failure while a name is fetched into a `UserError`."""
     from huggingface_hub import errors
 
     try:
@@ -177,8 +173,8 @@ def _one_line(text: str, name: Name) -> Iterator[None]:
     except errors.LocalEntryNotFoundError as error:
         raise UserError(f"{text} {_not_cached(error)}") from None
     except errors.EntryNotFoundError:
-        of = f" at {name.revision}" if name.revision else ""
-        raise UserError(f"{text}: {name.repository} has no file {name.file}{of}.") from None
+        revision = f" at {name.revision}" if name.revision else ""
+        raise UserError(f"{text}: {name.repository} has no file {name.file}{revision}.") from None
     except errors.HFValidationError as error:
         raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
     except Exception as error:  # noqa: BLE001 - of the library, of its HTTP client, of the disk: no common base
@@ -215,15 +211,15 @@ def _address(name: Name | None = None) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of an exception's message, or of a file's error its kind and file."""
+    """Returns the first line of an exception's message; for a file's error the reason and the file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".") or type(error).__name__
 
 
-def _nothing_to_read(text: str, name: Name, revision: str) -> str:
-    """Says that a repository has no weights that are read here, and which it has instead."""
+def _no_weights(text: str, name: Name, revision: str) -> str:
+    """Returns the message for a repository without weights that this package reads; it names the pickles."""
     import huggingface_hub
 
     try:

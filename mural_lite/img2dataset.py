@@ -29,7 +29,7 @@ from mural_lite.text_files import Problem, decode, is_text, parse_object, refuse
 
 READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
 NOT_REGULAR = "not a regular file"
-# What reading a damaged tar raises, by its headers too: thousands of pax headers are read by recursion.
+# Raised while a damaged tar is read; thousands of pax headers, for example, are read by recursion.
 DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError, RecursionError)
 NOT_TEXT = "name that is not text"
 
@@ -38,11 +38,11 @@ class Sample(NamedTuple):
     """One downloaded image.
 
     Attributes:
-      key: img2dataset's number of it.
-      image: the file, or `None` if only the metadata were asked for.
-      caption: as downloaded; metadata may hold something else than text.
+      key: img2dataset's number of the image.
+      image: the file's content, `None` if only the metadata are read.
+      caption: as downloaded; metadata may have something else than text.
       metadata: the JSON or the row.
-      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) elsewhere.
+      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats.
     """
 
     key: str
@@ -50,11 +50,6 @@ class Sample(NamedTuple):
     caption: Any
     metadata: dict[str, Any]
     where: tuple[int, int] = (0, 0)
-
-
-def is_download(folder: pathlib.Path) -> bool:
-    """Whether a folder looks like an output of img2dataset."""
-    return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
 
 
 def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
@@ -89,7 +84,7 @@ def _may_hold_images(path: pathlib.Path) -> bool:
 
 
 def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
-    """Yields what a shard holds, in its order; with `images=False` without reading images where that is possible."""
+    """Yields a shard's samples, in their order; with `images=False` without reading images where that is possible."""
     if shard.is_dir():
         return _from_files(shard, on_problem, images)
     if not shard.is_file():
@@ -124,7 +119,7 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
 def split_name(name: str) -> tuple[str, str]:
     """Returns the key of a tar's member, with its folder, and its ending; "" for an ending that is not read.
 
-    The ending begins at the first point, as webdataset has it, or at the last one if only that makes it a known one.
+    The ending starts at the first point, as in webdataset, or at the last one if only that gives a known ending.
     """
     folder, slash, base = name.removeprefix("./").rpartition("/")
     for stem, _, ending in (base.partition("."), base.rpartition(".")):
@@ -156,9 +151,9 @@ class _BoundedReads:
 
 
 def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
-    """Yields (name, content, (offset, size)) of a tar file's members; content of the images, texts and metadata alone.
+    """Yields (name, content, (offset, size)) of a tar file's members; content only of images, texts and metadata.
 
-    A damaged header costs its member alone: the next one is looked for behind it.
+    A damaged header costs only its member: the next header is looked for after it.
     """
     end, member = 0, None
     try:
@@ -186,13 +181,13 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
 
 
 def _end_of(member: tarfile.TarInfo) -> int:
-    """Where the next header begins."""
+    """Returns the position of the next header."""
     size = member.size if member.isreg() and not member.issparse() else 0
     return member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.Path, on_problem: Problem) -> None:
-    """Reports a header that `tarfile` passed over: what begins behind a member is neither `next_one` nor zeros."""
+    """Reports a header that `tarfile` skipped: after a member there is neither the header `next_one` nor zeros."""
     if position == next_one:
         return
     position_before = file.tell()
@@ -297,7 +292,7 @@ def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: 
 class DownloadedImages:
     """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
 
-    Where an image lies is decided over all shards (decide.py): by the first one that has its address.
+    If several shards have an address, decide.py chooses the first shard.
     """
 
     def __init__(self, directory: pathlib.Path):

@@ -24,22 +24,22 @@ LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks
 def open_model(
     path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False, made_states: bool = False
 ) -> Embedder:
-    """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
+    """Loads a trained model.
 
-    For a workdir `checkpoint` names the "result", or the "latest" or dev's "best" weights; see docs/training.md.
-    Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
-    elsewhere; images are resized as the export's config.json next to it says, without that file straight to the
-    module's size. ALIGN is a folder that Hugging Face's `AlignModel` and its processor save (`kakaobrain/align-base`);
-    a folder of Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of
-    single towers must be imported into a workdir first: `python -m mural_tf import`. `hf://ORG/NAME` or
-    `hf://ORG/NAME@REVISION` names any of these in a repository of the Hugging Face Hub; see docs/checkpoints.md.
+    Args:
+      path: a workdir, an export (its newest version is loaded), an export's `hub/` or a similar folder of TF-Hub
+        modules, a folder that Hugging Face's `AlignModel` saves, or one of Sentence-Transformers, which embeds only
+        texts; or any of these on the Hugging Face Hub, hf://ORG/NAME or hf://ORG/NAME@REVISION. Weights of single
+        towers must be imported into a workdir first. See docs/checkpoints.md.
+      checkpoint: for a workdir, the "result", "latest" or dev's "best" weights; see docs/training.md.
+      trust: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
+        docs/reliability.md.
+      made_states: whether texts skip a workdir's frozen text tower if training left their states, in float16: vectors
+        differ by some thousandths, which is good enough for an index, but not for numbers that are compared.
 
-    `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
-    docs/reliability.md. `made_states`: whether texts skip a workdir's frozen text tower where training has left their
-    states, in float16: vectors differ by some thousandths, which is for an index, not for numbers that are compared.
-
-    Raises `UserError` if `path` is not a model, its parts are missing, damaged or do not fit together, or it names
-    code without `trust`.
+    Raises:
+      UserError: `path` is not a model, its parts are missing, damaged or do not fit together, or it names code without
+        `trust`.
 
     >>> embedder = open_model(folder)
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)

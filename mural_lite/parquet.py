@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
-from mural_lite.text_files import Problem, Unit, cut, refuse_failure
+from mural_lite.text_files import Problem, refuse_failure
 
 ROWS = 1024  # that are read at a time
 
@@ -75,18 +74,3 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
     except (ValueError, ArithmeticError):
         one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
         return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
-
-
-def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:
-    """Returns a file's units, each of whole row groups; a file that cannot be read is one, and reported by its reader.
-
-    Args:
-      path: the file.
-      growth: bytes of records per byte of unpacked columns.
-      unit_bytes: of records that a unit should have.
-    """
-    with contextlib.suppress(UnreadableParquet):
-        metadata = open_parquet(path).metadata
-        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        return cut(path, int(size * growth), unit_bytes, metadata.num_row_groups)
-    return cut(path, 0, unit_bytes)

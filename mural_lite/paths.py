@@ -1,8 +1,8 @@
 """Files that are not on this machine (`gs://…`, `s3://…`), with the methods of `pathlib.Path` that this project uses.
 
-fsspec's clients open them: gcsfs and s3fs, which the extras `gs` and `s3` install. What TensorFlow opens by itself, the
-TFRecords of training, goes by file systems and credentials of its own: `let_tensorflow_read`. `files.as_path` gives a
-`RemotePath` or a `pathlib.Path`, as the name asks for.
+fsspec's clients open them: gcsfs and s3fs, which the extras `gs` and `s3` install. TensorFlow reads the TFRecords of
+training by its own file systems and credentials (`mural_tf/data/records.py`). `files.as_path` returns a `RemotePath` or
+a `pathlib.Path`, depending on the name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from mural_lite.errors import UserError, install_extra
@@ -24,17 +24,17 @@ BLOCK = 2**23  # bytes that are read ahead, and sent at a time
 
 
 class Status(NamedTuple):
-    """What `stat` tells of a remote file."""
+    """The result of `RemotePath.stat`."""
 
     st_size: int
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class RemotePath:
-    """A file or folder elsewhere. Folders are only the beginnings of names: none has to be made, none is empty.
+    """A file or folder in a store. A folder is only the start of files' names: it is never made, and never empty.
 
-    Every method raises `UserError` where no client for the scheme is installed, and `OSError` for failures: also for a
-    bucket that does not exist, and for a store that does not answer.
+    Methods without a docstring do the same as the methods of `pathlib.Path`. Every method raises `UserError` if no
+    client for the scheme is installed, and `OSError` for failures, for example if a bucket does not exist or answer.
     """
 
     address: str
@@ -53,126 +53,120 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
         return posixpath.basename(self.address)
 
     @property
     def suffix(self) -> str:
-        """The last ending, with its dot."""
         return posixpath.splitext(self.name)[1]
 
     @property
     def stem(self) -> str:
-        """The last part without its last ending."""
         return posixpath.splitext(self.name)[0]
 
     @property
     def parent(self) -> RemotePath:
-        """The folder."""
         return RemotePath(posixpath.dirname(self.address))
 
     def with_name(self, name: str) -> RemotePath:
-        """Another name in the same folder."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> RemotePath:
-        """The same name with another ending."""
         return self.parent / (self.stem + suffix)
 
     def relative_to(self, folder: RemotePath) -> str:
-        """The name below a folder."""
+        """Returns the name below a folder."""
         return self.address[len(str(folder)) + 1 :]
 
     def open(self, mode: str = "r", encoding: str = "utf-8") -> IO:
-        """Opens the file to read or write it; what is written is there when the file is closed."""
+        """Opens the file to read or write it; a new file appears in the store when it is closed."""
         text = {} if "b" in mode else {"encoding": encoding}
-        return self._ask(lambda store: store.open(self.address, mode, block_size=BLOCK, **text))
+        return self._call("open", mode, block_size=BLOCK, **text)
 
     def read_bytes(self) -> bytes:
-        """The file's content."""
-        return self._ask(lambda store: store.cat_file(self.address))
+        return self._call("cat_file")
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The file's content as text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, data: bytes) -> None:
-        """Writes the file; readers see the old content or all of the new one."""
-        self._ask(lambda store: store.pipe_file(self.address, data))
+        """Writes the file; readers see the old content or all of the new content."""
+        self._call("pipe_file", data)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
-        """Writes a text file."""
         self.write_bytes(text.encode(encoding))
 
     def stat(self) -> Status:
-        """The file's size; raises `FileNotFoundError`."""
-        return Status(self._ask(lambda store: store.info(self.address)["size"]))
+        return Status(self._call("info")["size"])
 
     def is_file(self) -> bool:
-        """Whether there is such a file."""
-        return self._kind() == "file"
+        return self._type() == "file"
 
     def is_dir(self) -> bool:
-        """Whether names of files begin with this one and a slash."""
-        return self._kind() == "directory"
+        return self._type() == "directory"
 
     def exists(self) -> bool:
-        """Whether it is a file or a folder."""
-        return self._kind() != ""
+        return self._type() != ""
 
     def files(self) -> list[RemotePath]:
         """Returns all files below, sorted, without folders."""
-        scheme, names = self.address.partition("://")[0], self._ask(lambda store: store.find(self.address))
-        paths = [RemotePath(f"{scheme}://{name.lstrip('/')}") for name in sorted(names)]
+        names = self._call("find")
+        paths = [RemotePath(f"{self._scheme}://{name.lstrip('/')}") for name in sorted(names)]
         return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields files and folders below that fit a pattern: `*`, `?`, `[…]` within a name, `**/` for any folders."""
-        fits, depth = _matcher(pattern), None if "**/" in pattern else pattern.count("/") + 1
+        expression = re.compile(_expression(pattern))
+        depth = pattern.count("/") + 1
         matches: dict[str, None] = {}
         for path in self.files():
             parts = path.relative_to(self).split("/")
-            for end in (depth,) if depth else range(1, len(parts) + 1):
+            depths = range(1, len(parts) + 1) if "**/" in pattern else [depth]
+            for end in depths:
                 below = "/".join(parts[:end])
-                if fits(below):
+                if expression.fullmatch(below):
                     matches[below] = None
-        yield from (self / below for below in matches)
+        for below in matches:
+            yield self / below
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields all files below that fit a pattern."""
         return self.glob(f"**/{pattern}")
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """Yields what is in the folder."""
         return self.glob("*")
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: folders are where files are."""
+        """Does nothing: a folder exists if it has files."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Deletes the file."""
         with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext():
-            self._ask(lambda store: store.rm_file(self.address))
+            self._call("rm_file")
 
     def rmdir(self) -> None:
         """Does nothing: a folder without files does not exist."""
 
     def replace(self, target: RemotePath) -> None:
-        """Gives the file another name, by a copy inside the store."""
-        self._ask(lambda store: store.cp_file(self.address, str(target)))
+        """Renames the file, by a copy inside the store."""
+        self._call("cp_file", str(target))
         self.unlink()
 
-    def _kind(self) -> str:
-        """What is there: "file", "directory", or "" for nothing. Unlike fsspec's `exists`, it raises what fails."""
+    def _type(self) -> str:
+        """Returns "file", "directory", or "" if nothing exists; raises failures, which fsspec's `exists` hides."""
         try:
-            return self._ask(lambda store: store.info(self.address)["type"])
+            return self._call("info")["type"]
         except FileNotFoundError:
             return ""
 
-    def _ask(self, what: Callable):
-        """Calls `what` with the store's client, which remembers no names: others write there, too."""
+    @property
+    def _scheme(self) -> str:
+        return self.address.partition("://")[0]
+
+    def _call(self, method: str, *arguments, **options):
+        """Calls a method of the store's client with this address.
+
+        The client caches no listings, because other processes write to the store, too.
+        """
         check_scheme(self.address)
-        scheme = self.address.partition("://")[0]
+        scheme = self._scheme
         try:
             import fsspec  # a sixth of the imports of a query on the command line, mostly without a store
 
@@ -182,20 +176,23 @@ class RemotePath:
                 f"{self.address}: {scheme}:// needs {CLIENTS[scheme]}: {install_extra(scheme)} ({error})."
             ) from None
         with failures_of(self.address):
-            return what(store)
+            return getattr(store, method)(self.address, *arguments, **options)
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
-    """Returns a test for names: as `glob`, a star ends at a slash."""
-    kinds = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.split(r"(\*\*/|\*|\?|\[[^\]]+\])", pattern)
-    return re.compile(
-        "".join(kinds.get(x, x if x[:1] == "[" and x[-1:] == "]" else re.escape(x)) for x in pieces)
-    ).fullmatch
+def _expression(pattern: str) -> str:
+    """Returns the regular expression of a pattern, whose star, as in `glob`, ends at a slash."""
+    wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    expression = ""
+    for part in re.split(r"(\*\*/|\*|\?|\[[^\]]+\])", pattern):
+        if part.startswith("[") and part.endswith("]"):
+            expression += part
+        else:
+            expression += wildcards.get(part, re.escape(part))
+    return expression
 
 
 def find(pattern: str) -> list[RemotePath]:
-    """Returns the sorted files and folders that match a name, which may hold wildcards behind its first folder."""
+    """Returns the sorted files and folders that match a name, which may have wildcards after its first folder."""
     wild = re.search(r"[*?\[]", pattern)
     if not wild:
         path = RemotePath(pattern)
@@ -211,12 +208,12 @@ def failures_of(name: str) -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - each client has classes of its own
+    except Exception as error:  # noqa: BLE001 - each client has its own classes
         if isinstance(error, OSError) and error.strerror and error.filename:
             raise
         number = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}.get(type(error), errno.EIO)
         reason = str(getattr(error, "strerror", None) or error).strip().partition("\n")[0].rstrip(".")
-        if not reason or reason in name:  # some say the name alone
+        if not reason or reason in name:  # some clients give only the name
             reason = os.strerror(number)
         if not isinstance(error, OSError):
             reason = f"{type(error).__name__}: {reason}"
@@ -226,27 +223,9 @@ def failures_of(name: str) -> Iterator[None]:
 def check_scheme(name: str) -> None:
     """Raises `UserError`, without importing anything, for a name of a scheme that no client reads.
 
-    A client that a program has registered with fsspec and loaded is taken as well.
+    Clients that a program has registered with fsspec and loaded count as well.
     """
     if name.startswith("hf://"):  # the Hugging Face Hub's, see hugging_face.py
         raise UserError(f"{name} is the name of a model; expected a path, since this flag or field takes no models.")
     if name.partition("://")[0] not in (*CLIENTS, *getattr(sys.modules.get("fsspec"), "registry", ())):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
-
-
-def let_tensorflow_read(name: str) -> None:
-    """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
-
-    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
-    """
-    import tensorflow as tf
-
-    scheme, colon, _ = name.partition("://")
-    if colon and scheme == "s3":
-        with contextlib.suppress(ImportError):
-            import tensorflow_io  # noqa: F401 - registers s3://
-    if colon and scheme not in tf.io.gfile.get_registered_schemes():
-        raise UserError(
-            f"{name}: TensorFlow {tf.__version__} cannot read {scheme}:// by itself, as training does; copy the data "
-            "to this machine, or mount the bucket as a folder."
-        )

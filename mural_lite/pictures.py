@@ -38,8 +38,7 @@ _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a p
 
 
 _DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
-
-_OTHERS = {  # what lies among pictures -> what to say of it
+_OTHERS = {  # start of an unreadable file -> the problem
     rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
     _DRAWING.pattern: "SVG drawing, which is taken from files alone: save it as PNG",
     rb"%PDF": "PDF file: save its pictures as PNG or JPEG",
@@ -64,8 +63,8 @@ def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {most_pixels:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        descriptions = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
-        raise BadImage(next(descriptions, "file that is not an image that Pillow reads")) from None
+        problems = (problem for mark, problem in _OTHERS.items() if re.match(mark, data, re.S | re.I))
+        raise BadImage(next(problems, "file that is not an image that Pillow reads")) from None
     if image.format in _RUNS_A_PROGRAM:
         raise BadImage(f"{image.format} file, which Pillow does not read by itself")
     if image.width * image.height > most_pixels:
@@ -85,10 +84,9 @@ _TURNS = {
 
 
 def orientation(image: Image.Image) -> int:
-    """Returns how an opened image is to be turned by its EXIF data: 1 (it is upright) to 8.
+    """Returns the EXIF orientation of an opened image, 1 (upright) to 8; 1 if its EXIF data are damaged.
 
-    1 also for EXIF data that are damaged: viewers show these as they are. TIFF's own tag is left to Pillow, which turns
-    such images when it decodes them.
+    Pillow itself turns a TIFF by its tag when it decodes the image.
     """
     exif = Image.Exif()
     try:
@@ -130,7 +128,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def is_plain(image: Image.Image) -> bool:
-    """Whether the graph decodes an opened image as Pillow does, but for how it is turned: JPEG, most of PNG."""
+    """Whether the graph decodes an opened image as Pillow does, except for its orientation: JPEG, most of PNG."""
     if image.width * image.height > MAX_PIXELS:
         return False
     # The graph shows the colour that a PNG without an alpha channel names as its transparent one.
@@ -168,22 +166,21 @@ def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
 
 
 def encode_png(pixels: np.ndarray) -> bytes:
-    """Returns uint8 [H, W, 3] as PNG, packed little and fast."""
+    """Returns uint8 [H, W, 3] as PNG, compressed little because that is fast."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
 def for_the_encoder(data: bytes) -> bytes:
-    """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
+    """Returns an encoded image as a JPEG or PNG that `data/images.py` and exported encoders decode.
 
-    JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Other formats that
-    Pillow reads (WebP, AVIF, TIFF, GIF, …), a PNG that is to be turned or names a transparent colour, and a scan of
-    more than `MAX_PIXELS`, become an upright JPEG on white.
+    JPEG and PNG are returned unchanged and undecoded: the graph turns a JPEG by its EXIF data. Other formats of
+    Pillow's (WebP, AVIF, TIFF, GIF, …), a PNG with an orientation or a transparent colour, and a scan of more than
+    `MAX_PIXELS` become an upright JPEG on white.
 
     Raises:
-      BadImage: it is not an image that Pillow reads, or claims more than `MAX_SCAN` pixels or `MAX_BYTES`, which is
-        found before it is decoded; or it has to be decoded and does not. JPEG and PNG are not decoded here.
+      BadImage: Pillow does not read it, it has more than `MAX_SCAN` pixels or `MAX_BYTES`, or it does not decode.
     """
     image = open_image(data, MAX_SCAN)
     if is_plain(image) and (image.format != "PNG" or orientation(image) == 1):
@@ -192,14 +189,9 @@ def for_the_encoder(data: bytes) -> bytes:
 
 
 def read_picture(data: bytes, side: int = 0) -> Image.Image:
-    """Decodes an image, turned upright as its EXIF data say, to RGB on white.
+    """Decodes an image to RGB, upright and on white; raises `BadImage`.
 
-    Args:
-      data: the encoded image.
-      side: pixels; a JPEG may be decoded at a fraction of its size as long as it stays twice as large. 0: at its own.
-
-    Raises:
-      BadImage: Pillow cannot read it, or it claims too many pixels.
+    `side`: pixels; a JPEG may be decoded at a fraction of its size that is at least twice as large. 0: full size.
     """
     image = open_image(data, MAX_SCAN)
     if side:
@@ -226,12 +218,11 @@ def thumbnail_url(data: bytes, side: int) -> str:
 
 
 def read_file(path: str | os.PathLike) -> bytes:
-    """Returns the content of an image file, of an SVG the PNG that it draws.
+    """Returns the content of an image file; an SVG is drawn as a PNG.
 
     Raises:
-      BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`; a drawing that
-        cannot be drawn, or names files.
-      OSError: it is not there or cannot be read.
+      BadImage: a folder, a pipe or the like, more than `MAX_BYTES`, or an SVG that cannot be drawn or names files.
+      OSError: the file is missing or cannot be read.
     """
     path = as_path(path)
     if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait

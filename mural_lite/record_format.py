@@ -1,7 +1,7 @@
-"""What an image-text record and a text pair hold, and their bytes, without TensorFlow (see docs/data.md).
+"""Image-text records and text pairs, and their bytes, without TensorFlow (see docs/data.md).
 
-Both are `tf.train.Example`s. Workers of conversions write and read them through the class that is made here from the
-format's own description: they need neither TensorFlow nor the memory and seconds that it takes.
+Both are `tf.train.Example`s. The message class is made here from the format's description, so that workers of
+conversions need neither TensorFlow nor its memory and seconds.
 """
 
 from __future__ import annotations
@@ -24,32 +24,27 @@ def _example_class():
     """Returns a message class with the wire format of `tf.train.Example`; its pool is not the one TensorFlow uses."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
+
+    def add_field(message, name, number, type_name="", scalar_type=field.TYPE_MESSAGE, repeated=False, **options):
+        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+        if type_name:
+            options["type_name"] = f".tensorflow.{type_name}"
+        message.field.add(name=name, number=number, type=scalar_type, label=label, **options)
+
     lists = {"BytesList": field.TYPE_BYTES, "FloatList": field.TYPE_FLOAT, "Int64List": field.TYPE_INT64}
-    for name, value_type in lists.items():
-        message = file.message_type.add(name=name)
-        message.field.add(name="value", number=1, type=value_type, label=field.LABEL_REPEATED)
+    for name, scalar_type in lists.items():
+        add_field(file.message_type.add(name=name), "value", 1, scalar_type=scalar_type, repeated=True)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, name in enumerate(lists, start=1):
-        feature.field.add(
-            name=name.replace("List", "_list").lower(), number=number, type=field.TYPE_MESSAGE,
-            label=field.LABEL_OPTIONAL, type_name=f".tensorflow.{name}", oneof_index=0,
-        )  # fmt: skip
+        add_field(feature, name.replace("List", "_list").lower(), number, name, oneof_index=0)
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    entry.field.add(
-        name="value", number=2, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=".tensorflow.Feature"
-    )
-    features.field.add(
-        name="feature", number=1, type=field.TYPE_MESSAGE, label=field.LABEL_REPEATED,
-        type_name=".tensorflow.Features.FeatureEntry",
-    )  # fmt: skip
-    example = file.message_type.add(name="Example")
-    example.field.add(
-        name="features", number=1, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=".tensorflow.Features"
-    )
+    add_field(entry, "key", 1, scalar_type=field.TYPE_STRING)
+    add_field(entry, "value", 2, "Feature")
+    add_field(features, "feature", 1, "Features.FeatureEntry", repeated=True)
+    add_field(file.message_type.add(name="Example"), "features", 1, "Features")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
@@ -129,7 +124,7 @@ class UnusableRecord(UserError):
 
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
-    """Returns what a serialised Example holds; raises `UnusableRecord`, which names file and number."""
+    """Returns the record of a serialised Example; raises `UnusableRecord`, which names file and number."""
     location = f"{name}, record {index}"
     try:
         feature = Example.FromString(serialized).features.feature
@@ -138,15 +133,18 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
     values = {key: value.bytes_list.value for key, value in feature.items()}
     if not values.get("image", values.get("text_a")):
         raise UnusableRecord(NOT_AN_EXAMPLE, location)
+    images = values.pop("image", [])
+    strings: dict[str, list[str]] = {}
     try:
-        strings = {key: [v.decode("utf-8") for v in value] for key, value in values.items() if key != "image"}
+        for key, encoded in values.items():
+            strings[key] = [text.decode("utf-8") for text in encoded]
     except UnicodeDecodeError:
         raise UnusableRecord(TEXT_NOT_UTF8, location) from None
-    if "image" in values:
+    if images:
         captions = strings.get("caption", [])
         return ImageTextRecord(
             image_id=first(strings.get("image_id")) or f"{name}#{index}",
-            image=values["image"][0],
+            image=images[0],
             captions=captions,
             languages=_as_many(strings.get("language", []), captions),
             caption_groups=_as_many(strings.get("caption_group", []), captions),
@@ -160,5 +158,5 @@ def first(values: Sequence[str] | None) -> str:
 
 
 def _as_many(values: Sequence[str], captions: Sequence[str]) -> list[str]:
-    """`values` cut or filled up with "", one for each caption, as training reads them: no caption is lost."""
+    """Returns one value per caption, cut or filled up with "", as training reads them: no caption is lost."""
     return [*values, *[""] * len(captions)][: len(captions)]

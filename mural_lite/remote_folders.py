@@ -1,14 +1,14 @@
-"""Folders in an object store (`gs://…`, `s3://…`) as folders of this machine: copies to read, or kept in step.
+"""Folders in an object store (`gs://…`, `s3://…`) as folders of this machine: copies to read, or mirrors.
 
-`local_copy` gets what is read from memory maps, by SQLite or by libraries that know no stores; it goes at the end. It
-also gets models by their names on the Hugging Face Hub (hugging_face.py).
-`local_folder` gives a folder to work in, a workdir or an index. At its start it gets what the store has; from then on a
-thread uploads what changed, every `EVERY` seconds, and once more at the end. A machine that is preempted loses at most
-the files that were not uploaded yet: the same command on another machine goes on from the store. A mounted bucket
-(gcsfuse, rclone) does not promise this: there a checkpoint's index may arrive before its data.
+`local_copy` downloads files for memory maps, SQLite and libraries that know no stores; the copy is removed at the end.
+It also fetches models by their names on the Hugging Face Hub (hugging_face.py).
+`local_folder` gives a folder to work in, a workdir or an index. It starts with the files of the store; then a thread
+uploads changed files every `EVERY` seconds, and once more at the end. A machine that is preempted loses at most the
+files that were not uploaded yet: the same command on another machine goes on from the store. A mounted bucket (gcsfuse,
+rclone) does not promise this: there a checkpoint's index may arrive before its data.
 
-Stores have no locks. `in_use.lock` says who has the folder, and is written again with every look: a run that finds one
-waits for `LEASE` seconds, and goes on if nothing was written meanwhile.
+Stores have no locks. `in_use.lock` names the holder of the folder, who writes it again with every upload: a run that
+finds one waits for `LEASE` seconds, and goes on if nothing was written meanwhile.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from mural_lite.files import PARTIAL, as_path, copy_file
 from mural_lite.paths import RemotePath
 
 LOCK = "in_use.lock"
-EVERY = 15.0  # seconds between two looks at what changed
+EVERY = 15.0  # seconds between two uploads
 LEASE = 60.0  # seconds for which a folder belongs to the process that was last seen in it
 FAILURES = 4  # in a row, before the run is stopped
-# What says that other files of its folder are complete: uploaded after them. The first is of an export.
+# Files that are uploaded after the others, because they say that these are complete. The first belongs to an export.
 COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
-_OF_SQLITE = ("-wal", "-shm", "-journal")  # of a database that is open
+_SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open database
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
-_mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
+_mirrors: dict[str, Mirror] = {}  # folder of this machine -> its mirror
 _copies: list[tempfile.TemporaryDirectory] = []
-_shown: dict[str, str] = {}  # folder of this machine that replaces a store's -> the name that the user gave
-_named: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
+_store_names: dict[str, str] = {}  # folder of this machine -> the store's folder that the user gave
+_hub_names: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
 
 def display_name(text: object) -> str:
-    """Returns a path, or a text with paths, as the user knows them: of a store or the Hub, where a folder copies it."""
-    return _replaced(str(text), {**_shown, **_named})
+    """Returns a path, or a text with paths, with the user's names of stores and of the Hub in place of local copies."""
+    return _replaced(str(text), {**_store_names, **_hub_names})
 
 
 def lasting_name(path: os.PathLike) -> str:
-    """Returns a path for a configuration that others read later: of a store where a copy will go; the Hub's stays."""
-    return _replaced(str(path), _shown)
+    """Returns a path for a configuration that is read later: a store's name, because its copy will be removed."""
+    return _replaced(str(path), _store_names)
 
 
 def _replaced(text: str, names: dict[str, str]) -> str:
@@ -65,14 +65,14 @@ def _replaced(text: str, names: dict[str, str]) -> str:
 
 
 def local_copy(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a file or folder on this machine with the content of a store's; a local path is returned as it is.
+    """Returns a local copy of a file or folder in a store; a local path is returned unchanged.
 
-    A model by its name, `hf://ORG/NAME`, lies in the Hub's cache and stays there. Copies of a store last as long as the
-    process (`remove_copies`). Raises `UserError` if it is missing, or it cannot be read.
+    A model on the Hub, `hf://ORG/NAME`, stays in the Hub's cache. Copies from a store are removed with the process
+    (`remove_copies`). Raises `UserError` if the file or folder is missing or cannot be read.
     """
     if hugging_face.is_name(path):
         local = hugging_face.fetch(os.fspath(path))
-        _named[str(local)] = os.fspath(path)
+        _hub_names[str(local)] = os.fspath(path)
         return local
     original = as_path(path)
     if isinstance(original, pathlib.Path):
@@ -80,8 +80,8 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
     _copies.append(copies)
     local = pathlib.Path(copies.name, original.name)
-    _shown[str(local)] = str(original)
-    with _one_line(f"Cannot read {original}"):
+    _store_names[str(local)] = str(original)
+    with _failures_as_user_errors(f"Cannot read {original}"):
         for source in original.files():
             _download(source, local / source.relative_to(original))
         if not local.exists() and original.is_file():
@@ -92,7 +92,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
 
 
 def local_model(path: str | os.PathLike) -> pathlib.Path:
-    """Returns `local_copy` of a model's name; raises `UserError` also for ORG/NAME without such a folder here."""
+    """Returns `local_copy` of a model; raises `UserError` also for ORG/NAME if no such folder exists here."""
     local = local_copy(path)
     if not local.exists() and (remedy := hugging_face.suggestion(path)):
         raise UserError(f"{path} does not exist: {remedy}.")
@@ -100,23 +100,23 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns `as_path` of a model's name, without a copy of a store's folder; a name on the Hub is its folder here."""
+    """Returns the path of a model, in a store or here; a model on the Hub is fetched."""
     return local_copy(path) if hugging_face.is_name(path) else as_path(path)
 
 
 def remove_copies() -> None:
-    """Removes all copies that `local_copy` made, as the end of a process does; to be called where it is cut short."""
+    """Removes all copies that `local_copy` made, for a process that ends by `os._exit`."""
     while _copies:
         _copies.pop().cleanup()
 
 
 @contextlib.contextmanager
 def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
-    """Gives a folder to work in on this machine: itself, or one that is kept in step with a store.
+    """Gives a folder to work in: the folder itself, or a local folder that is mirrored to a store.
 
     Args:
-      folder: a path here or elsewhere.
-      writes: whether this process writes it; of several workers the first does, the others `fetch` what they need.
+      folder: a path here or in a store.
+      writes: whether this process writes it; of several workers only the first does, and the others `fetch` its files.
 
     Raises:
       UserError: the store cannot be read or written, or another run has the folder.
@@ -126,11 +126,12 @@ def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pat
         yield path
         return
     local = pathlib.Path(tempfile.mkdtemp(prefix="mural-tf-folder-"))
-    _shown[str(local)] = str(path)
-    mirror = _mirrors[str(local)] = Mirror(local, path)
+    _store_names[str(local)] = str(path)
+    mirror = Mirror(local, path)
+    _mirrors[str(local)] = mirror
     try:
         if writes:
-            mirror.begin()
+            mirror.start()
     except UserError:
         shutil.rmtree(local)
         raise
@@ -139,37 +140,40 @@ def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pat
         yield local
     finally:
         if writes:
-            mirror.end()  # raises before the folder goes, if what it holds is not in the store
+            mirror.end()  # raises before the folder is removed, if its files are not in the store
         shutil.rmtree(local, ignore_errors=True)
 
 
 def share(folder: pathlib.Path) -> None:
-    """Uploads what changed in a folder of `local_folder` now, so that other processes can `fetch` it."""
+    """Uploads the changed files of a `local_folder` now, so that other processes can `fetch` them."""
     if mirror := _mirrors.get(str(folder)):
-        with _one_line(f"Cannot write to {mirror.store}"):
+        with _failures_as_user_errors(f"Cannot write to {mirror.store}"):
             mirror.push()
 
 
 def fetch(folder: pathlib.Path) -> None:
-    """Gets again what the store holds, into a folder of `local_folder` that this process does not write."""
+    """Downloads the store's files again into a `local_folder` that this process does not write."""
     if mirror := _mirrors.get(str(folder)):
-        with _one_line(f"Cannot read {mirror.store}"):
+        with _failures_as_user_errors(f"Cannot read {mirror.store}"):
             mirror.pull()
 
 
 class Mirror:
-    """Keeps a store in step with a folder; see the module."""
+    """Uploads the changes of a folder to a store; see the module."""
 
     def __init__(self, local: pathlib.Path, store: RemotePath):
-        self.local, self.store, self._lock = local, store, store / LOCK
+        self.local = local
+        self.store = store
+        self._lock = store / LOCK
         self._holder = f"process {os.getpid()} on {platform.node()}, {secrets.token_hex(4)}"
         self._pushed: dict[str, tuple[int, int]] = {}  # name below the folder -> size and time
-        self._stop, self._pushing = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._keep, name=f"mirror of {store}", daemon=True)
+        self._stop = threading.Event()
+        self._pushing = threading.Lock()
+        self._thread = threading.Thread(target=self._keep_uploading, name=f"mirror of {store}", daemon=True)
 
-    def begin(self) -> None:
-        """Takes the folder, gets what it holds, and starts to keep it in step."""
-        with _one_line(f"Cannot read and write {self.store}"):
+    def start(self) -> None:
+        """Takes the folder, downloads its files, and starts to upload changes."""
+        with _failures_as_user_errors(f"Cannot read and write {self.store}"):
             if before := self._held():
                 print(f"{self.store} was last used by {before['holder']}: waiting {LEASE:.0f} s for a sign of it.",
                       flush=True)  # fmt: skip
@@ -184,7 +188,7 @@ class Mirror:
         self._thread.start()
 
     def end(self) -> None:
-        """Uploads what changed, and lets go of the folder; raises `UserError`, and keeps what is here, if it cannot."""
+        """Uploads changes and releases the folder; if it cannot, keeps the local folder and raises `UserError`."""
         self._stop.set()
         self._thread.join()
         try:
@@ -192,46 +196,48 @@ class Mirror:
             self.push()
             self._lock.unlink(missing_ok=True)
         except (OSError, UserError) as error:
-            _shown.pop(str(self.local), None)  # it is what must be named now
+            _store_names.pop(str(self.local), None)  # the error must name the local folder
             raise UserError(
                 f"Cannot write to {self.store}: {getattr(error, 'strerror', None) or str(error).rstrip('.')}. "
                 f"Everything that is saved lies in {self.local}, which is kept: copy it there, or run again."
             ) from None
 
     def pull(self) -> None:
-        """Gets what the store holds and a run needs to go on."""
+        """Downloads the files that a run needs to go on."""
         for path in self.store.files():
             name = path.relative_to(self.store)
             if name == f"export/{COMPLETE[0]}":
-                (self.local / "export").mkdir(exist_ok=True)  # there is one: it is not made again
+                (self.local / "export").mkdir(exist_ok=True)  # an export exists: it is not made again
             elif name != LOCK and not name.startswith(_NOT_NEEDED):
                 _download(path, self.local / name)
                 self._pushed[name] = _state(self.local / name)
 
     def push(self) -> None:
-        """Uploads what changed since the last time, and deletes what is gone."""
+        """Uploads the files that changed since the last time, and deletes files that were removed."""
         with self._pushing:
             files = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
             for name in sorted(files, key=_order):
                 if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
-                    continue  # its data came after this look: next time
+                    continue  # its data appeared after `files` was listed: next time
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                     state = _state(files[name])
                     if self._pushed.get(name) != state:
                         copy_file(files[name], self.store / name)
                         self._pushed[name] = state
-            gone = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
-            for name in sorted(gone, key=_order, reverse=True):  # what says that others are complete goes before them
+            removed = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
+            for name in sorted(removed, key=_order, reverse=True):  # files of `COMPLETE` go first
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
 
     def _name(self, path: pathlib.Path) -> str:
         """Returns a complete file's name below the folder, "" for files that are not uploaded."""
         name = path.relative_to(self.local).as_posix()
-        hidden = any(part.startswith(".") for part in name.split("/")) or name.endswith((PARTIAL, LOCK, *_OF_SQLITE))
-        return "" if hidden or not path.is_file() else name
+        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        if is_hidden or name.endswith((PARTIAL, LOCK, *_SQLITE_SUFFIXES)) or not path.is_file():
+            return ""
+        return name
 
-    def _keep(self) -> None:
+    def _keep_uploading(self) -> None:
         failures = 0
         while failures < FAILURES and not self._stop.wait(EVERY):
             try:
@@ -243,13 +249,13 @@ class Mirror:
                 failures += 1
                 logging.warning("Uploading to %s failed (%d times in a row): %s", self.store, failures, error)
         if callable(signal.getsignal(signal.SIGTERM)) and not self._stop.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)  # the run saves, and ends: `end` says what is wrong
+            os.kill(os.getpid(), signal.SIGTERM)  # the run saves and ends: `end` reports the failure
 
     def _hold(self) -> None:
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
     def _held(self) -> dict | None:
-        """The holder of the folder, `None` if it is free."""
+        """Returns the holder of the folder, `None` if it is free."""
         try:
             return json.loads(self._lock.read_text())
         except FileNotFoundError:
@@ -262,12 +268,12 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def _one_line(what: str) -> Iterator[None]:
+def _failures_as_user_errors(message: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"{what}: {error.strerror or error}. Check the name, your permissions and the connection."
+            f"{message}: {error.strerror or error}. Check the name, your permissions and the connection."
         ) from None
 
 
@@ -282,6 +288,7 @@ def _state(path: pathlib.Path) -> tuple[int, int]:
 
 
 def _order(name: str) -> tuple:
-    """Uploads come in this order: what says that other files are complete, after them."""
+    """The order of uploads: files of `COMPLETE` come after the files that they call complete."""
     base = name.rsplit("/", 1)[-1]
-    return (COMPLETE.index(base) + 1 if base in COMPLETE else 0, name.endswith(".index"), name)
+    rank = COMPLETE.index(base) + 1 if base in COMPLETE else 0
+    return rank, name.endswith(".index"), name

@@ -1,7 +1,7 @@
-"""Shards of work: what says that one is finished, and the hidden folder in which they wait until all are.
+"""Shards of work: their manifests, and the hidden folder in which they wait until all are finished.
 
-A worker writes a shard's parts and, last, its manifest. The same command again leaves out the shards that have a
-manifest. Counts come from manifests: engines repeat work, and their own counters count that twice.
+A worker writes a shard's parts and, last, its manifest. The same command again skips the shards with a manifest.
+Counts come from manifests, because engines repeat work, and their own counters count it twice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,8 @@ PLAN = "plan.json"
 class Part:
     """A file of a shard: TFRecords, vectors or items.
 
-    Attributes:
-      kind, split: of its records.
-      name: of the file in the folder `parts`.
-      bytes, crc32c: of the file.
-      records, texts: how many.
-      languages: texts by language; text pairs by "a b", the languages of `text_a` and `text_b`.
+    `kind` and `split` are of its records, `name` is in the folder `parts`, `records` and `texts` are counts, and
+    `languages` counts texts by language, text pairs by "a b", the languages of `text_a` and `text_b`.
     """
 
     kind: str
@@ -54,12 +50,9 @@ class Part:
 
 @dataclasses.dataclass
 class Manifest:
-    """What a finished shard holds; the tally's `places` are in a file of their own.
+    """The contents of a finished shard; the tally's `places` are in another file.
 
-    Attributes:
-      tally: what became of the items that were read.
-      parts: the files.
-      sources: [path, number of the part, parts of the file, bytes] of the input.
+    `sources`: [path, number of the part, parts of the file, bytes] for each file of the input.
     """
 
     tally: Tally
@@ -100,28 +93,28 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
 
 @contextlib.contextmanager
 def work_in(
-    folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, what: str
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, noun: str
 ) -> Iterator[bool]:
-    """While entered, this process alone makes `output` in `folder`; gives `False` where it is made already.
+    """In this block no other process makes `output` in `folder`; gives `False` if `output` is finished already.
 
-    Stores have no locks. Two processes that do the same work there write the same bytes: the slower one ends with a
-    line that says so.
+    Stores have no locks. Two processes that do the same work there write the same bytes, and the slower one ends with a
+    message.
 
     Args:
-      folder: hidden, next to `output`; what a killed run finished in it stays, unless `restart`.
-      identity, description, what: as `is_built` takes them.
+      folder: hidden, next to `output`; it keeps the shards that a killed run finished, unless `restart`.
+      identity, description, noun: as `is_built` takes them.
 
     Raises:
       UserError: `output` is something else, the folder holds finished shards of something else, or a full disk.
     """
-    if is_built(output, identity, description, what):
-        remove_tree(folder)  # of a run that was killed after its last step but one
+    if is_built(output, identity, description, noun):
+        remove_tree(folder)  # left by a run that was killed before its last step
         yield False
         return
     with storage_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
-        if is_built(output, identity, description, what):  # another process finished it while we waited
+        if is_built(output, identity, description, noun):  # another process finished it while we waited
             yield False
             return
         _open_folder(folder, identity, restart)
@@ -170,12 +163,19 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 
 class Watch:
-    """Adds up manifests as they appear: the bar, and checks the bound on all skipped items."""
+    """Adds manifests to a tally and a bar as they appear, and checks the bound on skipped items.
+
+    `sizes`: bytes of the input of each shard.
+    """
 
     def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
-        """Takes the work's folder, the bytes that are read for each shard, and the tally to which theirs are added."""
-        self.folder, self.sizes, self.max_fraction, self.bar = folder, sizes, max_fraction, bar
-        self.tally, self.waiting, self.done = tally, set(range(len(sizes))), 0
+        self.folder = folder
+        self.sizes = sizes
+        self.max_fraction = max_fraction
+        self.bar = bar
+        self.tally = tally
+        self.waiting = set(range(len(sizes)))
+        self.done = 0
 
     def __call__(self) -> None:
         """Looks for new manifests."""
@@ -199,12 +199,12 @@ def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction:
 
 
 def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    """Where the files get their names: below `folder`, or in a store, which renames no folders, at `output`."""
+    """The folder where the files get their names: below `folder`, or in a store, which cannot rename it, `output`."""
     return folder / "complete" if isinstance(folder, pathlib.Path) else output
 
 
 def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
-    """Makes the complete folder `output`, and removes the work's."""
+    """Renames the complete folder to `output`, and removes the work's folder."""
     complete = complete_folder(folder, output)
     if complete != output:
         if output.exists():
@@ -214,7 +214,7 @@ def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
-    """Gives a part its name in the data set; one that a killed run has renamed has it already."""
+    """Gives a part its name in the data set, unless a killed run has renamed it already."""
     path = folder / "parts" / part.name
     current = path if path.is_file() else name
     size = current.stat().st_size if current.is_file() else None
@@ -230,10 +230,10 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
 
 def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
     """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
-    names = {entry.name for entry in (folder / "parts").glob("*")}  # one look at a store
-    lists = (places_path(folder, number) for number in range(count))
-    files = [path_of_list for path_of_list in lists if path_of_list.name in names]
-    if files:
+    names = {entry.name for entry in (folder / "parts").glob("*.skipped.tsv")}  # one request to a store
+    if names:
         with path.open("wb") as joined:
-            for file in files:
-                joined.write(file.read_bytes())
+            for number in range(count):
+                file = places_path(folder, number)
+                if file.name in names:
+                    joined.write(file.read_bytes())

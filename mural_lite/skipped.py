@@ -1,29 +1,18 @@
-"""What cannot be used: counted by kind, the first of each kind named, and bounded.
+"""Counts of unusable records: by problem, with the first place of each, and bounded.
 
-Training and conversion continue after a corrupt image or an empty caption, but stop if there are too many.
-
-Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
-with every batch and says what was read up to the batch's last item. Row 0 holds how many records were read, how many of
-them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KINDS`, how many were skipped, and the
-place of the first one, the number of its file and the byte there.
-
-Skipped records are compared with all records: bad records come together, in one shard or at a file's beginning, so
-their share of the records read so far says nothing. Bytes, known beforehand, give the number of all.
+Training and conversion continue after a corrupt image or an empty caption, but stop if there are too many. Their number
+is compared with the estimated number of all records, because bad records come together, for example in one shard.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar
-
-import numpy as np
-from absl import logging
 
 from mural_lite.errors import UserError
 from mural_lite.printable import printable
 
-SURELY = 1.5  # before the end, so much more than the bound must be skipped: how many there are in all is estimated
+SURELY = 1.5  # times the bound that must be exceeded before the end, since the number of all records is an estimate
 _PLACE = 500  # characters of a place that are kept
 DAMAGED_RECORD = "record that does not agree with its checksum"
 DAMAGED_FILE = "stretch of a file that is damaged or cut off"
@@ -47,7 +36,7 @@ KINDS = (
 
 
 def check_fraction(value: float, name: str) -> None:
-    """Raises `UserError` for a bound, `name`, that would bound nothing."""
+    """Raises `UserError` for a bound, `name`, that is not a share."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise UserError(f"{name}={value!r}: expected a number from 0 to 1, the largest share that may be skipped.")
 
@@ -69,6 +58,10 @@ class CountsByKind(dict):
         """The count over all kinds."""
         return sum(count for count, _ in self.values())
 
+    def described(self) -> dict[str, dict]:
+        """Returns {problem: {"count", "first"}}."""
+        return {problem: {"count": count, "first": first} for problem, (count, first) in self.items()}
+
     def lines(self) -> list[str]:
         """One line for each kind, the most frequent first."""
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
@@ -79,76 +72,21 @@ class CountsByKind(dict):
         return done * self.total > max_fraction * read * (SURELY if done < 1 else 1)
 
 
-class SkippedRecords:
-    """What training skipped, by part and kind, from the tallies that come with its batches.
-
-    Args:
-      locations: part of the data, a stream or a source of one -> function from (file's number, byte) to the
-        place's name.
-      before: how many records earlier parts of the run skipped.
-    """
-
-    def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
-        self._places, self._before = locations, before
-        self.by_part = {part: CountsByKind() for part in locations}
-        self.read = dict.fromkeys(locations, 0)
-        self._named: set[tuple[str, str]] = set()
-
-    def begin(self) -> None:
-        """Says that tallies begin again at 0: what they counted so far stays counted."""
-        self._before = self.total
-        self.by_part = {part: CountsByKind() for part in self._places}
-
-    def add_tallies(self, part: str, tallies: np.ndarray) -> None:
-        """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
-        self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
-        for tally in tallies.tolist():
-            for problem, (count, file, byte) in zip(KINDS, tally[1:]):
-                if count:
-                    counts.add(problem, self._places[part](file, byte), count)
-        for problem in sorted(counts.keys()):
-            if (part, problem) not in self._named:
-                self._named.add((part, problem))
-                first = counts[problem][1]
-                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
-        self.by_part[part] = counts
-
-    @property
-    def total(self) -> int:
-        """How many records the run skipped so far."""
-        return self._before + sum(counts.total for counts in self.by_part.values())
-
-    def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
-        self.add_tallies(part, tally[None])
-        counts, read = self.by_part[part], self.read[part]
-        if counts.total == read:
-            raise UserError(
-                f"None of the {counts.total} records read of the stream {part} can be used "
-                f"({'; '.join(counts.lines())}). Repair the data."
-            )
-        raise UserError(
-            f"Too many unusable records: {counts.total} of {read} of the stream {part} skipped "
-            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction} of an epoch, which "
-            f"has about {max(read, tally[0, 2])}. Repair the data or raise the bound."
-        )
-
-
 def _one_line(location: str) -> str:
-    """What a report can hold: names of files and images may have line breaks, or bytes that are not text."""
+    """Returns a location for a report: names of files and images may have line breaks, or bytes that are not text."""
     return " ".join(printable(location[:_PLACE]).split())
 
 
 @dataclasses.dataclass
 class Tally:
-    """What became of the captions and pairs of one block, or of all.
+    """Counts of the captions and pairs that were written, skipped and left out, of one block or of all.
 
     Attributes:
       written: captions and pairs in the records.
-      skipped: what is unusable: missing images, broken lines.
-      left_out: what is usable but not wanted: filters, languages not asked for.
+      skipped: unusable captions and pairs: missing images, broken lines.
+      left_out: usable but unwanted ones: excluded by filters, or in other languages.
       places: (problem, place) of everything skipped, in the order of the input; only kept within a block.
-      THINGS: what is counted, in words.
+      THINGS: the noun in messages.
     """
 
     THINGS: ClassVar[str] = "captions and pairs"
@@ -160,7 +98,8 @@ class Tally:
     places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
-        self.skipped, self.left_out = CountsByKind(self.skipped), CountsByKind(self.left_out)  # JSON's are plain
+        self.skipped = CountsByKind(self.skipped)  # from JSON it is a plain dictionary
+        self.left_out = CountsByKind(self.left_out)
 
     def skip(self, problem: str, location: str, count: int = 1) -> None:
         """Counts something unusable: one text, or the `count` captions of one image."""
@@ -169,7 +108,7 @@ class Tally:
         self.places.append((problem, location))
 
     def leave_out(self, problem: str, location: str, count: int = 1) -> None:
-        """Counts what is not wanted."""
+        """Counts something unwanted."""
         self.left_out.add(problem, _one_line(location), count)
 
     def add(self, later: Tally) -> None:
@@ -180,16 +119,12 @@ class Tally:
 
     @property
     def read(self) -> int:
-        """How much was looked at: all that was written, skipped or left out."""
+        """The number of captions and pairs that were written, skipped or left out."""
         return self.written + self.skipped.total + self.left_out.total
 
     def described(self) -> dict[str, dict]:
-        """What a description says of it: {"skipped": {problem: {"count", "first"}}, "left_out": the same}."""
-        counts = {"skipped": self.skipped, "left_out": self.left_out}
-        return {
-            name: {problem: {"count": count, "first": first} for problem, (count, first) in by_kind.items()}
-            for name, by_kind in counts.items()
-        }
+        """Returns the entries of `dataset.json`: {"skipped": {problem: {"count", "first"}}, "left_out": the same}."""
+        return {"skipped": self.skipped.described(), "left_out": self.left_out.described()}
 
     def lines(self) -> list[str]:
         """The report, one line for each kind."""
@@ -199,12 +134,14 @@ class Tally:
 
     def check(self, max_fraction: float, done: float = 1.0) -> None:
         """Raises `UserError` if more than `max_fraction` of all is unusable, of which the share `done` was read."""
-        if self.skipped.are_too_many(self.read, max_fraction, done):
-            so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
-            bound, or_else = (f"{self.FLAG}=", ", or raise the bound and run again: what is finished is kept")
-            if not self.FLAG:
-                bound, or_else = "a share of ", ""
-            raise UserError(
-                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS}{so_far} "
-                f"({'; '.join(self.skipped.lines())}), more than {bound}{max_fraction}. Repair the data{or_else}."
-            )
+        if not self.skipped.are_too_many(self.read, max_fraction, done):
+            return
+        so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
+        bound, remedy = f"a share of {max_fraction}", "Repair the data."
+        if self.FLAG:
+            bound = f"{self.FLAG}={max_fraction}"
+            remedy = "Repair the data, or raise the bound and run again: what is finished is kept."
+        raise UserError(
+            f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS}{so_far} "
+            f"({'; '.join(self.skipped.lines())}), more than {bound}. {remedy}"
+        )

@@ -1,8 +1,7 @@
 """Text files and language codes as corpora write them: lines of plain or compressed files, JSON, BCP 47 tags.
 
-This file does not need TensorFlow: conversion and evaluation both use it. What cannot be used goes to `on_problem(kind,
-place)`: by default it raises, so that a benchmark is never scored on a part of its texts; a converter passes a function
-that counts.
+Unusable lines go to `on_problem(problem, location)`: by default it raises, so that a benchmark is never scored on a
+part of its texts; a converter passes a function that counts.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import os
 import pathlib
 import stat
@@ -26,8 +26,8 @@ from mural_lite.files import as_path
 
 Problem = Callable[[str, str], None]
 
-# What corpora write where BCP 47 has a two-letter code: XTD's `jp`, and individual languages of ISO 639-3 that are
-# what the two-letter code of their macrolanguage means in practice (Tatoeba, NLLB).
+# Codes in corpora for which BCP 47 has a two-letter code: XTD's `jp`, and individual languages of ISO 639-3 that the
+# two-letter code of their macrolanguage means in practice (Tatoeba, NLLB).
 _ALIASES = {
     "jp": "ja", "cmn": "zh", "arb": "ar", "pes": "fa", "swh": "sw", "zsm": "ms", "lvs": "lv", "ekk": "et",
     "khk": "mn", "ydd": "yi", "uzn": "uz", "azj": "az", "plt": "mg", "ory": "or", "npi": "ne", "kmr": "ku",
@@ -35,11 +35,12 @@ _ALIASES = {
 _DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-LONGEST_LINE = 2**24  # bytes; a longer one is passed over without being held in memory
+LONGEST_LINE = 2**24  # bytes; a longer line is skipped without being held in memory
 TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
 _CHUNK = 2**16  # bytes that are read at a time
-_SKIPPED = 2**20  # the same, of lines that are only counted
-DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged file raises
+_COUNTED_CHUNK = 2**20  # the same, for lines that are only counted
+_LONGEST_TAG = 100  # characters of a language code
+DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # raised while a damaged file is read
 
 
 def refuse_failure(error: BaseException, path: object) -> None:
@@ -55,26 +56,23 @@ def refuse_failure(error: BaseException, path: object) -> None:
 
 
 class Part(NamedTuple):
-    """A stretch of a file, in bytes of its content when it is unpacked: the lines that begin in it.
+    """The lines of a file that start in a range of bytes of its unpacked content.
 
     Attributes:
       begin: the first byte.
-      end: the one behind the last; `None` for the file's end.
+      end: the first byte after the range; `None` for the file's end.
     """
 
     begin: int = 0
     end: int | None = None
 
 
-WHOLE = Part()
+ALL_LINES = Part()
 
 
 def refuse(problem: str, location: str) -> None:
     """The default `on_problem`: raises `UserError`."""
     raise UserError(f"{location}: {problem}. Repair the file, or fetch it again.")
-
-
-_LONGEST_TAG = 100  # characters
 
 
 def canonical_language(code: str) -> str:
@@ -83,32 +81,24 @@ def canonical_language(code: str) -> str:
     Raises:
       UserError: no language has this code.
     """
-    if not isinstance(code, str) or len(code) > _LONGEST_TAG:
-        raise UserError(
-            f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu."
-        )
     import langcodes  # a tenth of the imports of a query on the command line
 
-    tag = _ALIASES.get(code.strip().lower(), code.strip())
-    try:
-        if langcodes.tag_is_valid(tag):
-            tag = langcodes.standardize_tag(tag)
-            return _ALIASES.get(tag, tag)
-    except langcodes.tag_parser.LanguageTagError:
-        pass
-    raise UserError(f"Unknown language {code!r}: expected a code like en, pt-BR, zh-Hant or deu.")
+    if isinstance(code, str) and len(code) <= _LONGEST_TAG:
+        tag = _ALIASES.get(code.strip().lower(), code.strip())
+        with contextlib.suppress(langcodes.tag_parser.LanguageTagError):
+            if langcodes.tag_is_valid(tag):
+                tag = langcodes.standardize_tag(tag)
+                return _ALIASES.get(tag, tag)
+    raise UserError(f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu.")
 
 
 def clean(text: str | None) -> str:
-    """Returns the text in one line, with single spaces; files hold line breaks inside captions."""
+    """Returns the text in one line, with single spaces, because captions in files may have line breaks."""
     return " ".join((text or "").split())
 
 
 def is_text(value: Any) -> bool:
-    """Whether something that was parsed is a string that UTF-8 can hold.
-
-    JSON and tables may hold numbers where a caption is expected, or halves of surrogate pairs.
-    """
+    """Whether a parsed value is a string that UTF-8 can hold; JSON may have numbers, or halves of surrogate pairs."""
     if not isinstance(value, str):
         return False
     try:
@@ -119,7 +109,7 @@ def is_text(value: Any) -> bool:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns a JSON object; raises `ValueError` for anything else, also for one nested too deeply to be read."""
+    """Returns a JSON object; raises `ValueError` for anything else, also for JSON that is nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -131,7 +121,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Opens a plain, .gz, .bz2 or .xz file as (content, file itself), whose `tell` says how much of it was read.
+    """Opens a plain, .gz, .bz2 or .xz file as (content, file itself); `tell` of the file shows how much was read.
 
     Raises:
       UserError: the file cannot be opened, or is a pipe or the like.
@@ -150,7 +140,7 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
 
 
 class _Unbuffered(io.RawIOBase):
-    """What is read from a compressed file, piece by piece: what comes before damage is not lost."""
+    """A compressed file, read piece by piece, so that the content before damage is not lost."""
 
     def __init__(self, content: IO[bytes]):
         self._content = content
@@ -159,20 +149,22 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of stores' files
+        has_read1 = hasattr(self._content, "read1")  # files in stores do not
+        read = self._content.read1 if has_read1 else self._content.read
         piece = read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 
 
-def bounded_lines(content: IO[bytes], part: Part = WHOLE) -> Iterator[bytes | None]:
-    """Yields lines with their ends, `None` for one of more than `LONGEST_LINE` bytes, in bounded memory.
+def bounded_lines(content: IO[bytes], part: Part = ALL_LINES) -> Iterator[bytes | None]:
+    """Yields lines with their ends, `None` for a line of more than `LONGEST_LINE` bytes, in bounded memory.
 
     Args:
-      content: a file from its beginning, or, for a part, what `skip_to` returned.
-      part: only lines that begin before its end.
+      content: a file at the start of `part`.
+      part: only lines that start before its end.
     """
-    content, position = buffered(content), part.begin
+    content = buffered(content)
+    position = part.begin
     while (part.end is None or position < part.end) and (line := content.readline(LONGEST_LINE + 1)):
         position += len(line)
         if len(line) <= LONGEST_LINE:
@@ -185,49 +177,37 @@ def bounded_lines(content: IO[bytes], part: Part = WHOLE) -> Iterator[bytes | No
 
 
 def buffered(content: IO[bytes]) -> io.BufferedReader:
-    """Returns a file that can be looked into; of a compressed file, the content before damage is not lost."""
-    return content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
+    """Returns a file with `peek`; of a compressed file, the content before damage is not lost."""
+    if isinstance(content, io.BufferedReader):
+        return content
+    return io.BufferedReader(_Unbuffered(content), _CHUNK)
 
 
 def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
-    """Reads on to the first line that begins in a part of the file, counting lines, which takes a fraction of the time
-    of using them.
+    """Reads on to the first line that starts in a part of the file; lines before it are only counted, which is fast.
 
     Returns:
-      How many lines were passed over, and the part with the exact beginning of its first line.
+      The number of skipped lines, and the part with the exact start of its first line.
     """
-    passed, position, last = 0, 0, b"\n"
-    while part.begin - 1 > position and (chunk := content.read(min(_SKIPPED, part.begin - 1 - position))):
-        passed, position, last = passed + chunk.count(b"\n"), position + len(chunk), chunk[-1:]
-    while position < part.begin or last != b"\n":  # the byte before the part ends a line, or that line is passed, too
-        line = content.readline(LONGEST_LINE)
-        if not line:
-            return passed + (last != b"\n"), Part(position, part.end)
-        passed, position, last = passed + line.endswith(b"\n"), position + len(line), line[-1:]
-    return passed, Part(position, part.end)
-
-
-def skip_lines(content: io.BufferedReader, count: int) -> int:
-    """Reads on behind `count` lines; returns how many of them the file does not have."""
+    skipped = 0
+    position = 0
     last = b"\n"
-    while count and (chunk := content.peek(_CHUNK)):
-        lines = chunk.count(b"\n")
-        if lines < count:
-            last = content.read(len(chunk))[-1:]
-            count -= lines
-            continue
-        end = -1
-        for _ in range(count):
-            end = chunk.index(b"\n", end + 1)
-        content.read(end + 1)
-        return 0
-    return max(0, count - (last != b"\n"))
+    while position < part.begin or last != b"\n":  # the line to which the byte before the part belongs is skipped, too
+        before = part.begin - 1 - position
+        block = content.read(min(_COUNTED_CHUNK, before)) if before > 0 else content.readline(LONGEST_LINE)
+        if not block:
+            skipped += last != b"\n"
+            break
+        skipped += block.count(b"\n")
+        position += len(block)
+        last = block[-1:]
+    return skipped, Part(position, part.end)
 
 
 def decode(data: bytes) -> str:
     """Decodes UTF-8; raises `UnicodeDecodeError`, also for a null character.
 
-    No text has one, but a block of a file that was never written consists of them: all lines there are one line then.
+    No text has null characters, but a block of a file that was never written consists of them, without line ends.
     """
     if b"\0" in data:
         index = data.index(b"\0")
@@ -236,50 +216,53 @@ def decode(data: bytes) -> str:
 
 
 def read_lines(
-    path: str | pathlib.Path, on_problem: Problem = refuse, part: Part = WHOLE
+    path: str | pathlib.Path, on_problem: Problem = refuse, part: Part = ALL_LINES
 ) -> Iterator[tuple[int, str | None]]:
-    """Yields (line number, text) of a text file, plain or compressed, in constant memory.
+    """Yields (line number, text) for the lines of a text file, plain or compressed, in constant memory.
 
-    A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
-    its end. A line that is not UTF-8, or too long, is a problem and comes as `None`, so that files read side by side
-    stay in step.
-    With a part, only lines that begin in it; what is damaged before it is the problem of another part.
+    A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the end of the last
+    line may be missing. A line that is not UTF-8, or too long, is a problem and comes as `None`, so that files that are
+    read side by side stay in step. With a part, only lines that start in it; another part reports damage before it.
     """
-    number, content_of_part = 0, part.begin == 0
+    number = 0
+    is_in_part = part.begin == 0
     with open_binary(path) as (content, _):
         content = buffered(content)
         try:
-            passed, part = skip_to(content, part)
-            content_of_part = True
-            for number, line in enumerate(bounded_lines(content, part), start=passed + 1):
-                if line is None:
-                    on_problem(TOO_LONG, f"{path}:{number}")
-                    yield number, None
-                    continue
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                try:
-                    text = decode(line.rstrip(b"\n").removesuffix(b"\r"))
-                except UnicodeDecodeError:
-                    text = None
-                    problem = "text with a null character" if b"\0" in line else "text that is not UTF-8"
+            skipped, part = skip_to(content, part)
+            is_in_part = True
+            for number, line in enumerate(bounded_lines(content, part), start=skipped + 1):
+                text, problem = _decode_line(line, number)
+                if problem:
                     on_problem(problem, f"{path}:{number}")
                 yield number, text
         except DAMAGED as error:
             refuse_failure(error, path)
-            if content_of_part:
+            if is_in_part:
                 on_problem("file that is damaged or cut off: what follows is lost", f"{path}:{number + 1}")
 
 
+def _decode_line(line: bytes | None, number: int) -> tuple[str | None, str]:
+    """Returns (text, "") or (None, problem)."""
+    if line is None:
+        return None, TOO_LONG
+    if number == 1:
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return decode(line.rstrip(b"\n").removesuffix(b"\r")), ""
+    except UnicodeDecodeError:
+        return None, "text with a null character" if b"\0" in line else "text that is not UTF-8"
+
+
 class Unit(NamedTuple):
-    """What one worker reads at a time: a file, or a part of one.
+    """A file, or a part of a file, that one worker reads at a time.
 
     Attributes:
-      path: of the file.
-      number: of the part, from 0.
-      parts: of the file.
+      path: the file.
+      number: the part's number, from 0.
+      parts: number of parts of the file.
       size: bytes of the part, as stored.
-      weight: bytes that its records will have, about.
+      weight: about how many bytes its records will have.
     """
 
     path: str
@@ -289,26 +272,23 @@ class Unit(NamedTuple):
     weight: int
 
     def part(self, content: int) -> Part:
-        """Returns the stretch of a file that unpacks to about `content` bytes; its last part ends where the file ends.
-
-        Lines that begin in it are the part's.
-        """
-        begin, end = (content * i // self.parts for i in (self.number, self.number + 1))
-        return Part(begin, None if self.number + 1 == self.parts else end)
+        """Returns this unit's lines of a file that unpacks to about `content` bytes; the last unit reads to the end."""
+        share = self.share(content)
+        return Part(share.start, None if self.number + 1 == self.parts else share.stop)
 
     def share(self, count: int) -> range:
-        """Returns the part's numbers of `count` things."""
+        """Returns this unit's share of the numbers from 0 to `count`."""
         return range(count * self.number // self.parts, count * (self.number + 1) // self.parts)
 
 
-# Into how many parts a file is cut at most: each reads what is before it, too, though it only counts lines there. What
-# is packed densely takes as long to unpack as to use.
+# The most parts of a file: each part reads the parts before it, too, though it only counts lines there. Dense
+# compression takes as long to unpack as its lines take to use.
 MOST_PARTS = {"": 256, ".gz": 64, ".zip": 64, ".bz2": 1, ".xz": 1}
-_UNPACKED = {".gz": 4, ".zip": 4, ".bz2": 5, ".xz": 5}  # times as large as the file, about, for text
+_UNPACKED = {".gz": 4, ".zip": 4, ".bz2": 5, ".xz": 5}  # about how many times as large as the file, for text
 
 
 def unpacked_size(path: pathlib.Path) -> int:
-    """Returns about how many bytes a text file unpacks to; the exact number where it is not packed."""
+    """Returns about how many bytes a text file unpacks to; the exact number for a plain file."""
     return path.stat().st_size * _UNPACKED.get(path.suffix, 1)
 
 
@@ -317,10 +297,12 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
 
     Args:
       path: the file.
-      weight: bytes of its records, about.
-      unit_bytes: of records that a unit should have.
-      most: units; by default what the file's ending allows.
+      weight: about how many bytes its records will have.
+      unit_bytes: bytes of records that a unit should have.
+      most: the most units; by default as many as the file's ending allows.
     """
-    most = MOST_PARTS.get(path.suffix, MOST_PARTS[""]) if most is None else most
-    parts, size = max(1, min(most, -(-weight // max(1, unit_bytes)))), path.stat().st_size if path.is_file() else 0
+    if most is None:
+        most = MOST_PARTS.get(path.suffix, MOST_PARTS[""])
+    parts = max(1, min(most, math.ceil(weight / max(1, unit_bytes))))
+    size = path.stat().st_size if path.is_file() else 0
     return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]

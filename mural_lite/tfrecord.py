@@ -1,11 +1,10 @@
-"""TFRecord files read in Python, for what `tf.data` does not do: go on behind damage, and read a record by its place.
+"""TFRecord files read in Python: unlike `tf.data`, it goes on after damage, and reads a record by its position.
 
-A record is an 8-byte little-endian length and the masked CRC-32C of these bytes, 4 bytes; then the data and theirs. A
-record whose data do not agree with their checksum costs itself alone. A damaged length costs everything up to the next
-8 bytes that agree with the checksum behind them, which are taken for the next record's length.
+A record is an 8-byte little-endian length and the masked CRC-32C of these bytes, 4 bytes; then the data and their
+checksum. A record whose data do not agree with their checksum is lost. A damaged length costs everything up to the
+next 8 bytes that agree with the checksum after them, which are taken for the next record's length.
 
-It does not need TensorFlow, so that commands which only look at files start fast. Training reads files by the same
-rules inside its graph (`streams/record_files.py`).
+Training reads files by the same rules inside its graph (`streams/record_files.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def masked_crc(data: bytes) -> int:
 
 
 def lost_records(stated: int, lost: int, before: int, count: int) -> int:
-    """Returns how many records a damaged stretch of a file held: one if its length was hardly changed, else about.
+    """Returns how many records a damaged stretch of a file held: 1 if its length was hardly changed, else an estimate.
 
     Args:
-      stated: the length stored at its beginning, or -1 where the file ends before.
+      stated: the length stored at its start, or -1 where the file ends before.
       lost: bytes of the stretch.
-      before, count: bytes and records of the file that were read before it; their mean size is taken for the lost.
+      before, count: bytes and records before it in the file, whose mean size the estimate uses.
     """
     if stated >= 0 and bin(stated ^ max(lost - FRAME, 0)).count("1") <= 2:
         return 1
@@ -54,10 +53,10 @@ def read_all(
     """Yields (offset of the data, data) of every record that is whole.
 
     Args:
-      path: of the file.
-      on_problem: called with (kind, place, number of records) for each loss.
-      open_file: opens a path as `open` does, such as `tf.io.gfile.GFile` for files elsewhere.
-      begin, end: only what begins in these bytes of the file; of records before them only the lengths are read.
+      path: the file.
+      on_problem: called with (problem, location, number of records) for each loss.
+      open_file: opens a path as `open` does, for example `tf.io.gfile.GFile` for files in stores.
+      begin, end: only records that start in this range of bytes; only the lengths of records before it are read.
     """
     with open_file(str(path), "rb") as file:
         file_end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0

@@ -1,11 +1,11 @@
-"""Whose code may run: a stored configuration does not get to choose it.
+"""Which code a stored configuration may choose.
 
 A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a class to
-import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
-names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
-with this package, lies in a local folder under its whole path (a relative one may have come with the file) or at a
-known host, or if the user trusts the maker of the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
-trusting():`). docs/reliability.md says what else loading does.
+import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. Users may name any
+code on the command line or in their own configuration. Code that a stored file names is used only if it comes with
+this package, from a known host or from a local folder with an absolute path (a relative one may have come with the
+file), or if the user trusts the file's author (`--trust`, `mural_tf.load(path, trust=True)`, `with trusting():`).
+docs/reliability.md describes the other effects of loading.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Whether a block around the caller is one of `trusting`: for callers that pass it on to other processes."""
+    """Whether the caller is in a block of `trusting`; for passing it on to other processes."""
     return _TRUSTING.get()
 
 
 def names_code(config: ConfigDict) -> bool:
-    """Whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
+    """Whether a stored model of this configuration can be loaded only with trust."""
     from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
     return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
 
@@ -52,9 +52,9 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
     """Raises `UserError` if a stored configuration names code that the user has not vouched for.
 
     Args:
-      stored: what the file `path` holds.
+      stored: the configuration in the file `path`.
       path: for the message.
-      given: the user's own configuration, if there is one; what that names too is the user's choice.
+      given: the user's own configuration, if any; code that it names, too, is the user's choice.
     """
     for name in (stored.model, stored.method.get("heads_of", "")):
         check_class(name, path, given)
@@ -74,10 +74,7 @@ def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | No
 
 
 def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored `model` would be imported from outside, as `check_stored`.
-
-    A module that this process has imported already runs nothing more.
-    """
+    """Raises `UserError` if a stored `model` would be imported from outside; imported modules may be used."""
     imported = name.partition(":")[0] in sys.modules or (given is not None and given.model == name)
     if is_from_outside(name) and not imported and not _TRUSTING.get():
         raise UserError(
@@ -103,7 +100,7 @@ def needs_trust(handle: str) -> bool:
 
 
 def settle_handles(config: ConfigDict) -> None:
-    """Gives the local folders that a user's own configuration names their whole paths, before it is stored."""
+    """Makes the paths of local folders in a user's own configuration absolute, before it is stored."""
     for name in TOWERS:
         if config[name].handle and "://" not in config[name].handle:
             config[name].handle = os.path.abspath(config[name].handle)

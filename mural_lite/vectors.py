@@ -15,39 +15,37 @@ The files' metadata say under "mural_tf" of what kind the items are and which mo
 
 from __future__ import annotations
 
-import array
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mural_lite.errors import UserError, install_extra
-from mural_lite.files import as_path, release_pages
-from mural_lite.hashes import bytes_hash
+from mural_lite.files import as_path
 
 ENDING, METADATA = ".parquet", b"mural_tf"
 ROWS = 4096  # read, and written, at a time
 
 
-_PARTS_OF_MODELS = (  # names, with * for any
-    *("config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json"),
-    *("vocab.json", "merges.txt"),
-    *("*.model", "*processor_config.json", "open_clip_config.json", "modules.json", "sentence_bert_config.json"),
-    *("[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
-)
+_PARTS_OF_MODELS = (  # patterns of files and folders
+    "config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json",
+    "vocab.json", "merges.txt", "*.model", "*processor_config.json", "open_clip_config.json", "modules.json",
+    "sentence_bert_config.json", "[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder",
+)  # fmt: skip
 
 
 def model_digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
-    for name in _PARTS_OF_MODELS:
-        paths = [part for path in as_path(model).glob(name) for part in (path, *path.rglob("*"))]
-        for file in sorted(file for file in paths if file.is_file()):
+    for pattern in _PARTS_OF_MODELS:
+        paths: list[pathlib.Path] = []
+        for path in as_path(model).glob(pattern):
+            paths += [path, *path.rglob("*")]
+        for file in sorted(path for path in paths if path.is_file()):
             summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
             with open(file, "rb") as content:
                 while chunk := content.read(1 << 20):
@@ -74,11 +72,15 @@ class VectorFile:
     """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, about) as file: file.add(…)`."""
 
     def __init__(self, path: str | os.PathLike, width: int, dtype: str, about: Mapping):
-        self._arrow, self._width, self._dtype = _pyarrow(), width, np.dtype(dtype)
-        arrow, number = self._arrow, self._arrow.float16() if self._dtype == np.float16 else self._arrow.float32()
-        texts = {name: arrow.string() for name in ("name", "language", "content", "captions", "fields")}
-        kinds = {**texts, "path": arrow.binary(), "offset": arrow.int64(), "vector": arrow.list_(number, width)}
-        self._schema = arrow.schema(kinds.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
+        arrow = _pyarrow()
+        self._arrow = arrow
+        self._width = width
+        self._dtype = np.dtype(dtype)
+        types = {name: arrow.string() for name in ("name", "language", "content", "captions", "fields")}
+        types["path"] = arrow.binary()
+        types["offset"] = arrow.int64()
+        types["vector"] = arrow.list_(arrow.from_numpy_dtype(self._dtype), width)
+        self._schema = arrow.schema(types.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
         # Each page has a checksum: a bit that flipped is noticed.
         self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
 
@@ -92,18 +94,18 @@ class VectorFile:
         """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
         numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
         column = self._arrow.FixedSizeListArray.from_arrays(numbers, self._width)
-        columns = [
-            self._arrow.array([row[name] for row in rows], self._schema.field(name).type)
-            for name in self._schema.names[:-1]
-        ]
+        columns = []
+        for name in self._schema.names[:-1]:
+            values = [row[name] for row in rows]
+            columns.append(self._arrow.array(values, self._schema.field(name).type))
         self._writer.write_table(self._arrow.Table.from_arrays([*columns, column], schema=self._schema))
 
 
 def about_of(path: str | os.PathLike) -> dict:
-    """Returns what a file says of itself, {} where another program wrote it. Raises `UserError` if it is damaged."""
+    """Returns a file's metadata, {} if another program wrote it. Raises `UserError` if it is damaged."""
     with _opened(path) as file:
-        said = (file.schema_arrow.metadata or {}).get(METADATA, b"{}")
-        return json.loads(said)
+        metadata = file.schema_arrow.metadata or {}
+        return json.loads(metadata.get(METADATA, b"{}"))
 
 
 @contextlib.contextmanager
@@ -125,10 +127,10 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
     `names`: only these columns. Raises `UserError` for a file that is damaged or holds no vectors.
     """
     with _opened(path) as file:
-        there = file.schema_arrow.names
-        columns = [name for name in there if name != "vector" and (not names or name in names)]
-        if not {"name", "vector"} <= set(there):
-            raise UserError(f"{path} has the columns {', '.join(there)}: expected name and vector.")
+        stored = file.schema_arrow.names
+        columns = [name for name in stored if name != "vector" and (not names or name in names)]
+        if not {"name", "vector"} <= set(stored):
+            raise UserError(f"{path} has the columns {', '.join(stored)}: expected name and vector.")
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
             vectors = batch.column(batch.schema.get_field_index("vector"))
             if vectors.null_count:
@@ -139,59 +141,3 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
                 raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
             rows = batch.drop_columns(["vector"]).to_pylist()
             yield rows, flat.reshape(len(batch), -1)
-
-
-class TextVectors:
-    """A folder of vectors of texts, looked up by text.
-
-    Raises `UserError` where it holds something else, or is damaged. Attributes: `width`, D; `digest`, 16 hexadecimal
-    digits of the name, the size and the first megabyte of each file.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        self._files = vector_files(folder)
-        summed = hashlib.blake2b(digest_size=8)
-        for file in self._files:
-            items = about_of(file).get("kind", "texts")
-            if items != "texts":
-                raise UserError(f"{folder} holds vectors of {items}: a teacher needs vectors of texts.")
-            with open(file, "rb") as content:
-                summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
-        self.digest = summed.hexdigest()
-        blocks = (vectors.shape[1] for file in self._files for _, vectors in read_rows(file, ["name"]))
-        self.width = next(blocks, 0)
-        self._keys: np.ndarray | None = None
-
-    def _read(self) -> None:
-        """Reads the texts, of which 64 bits each stay, and the vectors into a file that is mapped."""
-        keys, dtype = array.array("Q"), None
-        self._store = tempfile.TemporaryFile()
-        for file in self._files:
-            for rows, vectors in read_rows(file, ["name"]):
-                dtype = dtype or vectors.dtype
-                if vectors.shape[1] != self.width:
-                    raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, expected {self.width}.")
-                if not all(isinstance(row["name"], str) for row in rows):
-                    raise UserError(f"{file}: expected a text in the column name of each row.")
-                keys.extend(bytes_hash(row["name"].encode()) for row in rows)
-                self._store.write(np.ascontiguousarray(vectors, dtype).tobytes())
-        self._store.flush()
-        unsorted = np.array(keys, np.uint64)
-        self._rows = np.argsort(unsorted, kind="stable")
-        self._keys = unsorted[self._rows]
-        if len(keys):
-            self._vectors = np.memmap(self._store, dtype, "r", shape=(len(keys), self.width))
-
-    def look_up(self, texts: list[bytes]) -> np.ndarray:
-        """Returns float32 [N, D] of UTF-8 texts; a row of zeros where the folder has no such text."""
-        if self._keys is None:
-            self._read()
-        vectors = np.zeros([len(texts), self.width], np.float32)
-        if not len(self._keys):
-            return vectors
-        wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
-        nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        is_known = np.flatnonzero(self._keys[nearest] == wanted)
-        vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
-        release_pages(self._vectors)
-        return vectors

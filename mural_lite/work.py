@@ -1,7 +1,6 @@
-"""Work by many: one function over many elements, by processes of this machine or by Apache Beam (`beam.py`).
+"""One function over many elements, in parallel: by processes of this machine or by Apache Beam (`beam.py`).
 
-Nothing goes from one element to another, and nothing is returned: what a call did is on disk when it returns, and an
-engine elsewhere may do it twice.
+Calls share nothing and return nothing: their results are files. Beam may call the function twice with an element.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ class Engine:
     """Where work runs.
 
     Attributes:
-      workers: processes of this machine; 0 works in the calling process.
-      beam: flags of Apache Beam that name a runner, such as "--runner=FlinkRunner --flink_master=localhost:8081": then
-        `workers` means nothing.
+      workers: number of processes of this machine; 0 works in the calling process. Unused with `beam`.
+      beam: flags of Apache Beam that name a runner, such as "--runner=FlinkRunner --flink_master=localhost:8081".
     """
 
     workers: int = 1
@@ -61,18 +59,20 @@ class Engine:
 
     def describe(self) -> list[str]:
         """Returns lines that say where work would run."""
-        return self._beam().describe(self.beam) if self.beam else [f"Runs on: {self.workers} processes here"]
+        if self.beam:
+            return self._beam().describe(self.beam)
+        return [f"Runs on: {self.workers} processes here"]
 
     def map(
         self, step: Step, elements: Sequence, folder: pathlib.Path, watch: Callable[[], None] = lambda: None
     ) -> None:
-        """Takes the step with each element, in any order.
+        """Calls the step's function with each element, in any order.
 
         Args:
           step: with workers, it is pickled, and the calling script has an `if __name__ == "__main__":`.
           elements: picklable.
-          folder: of the work, seen by all workers; named where writing fails.
-          watch: called again and again meanwhile, and at the end; what it raises ends the work.
+          folder: the work's folder, which all workers see; errors name it.
+          watch: called again and again meanwhile, and at the end; its exception ends the work.
 
         Raises:
           UserError: the step raised it, a worker was killed, or an engine elsewhere failed.
@@ -94,13 +94,15 @@ class Engine:
 
 
 class Worker:
-    """A step in a process, made with its first element."""
+    """A step in a process; its function is made when the first element comes."""
 
     def __init__(self, step: Step, folder: pathlib.Path):
-        self._step, self._folder, self._function = step, folder, None
+        self._step = step
+        self._folder = folder
+        self._function = None
 
     def __call__(self, element) -> None:
-        """Takes the step with an element."""
+        """Calls the step's function with an element."""
         try:
             with storage_errors(self._folder):
                 self._function = self._function or self._step.make(*self._step.arguments)
@@ -111,21 +113,26 @@ class Worker:
 
 @contextlib.contextmanager
 def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterator[None]]]:
-    """Gives what calls a worker with each of many elements and yields now and then; leaves no process behind."""
+    """Gives a generator function that calls a worker with many elements and yields now and then.
+
+    No process is left afterwards.
+    """
     if not count:
         yield lambda elements: (worker(element) for element in elements)
         return
     context = multiprocessing.get_context("spawn")  # TensorFlow must not be forked
-    theirs, ours = context.Pipe(duplex=False)
-    pool = futures.ProcessPoolExecutor(count, context, _begin, (theirs, worker))
+    receiver, sender = context.Pipe(duplex=False)
+    pool = futures.ProcessPoolExecutor(count, context, _start_process, (receiver, worker))
 
-    def each(elements: Iterable) -> Iterator[None]:
-        elements, running = iter(elements), set()
+    def call_with(elements: Iterable) -> Iterator[None]:
+        elements = iter(elements)
+        running = set()
         while True:
-            # Processes that are started meanwhile never hear of Ctrl-C: they end with this one.
+            # Processes that are started meanwhile never hear of Ctrl-C: they end with this process.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                running |= {pool.submit(_call, item) for item in itertools.islice(elements, 2 * count - len(running))}
+                for element in itertools.islice(elements, 2 * count - len(running)):
+                    running.add(pool.submit(_call, element))
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if not running:
@@ -136,20 +143,20 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
             yield
 
     try:
-        yield each
+        yield call_with
     except futures.process.BrokenProcessPool:
         raise UserError(f"A worker was killed, most likely for want of memory: {FEWER}") from None
     finally:
-        ours.close()  # which ends the workers at once
-        theirs.close()
+        sender.close()  # which ends the workers at once
+        receiver.close()
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(parent: multiprocessing.connection.Connection, worker: Worker) -> None:
-    """The start of a process of the pool: it ends when the other end of the connection is closed, or its owner dies."""
+def _start_process(parent: multiprocessing.connection.Connection, worker: Worker) -> None:
+    """Prepares a process of the pool, which ends when the parent closes its end of the connection, or dies."""
     global _worker
     _worker = worker
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which would be left behind
+    tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore of the system, which would be left behind
 
     def end_with_parent():
         with contextlib.suppress(EOFError, OSError):

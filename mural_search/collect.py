@@ -27,7 +27,7 @@ from mural_lite.pictures import ENDINGS, BadImage, path_below
 from mural_lite.progress import announce
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing_shards
 from mural_lite.remote_folders import local_copy
-from mural_lite.text_files import WHOLE, Unit, bounded_lines, cut, is_text, parse_object, read_lines, unpacked_size
+from mural_lite.text_files import ALL_LINES, Unit, bounded_lines, cut, is_text, parse_object, read_lines, unpacked_size
 from mural_search.items import IMAGES, KINDS, TEXTS, Item
 from mural_search.picture_folders import picture_files
 from mural_search.sqlite import sqlite3
@@ -268,7 +268,7 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that are not empty, and the lines that cannot be read."""
     problems: list[File] = []
-    part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
+    part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else ALL_LINES
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
     for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
@@ -283,7 +283,7 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     path = unit.path
     fields_of = fields_by_id(fields_file(path))
     lost: list[tuple[str, str, int]] = []
-    part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
+    part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else ALL_LINES
     framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
     for offset, serialized in itertools.chain(framed, [(0, None)]):
         for problem, location, count in lost:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -63,3 +64,17 @@ with _package_resources():  # TensorFlow Text 2.15 imports TF-Hub
 def sentencepiece_operations() -> types.ModuleType:
     """Returns the module of tensorflow_text's two operations of SentencePiece, whose class names no resource."""
     return importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer").gen_sentencepiece_tokenizer
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Silences file descriptor 2, to which XLA's first compilation writes at any level of logging."""
+    sys.stderr.flush()
+    with open(os.devnull, "w") as nothing:
+        terminal = os.dup(2)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

@@ -18,36 +18,6 @@ import numpy as np
 from mural_lite.errors import UserError
 
 PLACES = "pieces_places.npz"  # next to the model
-NORMAL = 1  # the type of plain text, which a piece without a type is, too
-PIECE, SELF_TEST = 1, 4  # fields of a model; of a piece: text, score and type are 1, 2 and 3
-
-
-def write_places(model: bytes, path: pathlib.Path) -> None:
-    """Writes where in the file of a SentencePiece model its pieces lie, and what finds them by their text."""
-    spans, texts, scores, always, others = [], [], [], [], []
-    for field, begin, value, end in _fields(model, 0, len(model)):
-        if field != PIECE:
-            others += [(begin, end)] if field != SELF_TEST else []  # the whole model's, which the library would try
-            continue
-        parts = {name: model[first:last] for name, _, first, last in _fields(model, value, end)}
-        if parts.get(3, bytes([NORMAL])) == bytes([NORMAL]):
-            scores.append((np.frombuffer(parts.get(2, bytes(4)), "<f4")[0], len(spans)))
-        else:
-            always.append(len(spans))
-        spans.append((begin, end))
-        texts.append(parts.get(1, b""))
-    always += [number for _, number in (min(scores), max(scores))] if scores else []
-    hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
-    order = np.argsort(hashes, kind="stable")
-    np.savez(
-        path,
-        hashes=hashes[order],
-        ids=order.astype(np.int32),
-        spans=np.array(spans, np.uint32),
-        always=np.unique(np.array(always, np.int32)),
-        others=np.array(others, np.uint32).reshape(-1, 2),
-        longest=max(len(text.decode("utf-8", "replace")) for text in texts),
-    )
 
 
 class FewPieces:
@@ -55,7 +25,7 @@ class FewPieces:
 
     Args:
       model: the file of the SentencePiece model.
-      path: what `write_places` wrote of it.
+      path: what an export wrote of it (`mural_tf/runs/lite.py`).
       processor: the library's class, made of a model's file.
 
     Raises:
@@ -91,7 +61,7 @@ class FewPieces:
         return self._processor(model_proto=pieces + self._others)
 
 
-def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields number, begin, begin of the value and end of each field of a protocol buffer's message."""
     while position < end:
         begin = position

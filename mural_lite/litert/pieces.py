@@ -1,8 +1,8 @@
-"""From texts to ids as the graph's tokenizers give them (`mural_tf/text/`), by Python and SentencePiece's library.
+"""The ids of texts, as the graph's tokenizers give them (`mural_tf/text/`), without TensorFlow.
 
-Word pieces and words are divided here, by Python's own tables of characters; the pieces of SentencePiece and byte pairs
-by the package `sentencepiece`, on the model that the graph's operation reads. `benchmarks/lite_inputs.py` compares
-ids on 100,000 texts.
+Words and word pieces are divided here, by Python's tables of characters; SentencePiece's pieces and byte pairs by the
+package `sentencepiece`, with the model of the graph's operation. `benchmarks/lite_inputs.py` compares ids on 100,000
+texts.
 """
 
 from __future__ import annotations
@@ -69,9 +69,12 @@ class Pieces:
     is_full = False
 
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
-        self.max_length, self.pad = int(config.text_tower.max_length), int(settings["pad"])
-        self._begin, self._end = settings["begin"], settings["end"]  # ids before and after a text's own
-        self._lower, self._strips = config.vocabulary.lower_case, config.vocabulary.strip_accents
+        self.max_length = int(config.text_tower.max_length)
+        self.pad = int(settings["pad"])
+        self._begin = settings["begin"]  # ids before a text
+        self._end = settings["end"]  # and after it
+        self._lower = config.vocabulary.lower_case
+        self._strips = config.vocabulary.strip_accents
         self._whole_chinese = bool(config.vocabulary.cleaning)
         self._longest_bytes = int(settings["max_bytes"])
 
@@ -81,7 +84,7 @@ class Pieces:
         return [([*self._begin, *self.divide(text)[:room], *self._end], 0) for text in texts]
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, all of them."""
+        """Returns the ids of a text, to which `rows` adds ids before and after."""
         raise NotImplementedError
 
     def words(self, text: str) -> list[str]:
@@ -90,29 +93,34 @@ class Pieces:
 
 
 class WordPieces(Pieces):
-    """BERT's word pieces: the longest entry that begins what is left of a word, again and again."""
+    """BERT's word pieces: a word is divided from its start, each time by the longest entry that fits."""
 
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         entries = _entries(content)
         self._ids = {entry: number for number, entry in enumerate(entries)}
-        self._unknown, self._longest = int(settings["unknown"]), max(map(len, entries))
+        self._unknown = int(settings["unknown"])
+        self._longest = max(map(len, entries))
         self._max_characters = int(settings["max_characters"])
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, of its first bytes and characters."""
-        return [number for word in self._first_words(text) if word for number in self.divide_word(word)]
+        ids: list[int] = []
+        for word in self._first_words(text):
+            if word:
+                ids += self.divide_word(word)
+        return ids
 
     def _first_words(self, text: bytes) -> list[str]:
-        """The words of the beginning that can fill a row, as `WordPieceTokenizer._row_ids` cuts it."""
+        """Returns as many words of the start as can fill a row, cut as by `WordPieceTokenizer._row_ids`."""
         cleaned = clean_text(text[: self._longest_bytes].decode("utf-8", "replace"), self._lower, self._strips)
         if len(text) > self._longest_bytes:
             cleaned = cleaned.removesuffix("\ufffd")
         return cleaned[: self._max_characters].translate(_spaced(self._whole_chinese)).split(" ")
 
     def _divide_word(self, word: str) -> list[int]:
-        ids, begin = [], 0
+        ids: list[int] = []
+        begin = 0
         while begin < len(word):
             prefix = "##" if begin else ""
             for end in range(min(len(word), begin + self._longest), begin, -1):
@@ -130,7 +138,7 @@ class SentencePieces(Pieces):
     """SentencePiece's pieces, by its own library.
 
     Attributes:
-      few: divides a few short texts without the whole vocabulary; `None` where an export does not say where pieces lie.
+      few: divides a few short texts without the whole vocabulary; `None` if the export has no positions of pieces.
     """
 
     few: FewPieces | None = None
@@ -140,16 +148,14 @@ class SentencePieces(Pieces):
         self.is_full = bool(settings["is_full"])
         self._steps = [CLEANING[step] for step in config.vocabulary.cleaning]
         processor = _processor()
-        self._whole = functools.cache(lambda: processor(model_proto=content))
+        self._all_pieces = functools.cache(lambda: processor(model_proto=content))
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
-        """Returns the ids and type of each text."""
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
-        self._encode = self.few.encode if self.few is not None and are_few else self._whole().EncodeAsIds
+        self._encode = self.few.encode if self.few is not None and are_few else self._all_pieces().EncodeAsIds
         return super().rows(texts)
 
     def divide(self, text: bytes) -> list[int]:
-        """Returns a text's own ids, of its first bytes."""
         text = text[: self._longest_bytes]
         if self._steps:
             cleaned = text.decode("utf-8", "replace")
@@ -165,14 +171,17 @@ class BytePairs(WordPieces):
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         Pieces.__init__(self, content, config, settings)
         self._max_characters = int(settings["max_characters"])
-        self._characters, self._longest_word = settings["byte_characters"], int(settings["longest_word"])
+        self._characters = settings["byte_characters"]
+        self._longest_word = int(settings["longest_word"])
         self._encode = _processor()(model_proto=content).EncodeAsIds
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
 
     def _divide_word(self, word: str) -> list[int]:
         text = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))
-        parts = [text[begin : begin + self._longest_word] for begin in range(0, len(text), self._longest_word)]
-        return [number for part in parts for number in self._encode(part.encode("utf-8"))]
+        ids: list[int] = []
+        for begin in range(0, len(text), self._longest_word):
+            ids += self._encode(text[begin : begin + self._longest_word].encode("utf-8"))
+        return ids
 
 
 class Words(Pieces):
@@ -181,23 +190,29 @@ class Words(Pieces):
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         entries = _entries(content)
-        self._ids, self._languages = {entry: number for number, entry in enumerate(entries)}, settings["languages"]
+        self._ids = {entry: number for number, entry in enumerate(entries)}
+        self._languages = settings["languages"]
         self._starts = settings["starts"]
         ends = [*self._starts[1:], len(entries)]
         self._rarest = math.log(10.0 * max(end - start for start, end in zip(self._starts, ends)))
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
-        """Returns the ids and the language of each text; a text without words is one unknown word."""
+        """Returns the ids and the language of each text; a text without words becomes an unknown word."""
         return [self._row(text[: self._longest_bytes].decode("utf-8", "replace")) for text in texts]
 
     def _row(self, text: str) -> Row:
         tag = re.match(r"<([A-Za-z0-9-]+)> ", text)
-        words = [word for word in self.words(text[tag.end() :] if tag else text) if word]
-        names_language = tag is not None and tag[1] in self._languages
-        language = self._languages.index(tag[1]) if names_language else self._likeliest(words)
-        name, unknown = self._languages[language], 1 + language
-        ids = [self._ids.get(f"{name}\t{word}", unknown) for word in words] or [unknown]
-        return ids[: self.max_length], language
+        if tag:
+            text = text[tag.end() :]
+        words = [word for word in self.words(text) if word]
+        if tag and tag[1] in self._languages:
+            language = self._languages.index(tag[1])
+        else:
+            language = self._likeliest(words)
+        name = self._languages[language]
+        unknown = 1 + language
+        ids = [self._ids.get(f"{name}\t{word}", unknown) for word in words]
+        return ids[: self.max_length] or [unknown], language
 
     def _likeliest(self, words: Sequence[str]) -> int:
         scores = []
@@ -238,26 +253,30 @@ def clean_text(text: str, lower_case: bool = False, strip_accents: bool = False)
 
 
 class _Spaces(dict):
-    """For `str.translate`: joiners vanish, spaces and controls of every kind are one space each."""
+    """For `str.translate`: joiners vanish, and every space and control character becomes a space."""
 
     def __missing__(self, code: int) -> str | int | None:
-        is_space = unicodedata.category(chr(code)) in SPACE_CATEGORIES
-        self[code] = None if code in JOINERS else " " if is_space else code
+        self[code] = code
+        if code in JOINERS:
+            self[code] = None
+        elif unicodedata.category(chr(code)) in SPACE_CATEGORIES:
+            self[code] = " "
         return self[code]
 
 
 class _Spaced(dict):
-    """For `str.translate`: punctuation, and Chinese characters unless they are `whole`, become words."""
+    """For `str.translate`: punctuation becomes words, and so do Chinese characters unless `whole_chinese`."""
 
-    def __init__(self, whole: bool):
+    def __init__(self, whole_chinese: bool):
         super().__init__()
-        self._whole = whole
+        self._whole_chinese = whole_chinese
 
     def __missing__(self, code: int) -> str | int:
         character = chr(code)
-        alone = character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
-        alone = alone or (not self._whole and any(first <= code <= last for first, last in CHINESE))
-        self[code] = f" {character} " if alone else code
+        is_word = character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
+        if not self._whole_chinese and any(first <= code <= last for first, last in CHINESE):
+            is_word = True
+        self[code] = f" {character} " if is_word else code
         return self[code]
 
 

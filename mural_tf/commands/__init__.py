@@ -13,7 +13,7 @@ import sys
 from absl import flags
 
 from mural_lite import command_line as cli
-from mural_lite.command_line import check_exists, check_handle, check_local_path, check_model, check_path
+from mural_lite.command_line import check_exists, check_local_path, check_model, check_path
 from mural_lite.errors import UserError
 from mural_search import commands as search_commands
 from mural_search.commands import define_fields
@@ -25,6 +25,12 @@ MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", check_m
 SPLIT = ("test", "Split of the TFRecords.")
 CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
+
+
+def check_handle(flag: str, value: str | None) -> None:
+    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
+    if value != "nothing" and not (value or "").startswith(("https://", "http://")):
+        check_model(flag, value)
 
 
 TRAINING = dict(
@@ -218,7 +224,7 @@ def export(model, output, lite, own_texts, data_dir, **options):
         export_two_towers(model, own_texts, data_dir, output)
         return
     from mural_lite.files import as_path
-    from mural_lite.versions import check_free
+    from mural_tf.export.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
     from mural_tf.export.workdir import export_workdir

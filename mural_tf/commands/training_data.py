@@ -1,7 +1,7 @@
 """What a model is trained on of somebody's own table: a record for each picture, translation pairs, splits by product.
 
 Equal pictures meet by a hash of their content, so that none of them is in two splits. It is a data set as any other:
-dataset_folder.py.
+dataset_builder.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import google_crc32c
 from PIL import Image
 
 from mural_lite import tfrecord
-from mural_lite.dataset_folder import build_folder, counts_of
 from mural_lite.files import open_path, write_whole
 from mural_lite.hashes import text_hash
 from mural_lite.pictures import MAX_SCAN, BadImage, open_image, read_file, turned
@@ -28,6 +27,7 @@ from mural_lite.progress import tqdm
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, parse_record
 from mural_lite.text_files import refuse
 from mural_search.tables.products import Entry, RowTally, languages_of
+from mural_tf.data.dataset_builder import build_folder, counts_of
 from mural_tf.ingest.filters import usable_bytes
 
 FORMAT = 3  # raised when the same table would give other records than before

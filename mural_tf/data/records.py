@@ -26,7 +26,6 @@ from absl import logging
 from mural_lite import tfrecord
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
-from mural_lite.paths import let_tensorflow_read
 
 # A reader of data sets looks here for the fields of a record, too.
 from mural_lite.record_format import IMAGE_TEXT as IMAGE_TEXT
@@ -113,7 +112,7 @@ def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
-    let_tensorflow_read(directory)
+    _let_tensorflow_read(directory)
     if not tf.io.gfile.isdir(directory):
         raise UserError(f"The data folder {directory} does not exist.")
     files = tf.io.gfile.glob(f"{directory}/{record_type}/{split}-*.tfrecord")
@@ -274,3 +273,19 @@ def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tenso
 
 def _padded(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.concat([values, tf.fill([count], "")], axis=0)[:count]
+
+
+def _let_tensorflow_read(name: str) -> None:
+    """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
+
+    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
+    """
+    scheme, colon, _ = name.partition("://")
+    if colon and scheme == "s3":
+        with contextlib.suppress(ImportError):
+            import tensorflow_io  # noqa: F401 - registers s3://
+    if colon and scheme not in tf.io.gfile.get_registered_schemes():
+        raise UserError(
+            f"{name}: TensorFlow {tf.__version__} cannot read {scheme}:// by itself, as training does; copy the data "
+            "to this machine, or mount the bucket as a folder."
+        )

@@ -40,12 +40,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ml_collections import ConfigDict
 from PIL import Image
 
-from mural_lite.dataset_folder import build_folder, count_records, is_built
+from mural_lite.dataset_folder import is_built
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path
 from mural_lite.pictures import on_white
 from mural_lite.progress import tqdm
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+from mural_tf.data.dataset_builder import build_folder, count_records
 from mural_tf.demo.npm_packages import Package, fetch_packages, read_members
 
 WELL_RESOURCED = tuple("en de fr cs ja zh ru pl tr".split())  # MURAL (Jain et al., 2021) appendix A.3

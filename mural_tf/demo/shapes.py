@@ -29,9 +29,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image, ImageDraw
 
-from mural_lite.dataset_folder import build_folder, count_records
 from mural_lite.errors import UserError
 from mural_lite.progress import tqdm
+from mural_tf.data.dataset_builder import build_folder, count_records
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross", "ring", "diamond")

@@ -21,8 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_lite.errors import UserError
-from mural_lite.quiet import without_noise
-from mural_tf.backend import keras
+from mural_tf.backend import keras, without_noise
 
 FUSION = ("auto", "on", "off")
 _fusion = "auto"

@@ -16,7 +16,7 @@ import re
 import tensorflow as tf
 
 from mural_lite.errors import UserError
-from mural_lite.quiet import without_noise
+from mural_tf.backend import without_noise
 from mural_tf.encoders.layers import unit_range
 from mural_tf.export.int8 import without_copies
 from mural_tf.export.signatures import fold_batch_norm, text_variables

@@ -40,7 +40,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_lite.paths import RemotePath
 from mural_lite.progress import announce
-from mural_lite.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, check_free, choose_number
+from mural_lite.versions import GRAPH, MODEL_CARD, VERSIONS
 from mural_tf.backend import keras
 from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
@@ -56,6 +56,7 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
+from mural_tf.export.versions import add_version, check_free, choose_number
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer

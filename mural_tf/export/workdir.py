@@ -14,10 +14,10 @@ from mural_lite.files import as_path
 from mural_lite.paths import RemotePath
 from mural_lite.progress import announce
 from mural_lite.remote_folders import display_name, local_copy
-from mural_lite.versions import check_free
 from mural_tf.export.readme import check_license
 from mural_tf.export.saved_model import export_model
 from mural_tf.export.serving import TEXT_ENCODER
+from mural_tf.export.versions import check_free
 from mural_tf.training.metrics_file import EVALUATED, read_metrics
 from mural_tf.training.trained_model import load_trained
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 import google_crc32c
 
 from mural_lite import shards
-from mural_lite.dataset_folder import DESCRIPTION, counts_of
+from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, atomic_file, write_whole
 from mural_lite.hashes import bytes_hash, text_hash
@@ -35,6 +35,7 @@ from mural_lite.skipped import Tally
 from mural_lite.text_files import Unit
 from mural_lite.tfrecord import framed
 from mural_lite.work import Step
+from mural_tf.data.dataset_builder import counts_of
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Kinds, Pair, Reading, Settings, Source

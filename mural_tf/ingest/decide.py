@@ -1,14 +1,15 @@
-"""What can only be decided over all data, before the first record is written.
+"""Decisions over all data, before the first record is written.
 
-Frequent texts and images, duplicates, where an image with an address lies, translations of captions, and which images
-of a data set are held out. Workers look through units and leave rows of hashes (`Look`; images are never among them),
-DuckDB groups and joins the rows (`decide`), and each unit reads what concerns it (`Decided`). The same units give the
-same decisions. Duplicates are decided last, among the captions that the other decisions leave.
+They are: frequent texts and images, duplicates, the positions of downloaded images, translations of captions, and the
+images of a data set that are held out. Workers look through units and write rows of hashes (`Look`), DuckDB groups and
+joins the rows (`decide`), and each unit reads its own decisions (`Decided`). The same units give the same decisions.
+Duplicates are decided last, among the captions that the other decisions leave.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from mural_tf.ingest.translated_captions import keys_of, read_translations
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
 SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
-UNIT = "unit"  # a kind of job, as LOCATIONS and TRANSLATIONS
+UNIT = "unit"  # a type of job, as LOCATIONS and TRANSLATIONS
 
 # Tables of rows, {column: type}; keys are hashes.
 KEY, NUMBER = "uint64", "uint32"
@@ -44,15 +45,19 @@ WRITES = {TEXTS: "texts", IMAGES: "texts", LOCATIONS: "addresses", TRANSLATIONS:
 
 
 class Job(NamedTuple):
-    """What one worker looks through: a unit, a shard of downloaded images, or a file of translations."""
+    """A unit, a shard of downloaded images, or a file of translations, that a worker looks through.
 
-    kind: str  # UNIT, LOCATIONS or TRANSLATIONS
-    source: int  # or, of a file of translations, its number
-    number: int  # of the unit or the shard
+    `kind` is UNIT, LOCATIONS or TRANSLATIONS, `source` the number of the source, and `number` numbers the unit or the
+    shard; both are the number of a file of translations.
+    """
+
+    kind: str
+    source: int
+    number: int
 
     @property
     def name(self) -> str:
-        """Names its files of rows."""
+        """The name of its files of rows."""
         return f"{self.source:04d}-{self.number:06d}"
 
 
@@ -75,15 +80,18 @@ class Request:
     def stages(self) -> list[list[str]]:
         """Returns the kinds of decisions; a stage depends on the decisions of the stages before."""
         filters = self.settings.filters
-        first = [TEXTS] if filters.max_images_per_text else []
-        first += [IMAGES] if filters.max_texts_per_image else []
-        first += [LOCATIONS] if any(source.downloads() for source in self.sources) else []
-        first += [TRANSLATIONS] if self.settings.translations else []
-        first += [HELD_OUT] if any(source.is_divided for source in self.sources) else []
+        is_needed = {
+            TEXTS: filters.max_images_per_text,
+            IMAGES: filters.max_texts_per_image,
+            LOCATIONS: any(source.downloads() for source in self.sources),
+            TRANSLATIONS: self.settings.translations,
+            HELD_OUT: any(source.is_divided for source in self.sources),
+        }
+        first = [task for task, needed in is_needed.items() if needed]
         return [stage for stage in (first, self.duplicates()) if stage]
 
     def duplicates(self) -> list[str]:
-        """Returns what may occur once only, in the order in which it is decided."""
+        """Returns the kinds of duplicates that are dropped, in the order of their decisions."""
         kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT], "pair": [SAME_PAIR]}
         return kinds.get(self.settings.drop_duplicates, [])
 
@@ -94,39 +102,41 @@ class Request:
         return list(dict.fromkeys(WRITES.get(task, "records") for task in stage))
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
-        """Returns what has still to be looked through for a stage; nothing where it is decided."""
+        """Returns the jobs of a stage that are not done; [] if the stage is decided."""
         names = self.names()
         if self.marks(stage) <= names:
             return []
         jobs = [Job(UNIT, source, number) for number, (source, _) in enumerate(self.units)]
         if LOCATIONS in stage:
             for index, source in enumerate(self.sources):
-                shards = downloads.shards if (downloads := source.downloads()) else ()
-                jobs += [Job(LOCATIONS, index, number) for number in range(len(shards))]
+                if downloads := source.downloads():
+                    jobs += [Job(LOCATIONS, index, number) for number in range(len(downloads.shards))]
         if TRANSLATIONS in stage:
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
-        return [
-            job
-            for job in jobs
-            if not {rows.path_of(self.folder, table, job.name).name for table in self.tables(stage, job)} <= names
-        ]
+        return [job for job in jobs if not self._is_done(job, stage, names)]
+
+    def _is_done(self, job: Job, stage: Sequence[str], names: Collection[str]) -> bool:
+        return all(rows.path_of(self.folder, table, job.name).name in names for table in self.tables(stage, job))
 
     def marks(self, stage: Sequence[str]) -> set[str]:
-        """Returns the names of the files that a stage's decisions are in."""
-        divided = [index for index, source in enumerate(self.sources) if source.is_divided]
+        """Returns the names of the files of a stage's decisions."""
         names = {path_of(self.folder, task).name for task in stage if task != HELD_OUT}
-        return names | {path_of(self.folder, HELD_OUT, index).name for index in divided if HELD_OUT in stage}
+        if HELD_OUT in stage:
+            for index, source in enumerate(self.sources):
+                if source.is_divided:
+                    names.add(path_of(self.folder, HELD_OUT, index).name)
+        return names
 
     def translations(self) -> list[pathlib.Path]:
         """Returns the files of translations."""
-        return [path for pattern in self.settings.translations for path in find(pattern)]
+        return list(itertools.chain.from_iterable(map(find, self.settings.translations)))
 
     def names(self) -> set[str]:
-        """Returns the names of the files of rows and decisions: looking for each would take a store longer."""
+        """Returns the names of the files of rows and decisions, by one request to a store."""
         return {path.name for path in self.folder.glob("*")}
 
     def decided(self, number: int, names: Collection[str]) -> Decided:
-        """Returns what was decided about a unit, in the stages before `names` were looked up."""
+        """Returns the decisions about a unit, of the stages whose files are among `names`."""
         return Decided(self.folder, number, self.units[number][0], names)
 
 
@@ -137,19 +147,21 @@ class Look:
     """Looks through a job and writes rows; made once in every worker."""
 
     def __init__(self, request: Request, stage: Sequence[str]):
-        self.request, self.stage = request, stage
-        self.screen, self.names = Screen(request.settings, request.folder), request.names()
+        self.request = request
+        self.stage = stage
+        self.screen = Screen(request.settings, request.folder)
+        self.names = request.names()
 
     def __call__(self, job: Job) -> None:
         """Writes the job's rows."""
-        job, folder = Job(*job), self.request.folder
+        job = Job(*job)
         with ExitStack() as stack:
-            tables = {
-                table: stack.enter_context(rows.write(folder, table, job.name, TABLES[table]))
-                for table in self.request.tables(self.stage, job)
-            }
-            for table, row in self._rows(job, tables):
-                tables[table](row)
+            writers = {}
+            for table in self.request.tables(self.stage, job):
+                writer = rows.write(self.request.folder, table, job.name, TABLES[table])
+                writers[table] = stack.enter_context(writer)
+            for table, row in self._rows(job, writers):
+                writers[table](row)
 
     def _rows(self, job: Job, tables: Collection[str]) -> Iterator[tuple[str, tuple]]:
         if job.kind == LOCATIONS:
@@ -161,48 +173,53 @@ class Look:
             for line, (key, language, text) in enumerate(sentences):
                 yield "sentences", (text_hash(key), job.number, line, language, text)
         else:
-            source, unit = self.request.sources[job.source], self.request.units[job.number][1]
+            source = self.request.sources[job.source]
+            _, unit = self.request.units[job.number]
             reading = Reading(decided=self.request.decided(job.number, self.names))
-            look = self._records if "records" in tables else self._captions
-            yield from look(job, source, unit, reading, tables)
+            if "records" in tables:
+                yield from self._records(job, source, unit, reading)
+            elif source.ITEM != PAIR:
+                yield from self._captions(job, source, unit, reading, tables)
 
     def _captions(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
         """Yields rows of captions; their images are not read."""
-        downloaded = source.downloads() is not None
-        for item in source.read(unit, reading) if source.ITEM != PAIR else ():
-            if "addresses" in tables and downloaded:
+        has_downloads = source.downloads() is not None
+        for item in source.read(unit, reading):
+            if "addresses" in tables and has_downloads:
                 yield "addresses", (job.source, text_hash(item.image_file), job.number)
             for image, text in source.texts(item):
                 if "texts" in tables:
                     yield "texts", (text_hash(text.text), text_hash(image))
                 if "captions" in tables:
-                    yield from (("captions", (text_hash(key), job.number)) for key in keys_of(text))
+                    for key in keys_of(text):
+                        yield "captions", (text_hash(key), job.number)
                 if "divided" in tables and source.is_divided:
                     yield "divided", (job.source, text.language, source.image_hash(image))
 
-    def _records(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
+    def _records(self, job: Job, source: Source, unit: Unit, reading: Reading) -> Iterator:
         """Yields a row for each pair, and for each caption that passes the filters of texts."""
-        del tables
-        records = (item_record for item in source.read(unit, reading) for item_record in source.records(item, reading))
-        for record, item_record in enumerate(records):
-            if isinstance(item_record, Pair):
-                key = key_of_pair(item_record)
-                yield "records", (job.number, record, 0, key, key)
-            elif (kept := self.screen.accepted_texts(item_record, reading)) is not None:
+        items = source.read(unit, reading)
+        records = itertools.chain.from_iterable(source.records(item, reading) for item in items)
+        for number, record in enumerate(records):
+            if isinstance(record, Pair):
+                key = key_of_pair(record)
+                yield "records", (job.number, number, 0, key, key)
+            elif (kept := self.screen.accepted_texts(record, reading)) is not None:
                 (image,) = keys_of_captioned(SAME_IMAGE, kept)
                 keys = zip(keys_of_captioned(SAME_TEXT, kept), keys_of_captioned(SAME_PAIR, kept))
-                yield from (("records", (job.number, record, image, text, pair)) for text, pair in keys)
+                for text, pair in keys:
+                    yield "records", (job.number, number, image, text, pair)
 
 
 def key_of_text(text: Text) -> int:
-    """Returns what equal captions in one language have in common."""
+    """Returns a hash that equal captions in one language share."""
     return text_hash(f"text\t{text.language}\t{text.text}")
 
 
 def key_of_pair(pair: Pair) -> int:
-    """Returns what equal pairs have in common, in either direction."""
+    """Returns a hash that equal pairs share, in either direction."""
     sides = sorted([(pair.language_a, pair.text_a), (pair.language_b, pair.text_b)])
-    return text_hash("pair\t" + "\t".join(part for side in sides for part in side))
+    return text_hash("\t".join(["pair", *sides[0], *sides[1]]))
 
 
 def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
@@ -210,41 +227,47 @@ def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
     if decision == SAME_TEXT:
         return [key_of_text(text) for text in captioned.texts]
     image = bytes_hash(b"image\t" + captioned.image)
-    return (
-        [image] if decision == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
-    )
+    if decision == SAME_IMAGE:
+        return [image]
+    return [text_hash(f"{image}\t{key_of_text(text)}") for text in captioned.texts]
 
 
 # Deciding.
 
 
 def path_of(folder: pathlib.Path, task: str, source: int = -1) -> pathlib.Path:
-    """Returns the file of a kind of decisions, HELD_OUT's about one source."""
+    """Returns the file of a kind of decisions; HELD_OUT has a file for each source."""
     endings = {TEXTS: ".npy", IMAGES: ".npy", HELD_OUT: f"-{source:04d}.json"}
     return folder / f"decided_{task.replace(' ', '_')}{endings.get(task, '.parquet')}"
 
 
 def decide(request: Request, stage: Sequence[str]) -> None:
-    """Writes the decisions of a stage, whose rows are there."""
-    names, filters, folder = request.names(), request.settings.filters, request.folder
+    """Writes the decisions of a stage, whose rows are complete."""
+    names = request.names()
+    filters = request.settings.filters
     for task in stage:
-        path = path_of(folder, task)
+        path = path_of(request.folder, task)
         if path.name in names:
             continue
-        if task in (TEXTS, IMAGES):
-            text_bound = "text", filters.max_images_per_text
-            key, bound = text_bound if task == TEXTS else ("image", filters.max_texts_per_image)
-            pairs = f"SELECT DISTINCT text, image FROM {rows.files(folder, 'texts')}"
-            query = f"SELECT {key} FROM ({pairs}) GROUP BY {key} HAVING count(*) > {bound} ORDER BY {key}"
-            save_array(path, rows.ask(folder, query).fetchnumpy()[key].astype(np.uint64))
+        if task == TEXTS:
+            save_array(path, _frequent(request, "text", filters.max_images_per_text))
+        elif task == IMAGES:
+            save_array(path, _frequent(request, "image", filters.max_texts_per_image))
         elif task == HELD_OUT:
             _hold_out(request)
         else:
             rows.save(path, _query(request, task))
 
 
+def _frequent(request: Request, key: str, bound: int) -> np.ndarray:
+    """Returns the sorted hashes of texts (or images) in more than `bound` pairs of a text and an image, uint64 [N]."""
+    pairs = f"SELECT DISTINCT text, image FROM {rows.files(request.folder, 'texts')}"
+    query = f"SELECT {key} FROM ({pairs}) GROUP BY {key} HAVING count(*) > {bound} ORDER BY {key}"
+    return rows.ask(request.folder, query).fetchnumpy()[key].astype(np.uint64)
+
+
 def _query(request: Request, task: str) -> str:
-    """Returns the query for (unit, key, …): what the unit finds, or the keys of duplicates that it drops."""
+    """Returns the query for (unit, key, …): rows that the unit looks up, or keys of duplicates that it drops."""
     table = {name: rows.files(request.folder, name) for name in TABLES}
     if task == LOCATIONS:  # the first place of each address
         first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
@@ -255,9 +278,10 @@ def _query(request: Request, task: str) -> str:
     if task == TRANSLATIONS:
         return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
             JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    records, column = table["records"], {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[task]
+    records = table["records"]
+    column = {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[task]
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
-    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and task == SAME_TEXT:  # of the images that stay
+    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and task == SAME_TEXT:  # only texts of the images that stay
         first = f"SELECT unit, image, min(record) AS record FROM {records} WHERE image != 0 GROUP BY ALL"
         gone = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
         keys = f"""SELECT unit, text AS key FROM {records} WHERE image = 0 UNION
@@ -275,17 +299,20 @@ def _hold_out(request: Request) -> None:
             from_source = f"FROM {divided} WHERE source = {index}"
             languages = rows.ask(request.folder, f"SELECT DISTINCT language {from_source} ORDER BY language").fetchall()
             query = f"SELECT image {from_source} AND language = ?"
-            hashes = {
-                language: rows.ask(request.folder, query, [language]).fetchnumpy()["image"] for (language,) in languages
-            }
+            hashes = {}
+            for (language,) in languages:
+                hashes[language] = rows.ask(request.folder, query, [language]).fetchnumpy()["image"]
             write_whole(path, source.hold_out(hashes).as_json())
 
 
 class Decided:
-    """What was decided about one unit; read when it is first asked for."""
+    """The decisions about one unit, each read when it is first needed."""
 
     def __init__(self, folder: pathlib.Path, number: int, source: int, names: Collection[str]):
-        self._folder, self._number, self._source, self._names = folder, number, source, names
+        self._folder = folder
+        self._number = number
+        self._source = source
+        self._names = names
         self._read: dict[str, Any] = {}
 
     def _get(self, task: str, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
@@ -310,9 +337,13 @@ class Decided:
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded image."""
-        locations, value = self._get(LOCATIONS, self._of_unit, None), np.uint64(text_hash(address))
-        index = int(np.searchsorted(locations["key"], value)) if locations else 0
-        if not locations or index >= len(locations["key"]) or locations["key"][index] != value:
+        locations = self._get(LOCATIONS, self._of_unit, None)
+        if not locations:
+            return None
+        keys = locations["key"]
+        value = np.uint64(text_hash(address))
+        index = int(np.searchsorted(keys, value))
+        if index == len(keys) or keys[index] != value:
             return None
         return tuple(int(locations[name][index]) for name in ("shard", "start", "size"))
 
@@ -328,29 +359,31 @@ class Decided:
         return by_key
 
     def split(self, language: str, image_id: str) -> str:
-        """Returns the split of a caption of a data set that is divided here; "" for one that another language holds."""
-        from mural_tf.ingest.sources.wit import HeldOut  # the family that asks
+        """Returns the split of a caption of a divided data set; "" if another language holds its image out."""
+        from mural_tf.ingest.sources.wit import HeldOut  # the only family that divides
 
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
         return held_out.split_of(language, image_id) if held_out else "train"
 
     def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
-        """Returns the image with those captions that another unit, or this one before, does not have."""
+        """Returns the image without captions that earlier units, or earlier records of this unit, have."""
         for decision in kinds:
-            drop = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
+            is_duplicate = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
             if decision == SAME_IMAGE:
-                drop *= len(captioned.texts)
-            for text, dropped in zip(captioned.texts, drop):
+                is_duplicate *= len(captioned.texts)
+            texts = []
+            for text, dropped in zip(captioned.texts, is_duplicate):
                 if dropped:
                     reading.tally.leave_out(decision, text.place)
-            texts = [text for text, dropped in zip(captioned.texts, drop) if not dropped]
+                else:
+                    texts.append(text)
             if not texts:
                 return None
             captioned = captioned._replace(texts=texts)
         return captioned
 
     def is_duplicate_pair(self, pair: Pair, decision: str) -> bool:
-        """Whether another unit, or this one before, has the pair."""
+        """Whether an earlier unit, or an earlier record of this unit, has the pair."""
         return self._is_duplicate(decision, key_of_pair(pair))
 
     def _is_duplicate(self, decision: str, key: int) -> bool:

@@ -21,12 +21,13 @@ import numpy as np
 
 from mural_lite import tfrecord
 from mural_lite.config import base_config
-from mural_lite.dataset_folder import DESCRIPTION, build_folder
+from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, copy_file, open_path
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy
 from mural_lite.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
+from mural_tf.data.dataset_builder import build_folder
 
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
 

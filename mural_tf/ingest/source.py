@@ -1,4 +1,4 @@
-"""What a conversion is given, sources (`KIND:PATH[,OPTION=VALUE…]`) and settings, and how it counts what it reads."""
+"""The sources of a conversion (`KIND:PATH[,OPTION=VALUE…]`), its settings, and its records before they are written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import pathlib
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,20 +20,20 @@ from mural_lite.skipped import Tally, check_fraction
 from mural_lite.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
 from mural_lite.work import Engine
 
+_SHORT = 40  # characters of a language code: longer codes are rare, and would fill the memory
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
-PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
+PAIR, IMAGE, FILE = "pair", "image", "file"  # types of items
 
 
 def language_tag(code: str) -> str:
-    """Returns what `canonical_language` returns, and raises what it raises; fast for a call a record."""
-    return _cached_language(code) if isinstance(code, str) and len(code) < _SHORT else canonical_language(code)
-
-
-_SHORT = 40  # characters of a language code: longer codes are rare, and would fill the memory
+    """Does the same as `canonical_language`, but fast enough for a call per record."""
+    if isinstance(code, str) and len(code) < _SHORT:
+        return _cached_language(code)
+    return canonical_language(code)
 
 
 def known_language(code: Any) -> str:
-    """Returns `language_tag` of a file's value, "" where the value is not a language code."""
+    """Returns `language_tag` of a file's value, "" if the value is not a language code."""
     try:
         return language_tag(code)
     except UserError:
@@ -40,7 +41,7 @@ def known_language(code: Any) -> str:
 
 
 class Text(NamedTuple):
-    """A caption as a source found it; `group` joins captions of one image that say the same."""
+    """A caption in a source; captions of one image with the same `group` say the same."""
 
     text: str
     language: str
@@ -70,7 +71,7 @@ class Captioned(NamedTuple):
 
 
 class NoDecisions:
-    """What is known of a unit before its records are made, where nothing was asked for; `decide.Decided` knows."""
+    """The decisions about a unit if nothing had to be decided; otherwise `decide.Decided`."""
 
     frequent_texts = frequent_images = np.empty(0, np.uint64)
 
@@ -86,11 +87,11 @@ class NoDecisions:
 
 @dataclasses.dataclass
 class Reading:
-    """What goes with reading a unit.
+    """The state of reading a unit.
 
     Attributes:
-      tally: what became of the items that were read; `tally.skip` is the `on_problem` of readers of files.
-      decided: what was decided about the unit beforehand.
+      tally: counts of the items that were read; `tally.skip` is the `on_problem` of readers of files.
+      decided: the decisions about the unit.
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
@@ -101,26 +102,29 @@ class Reading:
 class Source:
     """Training data of one kind; the fields are its options on the command line.
 
-    A family derives from it and gives the methods below. A unit gives the same items, in the same order, each time
-    that it is read.
+    A family derives from it and overrides the methods below. Reading a unit again gives the same items, in the same
+    order.
     """
 
     path: str
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
-    GROWTH: ClassVar[float] = 2.0  # bytes of records for each byte of text
-    is_divided = False  # whether images are held out here, as the family's `image_hash` and `hold_out` say
+    GROWTH: ClassVar[float] = 2.0  # bytes of records per byte of text
+    is_divided = False  # whether the conversion holds images out, by the family's `image_hash` and `hold_out`
 
     def check(self) -> None:
-        """Raises `UserError` for options that cannot be meant, before anything is read."""
+        """Raises `UserError` for impossible options, before anything is read."""
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
             if code is not None and column_of(code) is None:
                 language_tag(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns what workers read; `unit_bytes` of records each, about."""
-        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes)]
+        """Returns units of about `unit_bytes` of records each."""
+        units: list[Unit] = []
+        for path in self.files():
+            units += cut(path, self.weight(path), unit_bytes)
+        return units
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns about how many bytes the records of a file will have."""
@@ -135,12 +139,12 @@ class Source:
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
-        """Yields (image id, caption) of an item without touching the image, for filters that count over all data."""
+        """Yields (image id, caption) of an item without reading the image, for filters that count over all data."""
         del item
         return ()
 
     def downloads(self) -> Any:
-        """Returns where images are looked for by address, `None` where they are not."""
+        """Returns the store of images with addresses, `None` for other sources."""
         return None
 
     def files(self) -> list[pathlib.Path]:
@@ -148,7 +152,7 @@ class Source:
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
-        """Every file whose change would change the records: a conversion is only resumed on the same files."""
+        """Returns every file on which the records depend: a conversion is only resumed on the same files."""
         return self.files()
 
 
@@ -159,13 +163,16 @@ class ShardSource(Source):
     GROWTH: ClassVar[float] = 1.0
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """A file is a unit."""
-        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
+        """Returns a unit per file."""
+        units: list[Unit] = []
+        for path in self.files():
+            units += cut(path, self.weight(path), unit_bytes, most=1)
+        return units
 
     def weight(self, path: pathlib.Path) -> int:
-        """Records are as large as their files."""
-        files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-        return sum(file.stat().st_size for file in files)
+        """Returns the bytes of a file or of the files in a folder: records are as large."""
+        files = [path] if path.is_file() else path.iterdir()
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
         """Yields the file."""
@@ -174,7 +181,7 @@ class ShardSource(Source):
 
 
 def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, str]]:
-    """Yields (line, place) of a unit of a text file, without its header; the lines that can be read."""
+    """Yields (line, place) for the readable lines of a unit of a text file, without its header."""
     path = as_path(unit.path)
     for number, line in read_lines(path, reading.tally.skip, unit.part(unpacked_size(path))):
         if line is not None and not (header and number == 1):
@@ -182,15 +189,15 @@ def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, 
 
 
 def column_of(option: str) -> str | None:
-    """Returns the column in "column 2" or "column lang", `None` for anything else, which is a language's code."""
+    """Returns the column in "column 2" or "column lang", `None` for a language's code."""
     word, _, column = option.partition(" ")
     return column if word == "column" and column else None
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that match a path or a pattern with wildcards; raises if it is missing.
+    """Returns the sorted files and folders that match a path or a pattern with wildcards.
 
-    Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
+    Raises `UserError` if nothing matches, and for pipes and links that lead nowhere.
     """
     paths = find(pattern)
     if not paths:
@@ -202,27 +209,32 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
 
 class Kinds(Mapping):
-    """{prefix: class of its sources}, each imported when asked for, from {prefix: "file of sources/:class"}."""
+    """{prefix: class of its sources}, imported on first use; made of {prefix: "file of sources/:class"}."""
 
     def __init__(self, modules: dict[str, str]):
-        self._places = modules
+        self._modules = modules
 
     def __getitem__(self, prefix: str) -> type[Source]:
-        module, _, name = self._places[prefix].partition(":")
+        module, _, name = self._modules[prefix].partition(":")
         return getattr(importlib.import_module(f"mural_tf.ingest.sources.{module}"), name)
 
     def __contains__(self, prefix: object) -> bool:
-        return prefix in self._places
+        return prefix in self._modules
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._modules)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._modules)
+
+
+def options_of(cls: type[Source]) -> dict[str, dataclasses.Field]:
+    """Returns the fields of a class of sources that are options on the command line."""
+    return {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
 
 
 def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
-    """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
+    """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError`."""
     prefix, colon, rest = text.partition(":")
     if not colon or prefix not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
@@ -234,7 +246,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
     if not path:
         raise UserError(f"The source {text!r} names no file.")
     cls = kinds[prefix]
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
+    fields = options_of(cls)
     values = {}
     for option in options:
         name, equals, value = option.partition("=")
@@ -249,11 +261,11 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
     """Returns every kind of source with its options and its docstring."""
     parts = []
     for prefix, cls in kinds.items():
-        defaults = {
-            field.name: field.default for field in dataclasses.fields(cls) if field.name != "path" and field.init
-        }
-        options = [f"{name}={'+'.join(x) if isinstance(x, tuple) else x}" for name, x in defaults.items()]
-        parts.append(f"{prefix}:PATH  {', '.join(options)}\n    " + inspect.getdoc(cls).replace("\n", "\n    "))
+        options = []
+        for name, field in options_of(cls).items():
+            default = "+".join(field.default) if isinstance(field.default, tuple) else field.default
+            options.append(f"{name}={default}")
+        parts.append(f"{prefix}:PATH  {', '.join(options)}\n{textwrap.indent(inspect.getdoc(cls), '    ')}")
     return "\n\n".join(parts)
 
 
@@ -278,15 +290,15 @@ def _parse(prefix: str, name: str, value: str, type_name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What may be left out of web data; 0 or an empty tuple means no such filter.
+    """Filters of web data; 0 means no such filter.
 
     Attributes:
       above_shorter_side: keep images whose shorter side is longer than this, in pixels.
-      max_aspect_ratio: longer side divided by shorter side, at most.
+      max_aspect_ratio: the largest ratio of the longer to the shorter side.
       max_texts_per_image: images with more texts are left out, counted over all sources.
       max_images_per_text: texts on more images are left out, counted over all sources.
-      min_words, max_words: unigrams in a caption; in scripts without spaces every character counts as one.
-      max_characters: in a caption.
+      min_words, max_words: unigrams of a caption; in scripts without spaces every character counts as a unigram.
+      max_characters: characters of a caption.
     """
 
     above_shorter_side: int = 0
@@ -321,15 +333,15 @@ class Settings:
       exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
       translations: files of translations of English captions, see translated_captions.py.
       translation_languages: the languages that are used; empty for all.
-      image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
-      drop_duplicates: which of "text", "image", "both" (each by itself) and "pair" (both together) may occur once only,
-        over all sources; "" keeps all.
+      image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them unchanged.
+      drop_duplicates: "text", "image", "both" (each by itself) or "pair" (both together) may occur only once, over all
+        sources; "" keeps all.
       shuffle: mix the sources over the shards, and the records within each.
-      unit_bytes: of records that a worker makes of a part of a file.
-      shard_megabytes: of a TFRecord file, about.
-      workers: processes; 0 converts in the calling process.
-      beam: flags of Apache Beam, to work elsewhere than on this machine; see `Engine`.
-      max_skipped_fraction: of the items read; above it the conversion stops.
+      unit_bytes: bytes of records that a worker makes of a part of a file.
+      shard_megabytes: about how many megabytes a TFRecord file has.
+      workers: number of processes; 0 converts in the calling process.
+      beam: flags of Apache Beam, to work on other machines; see `Engine`.
+      max_skipped_fraction: the largest share of items that may be skipped before the conversion stops.
     """
 
     filters: Filters = Filters()
@@ -361,7 +373,7 @@ class Settings:
             )
 
     def identity(self) -> dict:
-        """Returns what decides the bytes."""
+        """Returns the settings that decide the bytes."""
         values = dataclasses.asdict(self)
         del values["workers"], values["max_skipped_fraction"], values["beam"]
         return values

@@ -10,9 +10,10 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from mural_lite.dataset_folder import DESCRIPTION, build_folder
+from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, copy_file, read_json
+from mural_tf.data.dataset_builder import build_folder
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations
 

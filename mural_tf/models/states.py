@@ -23,8 +23,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_lite.files import as_path
-from mural_lite.quiet import without_noise
-from mural_tf.backend import keras
+from mural_tf.backend import keras, without_noise
 from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
 from mural_tf.data.streams.columns import Column, ColumnFolder, Embed

@@ -19,6 +19,7 @@ import hashlib
 import json
 import pathlib
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ from mural_lite.files import as_path, json_field, read_json, save_array, whole_f
 from mural_lite.fingerprint import TEXTS, TOLERANCE, encode_probes
 from mural_lite.hashes import bytes_hash
 from mural_lite.litert import pieces
-from mural_lite.litert.few_pieces import PLACES, write_places
+from mural_lite.litert.few_pieces import PLACES, fields
 from mural_lite.litert.model import (
     DESCRIPTION,
     FOLDER,
@@ -308,3 +309,42 @@ def describe(report: dict) -> str:
             numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {lost}"
             lines.append(f"{name:14} {row['kind']:38} {numbers}{'  <- chosen' if row['chosen'] else ''}")
     return "\n".join(lines)
+
+
+# Fields of a SentencePiece model and of a piece, and the type of plain text, which is also a piece's default.
+PIECE, SELF_TEST = 1, 4
+TEXT, SCORE, TYPE = 1, 2, 3
+NORMAL = 1
+
+
+def write_places(model: bytes, path: pathlib.Path) -> None:
+    """Writes the positions of the pieces in a SentencePiece model's file, and hashes to find them by their text."""
+    spans: list[tuple[int, int]] = []
+    texts: list[bytes] = []
+    scores: list[tuple[float, int]] = []
+    always: list[int] = []
+    others: list[tuple[int, int]] = []
+    for field, begin, value, end in fields(model, 0, len(model)):
+        if field == PIECE:
+            parts = {name: model[first:last] for name, _, first, last in fields(model, value, end)}
+            if parts.get(TYPE, bytes([NORMAL])) == bytes([NORMAL]):
+                scores.append((np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0], len(spans)))
+            else:
+                always.append(len(spans))
+            spans.append((begin, end))
+            texts.append(parts.get(TEXT, b""))
+        elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
+            others.append((begin, end))
+    if scores:
+        always += [min(scores)[1], max(scores)[1]]
+    hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
+    order = np.argsort(hashes, kind="stable")
+    np.savez(
+        path,
+        hashes=hashes[order],
+        ids=order.astype(np.int32),
+        spans=np.array(spans, np.uint32),
+        always=np.unique(np.array(always, np.int32)),
+        others=np.array(others, np.uint32).reshape(-1, 2),
+        longest=max(len(text.decode("utf-8", "replace")) for text in texts),
+    )

@@ -19,24 +19,24 @@ from mural_lite.config import takes_features
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, read_json, write_whole
-from mural_lite.pages import is_finite, line_chart
 from mural_lite.pictures import thumbnail_url
 from mural_lite.remote_folders import display_name
 from mural_lite.top_k import top_k
 from mural_tf.analysis import errors
 from mural_tf.analysis.errors import choose_queries, evenly, find_queries
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
+from mural_tf.runs.line_chart import is_finite, line_chart
 from mural_tf.training.callbacks import duration
 from mural_tf.training.metrics_file import read_metrics
 from mural_tf.training.workdir import flat
 
 NAME = "report.html"
-IMAGES = 300  # of the split, that the examples are searched among
+IMAGES = 300  # of the split, among which the examples are searched
 EXAMPLES = 3  # found, and as many missed, in each language shown
 SIDE = 96  # pixels of a thumbnail's longer side
-# Shown after training on the emoji benchmark: one wish in a well-resourced and one in an under-resourced language.
+# Shown after training on the emoji benchmark: a wish in a well-resourced and one in an under-resourced language.
 EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
-MOST = 10  # pictures that are shown for each
+MOST = 10  # pictures that are shown for each query
 
 
 def write_report_page(
@@ -50,14 +50,17 @@ def write_report_page(
     """Writes the page and returns its path.
 
     Args:
-      workdir: of a run whose training is over.
-      config: the run's.
-      evaluation: of its last step; `None`: nothing was evaluated.
-      embedder: reads the examples' captions; None: they are left out.
+      workdir: the folder of a run whose training is over.
+      config: the run's configuration.
+      evaluation: the evaluation of its last step; `None`: nothing was evaluated.
+      embedder: encodes the examples' captions; None: no examples.
       seconds: stage → its time.
-      searches: what `find_examples` found.
+      searches: the result of `find_examples`.
     """
     rows = read_metrics(workdir)
+    thumbnails = {}
+    for sentence, pictures in searches.items():
+        thumbnails[sentence] = [(thumbnail_url(picture, SIDE), name) for name, picture in pictures]
     page = pages.render(
         pathlib.Path(__file__).with_name("report.html"),
         title=f"{config.model}, {config.train.steps:,} steps",
@@ -68,10 +71,7 @@ def write_report_page(
             "Recall over the steps": line_chart(_recalls(rows), "mean recall, %, over steps"),
         },
         languages=[] if evaluation is None else _by_language(rows, evaluation),
-        searches={
-            sentence: [(thumbnail_url(picture, SIDE), name) for name, picture in pictures]
-            for sentence, pictures in searches.items()
-        },
+        searches=thumbnails,
         examples=None if evaluation is None or embedder is None else _examples(evaluation, embedder, config),
         data=_data(config),
         seconds={stage: duration(value) for stage, value in seconds.items()},
@@ -96,105 +96,142 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """The table of groups, with a column of the recalls before the run where they were measured."""
-    source = _of_step(rows, evaluation.name, 0)
-    heads = ["group", "languages", "mean recall, %", *(["before this run, %"] if source else [])]
+    """The table of groups, with a column of the recalls before the run if they were measured."""
+    before = _at_step(rows, evaluation.name, 0)
+    heads = ["group", "languages", "mean recall, %"]
+    if before:
+        heads.append("before this run, %")
     lines = []
     for group, members in {**evaluation.groups, "all": evaluation.sizes}.items():
         key = f"{evaluation.name}/{group}/mean_recall"
-        numbers = [evaluation.metrics[key], *([source.get(key)] if source else [])]
-        lines.append([group, f"{len(members):,}", *(f"{x:.1f}" if is_finite(x) else "–" for x in numbers)])
+        line = [group, f"{len(members):,}", _one_digit(evaluation.metrics[key])]
+        if before:
+            line.append(_one_digit(before.get(key)))
+        lines.append(line)
     return {"heads": heads, "rows": lines, "split": evaluation.split, "protocol": evaluation.protocol}
 
 
-def _of_step(rows: list[dict], name: str, step: int) -> dict:
-    """The last evaluation of this name at this step."""
-    evaluations = [row for row in rows if row["step"] == step and any(key.startswith(f"{name}/") for key in row)]
+def _one_digit(number: object) -> str:
+    return f"{number:.1f}" if is_finite(number) else "–"
+
+
+def _has(row: Mapping, name: str) -> bool:
+    """Whether a row of metrics.jsonl has an evaluation of this name."""
+    return any(key.startswith(f"{name}/") for key in row)
+
+
+def _at_step(rows: list[dict], name: str, step: int) -> dict:
+    """Returns the last evaluation of this name at this step, or {}."""
+    evaluations = [row for row in rows if row["step"] == step and _has(row, name)]
     return evaluations[-1] if evaluations else {}
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
-    names = dict.fromkeys(key for row in rows for key in row if key.startswith("train/loss"))
-    return {name.removeprefix("train/"): [(row["step"], row[name]) for row in rows if name in row] for name in names}
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith("train/loss"):
+                series.setdefault(key.removeprefix("train/"), []).append((row["step"], value))
+    return series
 
 
 def _recalls(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
-    """The mean recall of groups and of all languages, of each evaluation that was made at two steps or more."""
-    single = {"/".join(key.split("/")[:2]) for row in rows for key in row if key.endswith("/recall@1")}
+    """The mean recall of groups and of all languages, for evaluations at two steps or more."""
+    languages = set()
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         for key, value in row.items():
             name, _, metric = key.rpartition("/")
-            if metric == "mean_recall" and name not in single:
+            if metric == "recall@1":
+                languages.add("/".join(key.split("/")[:2]))
+            elif metric == "mean_recall":
                 series.setdefault(name, []).append((row["step"], value))
-    return {name: points for name, points in series.items() if len({step for step, _ in points}) > 1}
+    recalls = {}
+    for name, points in series.items():
+        steps = {step for step, _ in points}
+        if name not in languages and len(steps) > 1:
+            recalls[name] = points
+    return recalls
 
 
 def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
-    """Bars of the last evaluation, and of any other that was made before the first step and after the last."""
-    charts = [_bars(evaluation.name, evaluation.metrics, _of_step(rows, evaluation.name, 0), evaluation)]
-    for name in dict.fromkeys(key.split("/")[0] for row in rows if row["step"] == 0 for key in row if "/" in key):
-        last = max(row["step"] for row in rows if any(key.startswith(f"{name}/") for key in row))
+    """Bars of the last evaluation, and of others that were made before the first step and after the last."""
+    charts = [_bars(evaluation.name, evaluation.metrics, _at_step(rows, evaluation.name, 0), evaluation)]
+    names: dict[str, None] = {}
+    for row in rows:
+        if row["step"] == 0:
+            names.update(dict.fromkeys(key.split("/")[0] for key in row if "/" in key))
+    for name in names:
+        last = max(row["step"] for row in rows if _has(row, name))
         if name not in (evaluation.name, "train") and last:
-            chart = _bars(name, _of_step(rows, name, last), _of_step(rows, name, 0), evaluation)
+            chart = _bars(name, _at_step(rows, name, last), _at_step(rows, name, 0), evaluation)
             charts.append({**chart, "title": f"{name}, step {last:,}"})
     return charts
 
 
-def _bars(name: str, now: Mapping, source: Mapping, evaluation: Evaluation) -> dict[str, object]:
-    """Each language once, in the last group that has it: of a tuned model in "tuned" or "others"."""
+def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> dict[str, object]:
+    """Each language once, in its last group: for example, of a tuned model in "tuned" or "others"."""
     group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
-    group_of.update({language: group for group, members in evaluation.groups.items() for language in members})
-    groups: dict[str, list] = {group: [] for group in dict.fromkeys([*evaluation.groups, *group_of.values()])}
+    for group, members in evaluation.groups.items():
+        group_of.update(dict.fromkeys(members, group))
+    groups: dict[str, list] = {group: [] for group in evaluation.groups}
+    values = [1e-9]
+    has_before = False
     for language, group in group_of.items():
         key = f"{name}/{language}/mean_recall"
         if is_finite(now.get(key)):
-            groups[group].append((language, now[key], source.get(key)))
+            groups.setdefault(group, []).append((language, now[key], before.get(key)))
+            values.append(now[key])
+            if before.get(key) is not None:
+                values.append(before[key])
+                has_before = True
     groups = {group: sorted(bars, key=lambda bar: -bar[1]) for group, bars in groups.items() if bars}
-    values = [value for bars in groups.values() for bar in bars for value in bar[1:] if value is not None]
-    has_before = any(before is not None for bars in groups.values() for _, _, before in bars)
-    return {"title": "", "groups": groups, "top": max([*values, 1e-9]), "has_before": has_before}
+    return {"title": "", "groups": groups, "top": max(values), "has_before": has_before}
 
 
 # Examples.
 
 
 def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, list[tuple[str, bytes]]]:
-    """Returns sentence → ids and pictures closest to it, best first; of the data's example queries, if it has some."""
+    """Returns {example query of the data: ids and pictures closest to it, the closest first}."""
     sentences = EXAMPLE_QUERIES.get(config.data.source, ())
     if not sentences:
         return {}
     pool = read_pool(config.data.directory, config.evaluation.split)
-    ids, (images, numbers) = list(pool.image_numbers), evaluation.pictures
+    ids = list(pool.image_numbers)
+    images, numbers = evaluation.pictures
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
-    closest = {sentence: numbers[nearest].tolist() for sentence, nearest in zip(sentences, rows)}
-    shown = sorted({number for nearest in closest.values() for number in nearest})
+    shown = np.unique(numbers[rows]).tolist()
     pictures = dict(zip(shown, pool.read(shown)))
-    return {sentence: [(ids[n], pictures[n]) for n in nearest] for sentence, nearest in closest.items()}
+    examples = {}
+    for sentence, nearest in zip(sentences, numbers[rows].tolist()):
+        examples[sentence] = [(ids[number], pictures[number]) for number in nearest]
+    return examples
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
-    """Examples in the languages with the highest, the middle and the lowest recall; `None` without pictures to show."""
+    """Examples in the languages with the highest, the middle and the lowest recall; `None` if there are no pictures."""
     if takes_features(config.image_tower):
         return None
     try:
         pool = read_pool(config.data.directory, config.evaluation.split)
     except UserError:
         return None
-    total, (images, numbers) = len(pool.image_numbers), evaluation.pictures
+    images, numbers = evaluation.pictures
     rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
-    images, numbers = images[rows], numbers[rows]
-    shown_pictures = list(pool.read(numbers.tolist()))
+    images = images[rows]
+    numbers = numbers[rows]
+    pictures = list(pool.read(numbers.tolist()))
     best = sorted(evaluation.sizes, key=lambda x: -evaluation.metrics[f"{evaluation.name}/{x}/mean_recall"])
     languages = {}
     for language in dict.fromkeys((best[0], best[len(best) // 2], best[-1])):
         texts, owners = pool.readable_captions(language, numbers)
         if texts:
-            made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-            right = [example for example in made if example.found[0].rank <= 1]
-            chosen = [*evenly(right, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
-            languages[language] = [_example(example, texts[example.number], shown_pictures) for example in chosen]
-    return {"count": len(numbers), "total": total, "languages": languages}
+            queries = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
+            right = [query for query in queries if query.found[0].rank <= 1]
+            chosen = [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
+            languages[language] = [_example(query, texts[query.number], pictures) for query in chosen]
+    return {"count": len(numbers), "total": len(pool.image_numbers), "languages": languages}
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:

@@ -1,17 +1,23 @@
-"""What `method.teacher` names, as a function of texts."""
+"""The teacher that `method.teacher` names, a model or a folder of vectors, as a function of texts."""
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
+import hashlib
+import pathlib
+import tempfile
 
 import numpy as np
 
 from mural_lite.errors import UserError
+from mural_lite.files import release_pages
+from mural_lite.hashes import bytes_hash
 from mural_lite.models import open_model
 from mural_lite.remote_folders import local_model
 from mural_lite.trust import is_trusting
-from mural_lite.vectors import TextVectors, model_digest, vector_files
+from mural_lite.vectors import about_of, model_digest, read_rows, vector_files
 from mural_tf.data.streams.columns import Embed
 from mural_tf.models.dual_encoder import DualEncoder
 
@@ -26,6 +32,62 @@ class Teacher:
 
     digest: str
     embed: Embed
+
+
+class TextVectors:
+    """A folder of vectors of texts, looked up by text.
+
+    Raises `UserError` where it holds something else, or is damaged. Attributes: `width`, D; `digest`, 16 hexadecimal
+    digits of the name, the size and the first megabyte of each file.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._files = vector_files(folder)
+        summed = hashlib.blake2b(digest_size=8)
+        for file in self._files:
+            items = about_of(file).get("kind", "texts")
+            if items != "texts":
+                raise UserError(f"{folder} holds vectors of {items}: a teacher needs vectors of texts.")
+            with open(file, "rb") as content:
+                summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
+        self.digest = summed.hexdigest()
+        blocks = (vectors.shape[1] for file in self._files for _, vectors in read_rows(file, ["name"]))
+        self.width = next(blocks, 0)
+        self._keys: np.ndarray | None = None
+
+    def _read(self) -> None:
+        """Reads the texts, of which 64 bits each stay, and the vectors into a file that is mapped."""
+        keys, dtype = array.array("Q"), None
+        self._store = tempfile.TemporaryFile()
+        for file in self._files:
+            for rows, vectors in read_rows(file, ["name"]):
+                dtype = dtype or vectors.dtype
+                if vectors.shape[1] != self.width:
+                    raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, expected {self.width}.")
+                if not all(isinstance(row["name"], str) for row in rows):
+                    raise UserError(f"{file}: expected a text in the column name of each row.")
+                keys.extend(bytes_hash(row["name"].encode()) for row in rows)
+                self._store.write(np.ascontiguousarray(vectors, dtype).tobytes())
+        self._store.flush()
+        unsorted = np.array(keys, np.uint64)
+        self._rows = np.argsort(unsorted, kind="stable")
+        self._keys = unsorted[self._rows]
+        if len(keys):
+            self._vectors = np.memmap(self._store, dtype, "r", shape=(len(keys), self.width))
+
+    def look_up(self, texts: list[bytes]) -> np.ndarray:
+        """Returns float32 [N, D] of UTF-8 texts; a row of zeros where the folder has no such text."""
+        if self._keys is None:
+            self._read()
+        vectors = np.zeros([len(texts), self.width], np.float32)
+        if not len(self._keys):
+            return vectors
+        wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
+        nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        is_known = np.flatnonzero(self._keys[nearest] == wanted)
+        vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
+        release_pages(self._vectors)
+        return vectors
 
 
 def open_teacher(path: str) -> Teacher:

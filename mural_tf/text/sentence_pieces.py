@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from mural_lite.errors import UserError
-from mural_lite.quiet import without_noise
-from mural_tf.backend import sentencepiece_operations, tf_text
+from mural_tf.backend import sentencepiece_operations, tf_text, without_noise
 from mural_tf.text.byte_words import clip_words, is_end
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer

@@ -26,8 +26,8 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.progress import tqdm
-from mural_lite.skipped import SkippedRecords
 from mural_tf.backend import keras
+from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, read_metrics

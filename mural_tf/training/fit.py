@@ -15,8 +15,8 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError, is_out_of_memory
-from mural_lite.skipped import SkippedRecords
 from mural_tf.data.records import describe_files, missing_shards
+from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.pipeline import (
     batch_size,

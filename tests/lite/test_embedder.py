@@ -167,7 +167,7 @@ def test_texts_may_be_tensors_or_columns(color_embedder):
 
 def test_pickles_and_copies_load_again(color_embedder, monkeypatch):
     loaded = copy.copy(color_embedder)
-    loaded.text_heads = {"other": loaded._embed_images}
+    loaded.text_heads = {"other": loaded._encoders.embed_images}
     loaded.reload = reload_it
     RELOADED.append(loaded)
     for again in (pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded)):

@@ -83,7 +83,7 @@ def hub(server, models, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(hugging_face, "_fetched", {})
-    monkeypatch.setattr(remote_folders, "_named", {})
+    monkeypatch.setattr(remote_folders, "_hub_names", {})
     return server
 
 

@@ -14,11 +14,12 @@ from PIL import Image
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.fingerprint import TEXTS, Original, take_fingerprint
-from mural_lite.litert.few_pieces import PLACES, write_places
+from mural_lite.litert.few_pieces import PLACES
 from mural_lite.litert.pieces import IN_LINES, MODEL, SHORT, VOCABULARY, pieces_of
 from mural_lite.litert.pixels import prepare
 from mural_lite.pictures import BadImage
 from mural_tf.data.images import decode_features, prepare_image
+from mural_tf.runs.lite import write_places
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.text.learning import build_vocabulary

@@ -104,7 +104,7 @@ def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
 def test_one_run_at_a_time(folders, tmp_path):
     local, store, _ = folders
     first = Mirror(local, store)
-    first.begin()
+    first.start()
     write(local, "metrics.jsonl")
     with pytest.raises(UserError, match="is in use by another run .process"), local_folder(store):
         pass
@@ -135,7 +135,7 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch,
 
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
+    monkeypatch.setitem(remote_folders._store_names, "/tmp/x", "gs://b/run1")
     assert display_name("/tmp/x/export") == "gs://b/run1/export" and display_name("/tmp/xy") == "/tmp/xy"
     assert display_name("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
     with local_folder(tmp_path / "w") as folder:

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from mural_lite.quiet import without_noise
 from mural_tf import backend
+from mural_tf.backend import without_noise
 
 
 def test_what_is_dropped_comes_back_afterwards(capfd):

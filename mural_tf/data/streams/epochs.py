@@ -348,7 +348,7 @@ def usable_items(
 
     Returns:
       Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
-      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped.py`, and "begin" and "used" for
+      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped_records.py`, and "begin" and "used" for
       `place_of_last`.
     """
 

@@ -64,7 +64,7 @@ def training_batches(
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
       ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
       batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
-      counts the records read and skipped up to there (`skipped.py`).
+      counts the records read and skipped up to there (`skipped_records.py`).
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}

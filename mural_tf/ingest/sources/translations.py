@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
 import math
 import operator
@@ -15,7 +16,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
-from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows, row_group_units
+from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_lite.text_files import (
     DAMAGED,
     TOO_LONG,
@@ -30,7 +31,6 @@ from mural_lite.text_files import (
     open_binary,
     read_lines,
     refuse_failure,
-    skip_lines,
     skip_to,
     unpacked_size,
 )
@@ -388,3 +388,35 @@ def _rows_of_parquet(path: pathlib.Path, columns: Sequence[str], unit: Unit, rea
         except (LookupError, TypeError):  # a field that this row does not have
             values = None
         yield values, f"{path}, row {number}"
+
+
+def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:
+    """Returns a file's units, each of whole row groups; a file that cannot be read is one, and reported by its reader.
+
+    Args:
+      path: the file.
+      growth: bytes of records per byte of unpacked columns.
+      unit_bytes: of records that a unit should have.
+    """
+    with contextlib.suppress(UnreadableParquet):
+        metadata = open_parquet(path).metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        return cut(path, int(size * growth), unit_bytes, metadata.num_row_groups)
+    return cut(path, 0, unit_bytes)
+
+
+def skip_lines(content: io.BufferedReader, count: int) -> int:
+    """Skips `count` lines; returns how many of them the file lacks."""
+    last = b"\n"
+    while count and (chunk := content.peek(2**16)):
+        lines = chunk.count(b"\n")
+        if lines < count:
+            last = content.read(len(chunk))[-1:]
+            count -= lines
+            continue
+        end = -1
+        for _ in range(count):
+            end = chunk.index(b"\n", end + 1)
+        content.read(end + 1)
+        return 0
+    return max(0, count - (last != b"\n"))

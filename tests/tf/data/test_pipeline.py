@@ -12,9 +12,10 @@ import toy_data
 from contract import losses_of
 
 from mural_lite.errors import UserError
-from mural_lite.skipped import DAMAGED_RECORD, KINDS, NOT_AN_EXAMPLE, TEXT_NOT_UTF8, UNREADABLE_IMAGE, SkippedRecords
+from mural_lite.skipped import DAMAGED_RECORD, KINDS, NOT_AN_EXAMPLE, TEXT_NOT_UTF8, UNREADABLE_IMAGE
 from mural_tf.data import records
 from mural_tf.data.records import parse_image_text, parse_img2dataset
+from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import (
     END_OF_EPOCH,
     EPOCH,

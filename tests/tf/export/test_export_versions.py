@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import mural_tf
-from mural_lite import versions as published
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
-from mural_lite.versions import add_version, choose_number, models_of, newest_description, newest_version
+from mural_lite.versions import models_of, newest_description, newest_version
+from mural_tf.export import versions as published
+from mural_tf.export.versions import add_version, choose_number
 
 
 def make(folder, number, content="x"):

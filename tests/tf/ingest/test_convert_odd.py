@@ -15,7 +15,7 @@ import tensorflow as tf
 from convert_data import image_bytes, images_in, pairs_in, reported, run, write_moses
 from test_caption_files import WIT_COLUMNS, Problems, write_json
 
-from mural_lite import img2dataset, text_files
+from mural_lite import text_files
 from mural_lite.errors import UserError
 from mural_lite.img2dataset import read_samples
 from mural_lite.skipped import MISSING_SHARD, NOT_AN_EXAMPLE, Tally
@@ -139,7 +139,7 @@ def test_what_another_run_may_read_ends_this_one(tmp_path, monkeypatch, number, 
         monkeypatch.setattr("mural_tf.ingest.sources.img2dataset.read_file", fail)
     else:
         source = f"img2dataset:{tmp_path}/data"
-        monkeypatch.setattr(img2dataset.tarfile, "open", lambda **_: fail(tmp_path))
+        monkeypatch.setattr(tarfile, "open", lambda **_: fail(tmp_path))
     with pytest.raises(UserError, match=f"Cannot read .*: {os.strerror(number)}. What is finished is kept") as error:
         run([source], tmp_path / "out")
     assert "\n" not in str(error.value)

@@ -16,7 +16,6 @@ from test_translation_distillation import METHOD
 
 from mural_lite.errors import UserError
 from mural_lite.trust import check_stored
-from mural_lite.vectors import TextVectors
 from mural_tf.data.streams.columns import ColumnFolder
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.text_text import pivot_languages
@@ -27,7 +26,7 @@ from mural_tf.models import complete, method_class
 from mural_tf.models.build import build_model
 from mural_tf.models.frozen import on_features, standardize_adapters
 from mural_tf.runs.finetune import _with_source_architecture
-from mural_tf.runs.teachers import open_teacher
+from mural_tf.runs.teachers import TextVectors, open_teacher
 
 
 def built(method="mural", **fields):

@@ -10,11 +10,11 @@ from page_reader import Page
 from search_data import ColorEmbedder, png
 from toy_data import toy_config
 
-from mural_lite.pages import line_chart, ticks
 from mural_tf.data import records
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.runs import report_page
 from mural_tf.runs.finish import describe
+from mural_tf.runs.line_chart import line_chart, ticks
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 
 HOSTILE = "<script>alert('x')</script>"

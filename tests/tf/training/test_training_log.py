@@ -15,8 +15,9 @@ import tensorflow as tf
 import toy_data
 
 from mural_lite.errors import UserError
-from mural_lite.skipped import KINDS, SkippedRecords
+from mural_lite.skipped import KINDS
 from mural_tf.backend import keras
+from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse

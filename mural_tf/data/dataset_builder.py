@@ -1,0 +1,103 @@
+"""Building a data set's folder, and the counts in its description; `mural_lite/dataset_folder.py` reads them."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from mural_lite.dataset_folder import DESCRIPTION, is_built
+from mural_lite.errors import UserError
+from mural_lite.files import as_path, exclusive_lock, read_json, storage_errors, whole_folder, write_whole
+
+
+def build_folder(
+    output: str | pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict], follows: bool = False
+) -> pathlib.Path:
+    """Builds the data set into `output`, unless it is there already, and returns that folder.
+
+    Args:
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this very data set.
+      identity: what makes the data set this one (name, version, settings); JSON values. It opens `dataset.json`.
+      write: writes the records into the folder it is given and returns the rest of `dataset.json`.
+      follows: another data set of this name in `output` is an earlier state, and this one takes its place.
+
+    Raises:
+      UserError: `output` holds something else, or the disk is full or cannot be written.
+    """
+    output = as_path(output)
+    path = output / DESCRIPTION
+    if follows and path.is_file() and (described := read_json(path)).get("name") == identity["name"]:
+        if all(described.get(key) == value for key, value in identity.items()):
+            return output
+        with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+            _build(output, identity, write)
+        return output
+    if is_built(output, identity):
+        return output
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(output.parent / f".{output.name}.lock"):
+            if not is_built(output, identity):  # another process may have built it while we waited
+                _build(output, identity, write)
+    return output
+
+
+def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
+    import tensorflow as tf  # only now, so that the --help of commands stays fast
+
+    try:
+        with whole_folder(output, DESCRIPTION) as folder:
+            text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
+            write_whole(folder / DESCRIPTION, text)
+    except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
+        raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
+
+
+def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], pairs: Sequence) -> dict[str, dict]:
+    """Returns the "counts" and "languages" of `dataset.json`: records in total, and per language and split.
+
+    A language's `images` are the images with a caption in it: in dev and test, the queries of its evaluation. Text
+    pairs are of English and another language.
+
+    Args:
+      languages: to count.
+      image_text: split -> `ImageTextRecord`s.
+      pairs: the `TextPair`s, all for training.
+    """
+    per_language = {language: {"image_text": {}, "text_pairs": {}} for language in languages}
+    totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
+    for split, records in image_text.items():
+        captions = collections.Counter(language for record in records for language in record.languages)
+        images = collections.Counter(language for record in records for language in set(record.languages))
+        totals["image_text"][split] = {"images": len(records), "captions": sum(captions.values())}
+        for language in languages:
+            counts = {"images": images[language], "captions": captions[language]}
+            per_language[language]["image_text"][split] = counts
+    in_pairs = collections.Counter(pair.language_b for pair in pairs)
+    for language in languages:
+        per_language[language]["text_pairs"]["train"] = len(pairs) if language == "en" else in_pairs[language]
+    return {"counts": totals, "languages": per_language}
+
+
+def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
+    """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
+
+    Args:
+      files: "kind/split-…" -> "records", and "languages": texts by language, text pairs by "a b".
+    """
+    images, pairs, languages = {}, {}, {}
+    for name, file in files.items():
+        record_type, split = name.split("/")[0], name.split("/")[1].rsplit("-", 3)[0]
+        if record_type == "image_text":
+            counts = images.setdefault(split, {"images": 0, "captions": 0})
+            counts["images"] += file["records"]
+            counts["captions"] += sum(file["languages"].values())
+        else:
+            pairs[split] = pairs.get(split, 0) + file["records"]
+        for language, count in file["languages"].items():
+            language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
+            by_split = languages.setdefault(language, {}).setdefault(record_type, {})
+            by_split[split] = by_split.get(split, 0) + count
+    return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}

@@ -1,0 +1,72 @@
+"""Records that training skipped, by part of the data and kind of problem.
+
+Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
+with every batch and counts everything up to the batch's last item. Row 0 holds how many records were read, how many of
+them were skipped, and about how many an epoch has. Row 1 + k is of kind k of `KINDS`: how many records were skipped,
+and the place of the first one, the number of its file and the byte there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from absl import logging
+
+from mural_lite.errors import UserError
+from mural_lite.skipped import KINDS, CountsByKind
+
+
+class SkippedRecords:
+    """What training skipped, by part and kind, from the tallies that come with its batches.
+
+    Args:
+      locations: part of the data, a stream or a source of one -> function from (file's number, byte) to the
+        place's name.
+      before: how many records earlier parts of the run skipped.
+    """
+
+    def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
+        self._places, self._before = locations, before
+        self.by_part = {part: CountsByKind() for part in locations}
+        self.read = dict.fromkeys(locations, 0)
+        self._named: set[tuple[str, str]] = set()
+
+    def begin(self) -> None:
+        """Says that tallies begin again at 0: what they counted so far stays counted."""
+        self._before = self.total
+        self.by_part = {part: CountsByKind() for part in self._places}
+
+    def add_tallies(self, part: str, tallies: np.ndarray) -> None:
+        """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
+        self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
+        for tally in tallies.tolist():
+            for problem, (count, file, byte) in zip(KINDS, tally[1:]):
+                if count:
+                    counts.add(problem, self._places[part](file, byte), count)
+        for problem in sorted(counts.keys()):
+            if (part, problem) not in self._named:
+                self._named.add((part, problem))
+                first = counts[problem][1]
+                logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
+        self.by_part[part] = counts
+
+    @property
+    def total(self) -> int:
+        """How many records the run skipped so far."""
+        return self._before + sum(counts.total for counts in self.by_part.values())
+
+    def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
+        """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
+        self.add_tallies(part, tally[None])
+        counts, read = self.by_part[part], self.read[part]
+        if counts.total == read:
+            raise UserError(
+                f"None of the {counts.total} records read of the stream {part} can be used "
+                f"({'; '.join(counts.lines())}). Repair the data."
+            )
+        raise UserError(
+            f"Too many unusable records: {counts.total} of {read} of the stream {part} skipped "
+            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction} of an epoch, which "
+            f"has about {max(read, tally[0, 2])}. Repair the data or raise the bound."
+        )

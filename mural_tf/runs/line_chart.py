@@ -1,0 +1,78 @@
+"""Lines over the steps of a run, as positions that the page's template draws (`parts.lines`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+POINTS = 400  # the most of a line
+
+Points = Sequence[tuple[float, float]]
+
+
+def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | None:
+    """Returns the values that `parts.lines` draws, positions in percent from the left and from the top.
+
+    Args:
+      series: name -> points (x >= 0, y); NaN and infinity are left out.
+      title: describes the chart for readers who do not see it; the last values are added.
+
+    Returns:
+      None if there is nothing to draw.
+    """
+    lines: dict[str, Points] = {}
+    for name, points in series.items():
+        finite = [point for point in points if is_finite(point[1])]
+        if finite:
+            lines[name] = _thinned(finite)
+    if not lines:
+        return None
+    xs, ys = zip(*sum(lines.values(), []))
+    right = max(*xs, 1)
+    low = min(*ys, 0.0)
+    high = max(ys)
+    if high <= low:
+        high = low + 1.0
+
+    def across(x: float) -> str:
+        return f"{100 * x / right:.2f}"
+
+    def down(y: float) -> str:
+        return f"{100 * (high - y) / (high - low):.2f}"
+
+    drawn = []
+    last_values = []
+    for name, points in lines.items():
+        corners = " L".join(f"{across(x)},{down(y)}" for x, y in points)
+        # The horizontal line of no length at the end makes a single point a dot.
+        drawn.append({"name": name, "path": f"M{corners} h0", "single": len(points) == 1})
+        last_values.append(f"{name} {points[-1][1]:.3g}")
+    return {
+        "title": f"{title}, at last {', '.join(last_values)}",
+        "xs": [(f"{x:,g}", across(x)) for x in ticks(0, right)],
+        "ys": [(f"{y:g}", down(y)) for y in ticks(low, high)],
+        "lines": drawn,
+    }
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value is a number to show."""
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    step = max(1, math.ceil(len(points) / POINTS))
+    thinned = points[::step]
+    if thinned[-1] is not points[-1]:
+        thinned.append(points[-1])
+    return thinned
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Returns round numbers from low to high, at most six."""
+    magnitude = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)))
+    steps = [magnitude * factor for factor in (0.2, 0.5, 1, 2)]
+    step = next(step for step in steps if (high - low) / step <= 5)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
