@@ -84,7 +84,7 @@ class Tally:
     Attributes:
       written: captions and pairs in the records.
       skipped: unusable captions and pairs: missing images, broken lines.
-      left_out: usable but unwanted ones: excluded by filters, or in other languages.
+      left_out: usable but unwanted items: excluded by filters, or in other languages.
       places: (problem, place) of everything skipped, in the order of the input; only kept within a block.
       THINGS: the noun in messages.
     """

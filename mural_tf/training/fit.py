@@ -201,7 +201,7 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
 
 
 def _describe_data(sources: dict[str, list], warns: bool) -> dict:
-    """Returns the files of all streams as `describe_files`, below their source's name; may warn of missing ones."""
+    """Returns the files of all streams as `describe_files`, below their source's name; may warn of missing files."""
     files_of = collections.defaultdict(set)
     for source, files in itertools.chain(*sources.values()):
         files_of[source].update(files)

@@ -1,4 +1,4 @@
-"""From configuration to a data folder and a tokenizer: builds missing ones, or says why it cannot."""
+"""From configuration to a data folder and a tokenizer: builds them where they are missing, or says why it cannot."""
 
 from __future__ import annotations
 
