@@ -250,7 +250,7 @@ def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
 
 
 def _is_among(sorted_keys: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns bool [B], which of `keys`, int64 [B], are among the sorted keys: faster than `np.isin`, which sorts."""
+    """Returns bool [B], which of `keys`, int64 [B], are among sorted keys: faster than `np.isin`, which sorts."""
     if not len(sorted_keys):
         return np.zeros(len(keys), bool)
     nearest = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
