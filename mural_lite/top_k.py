@@ -51,16 +51,20 @@ def top_k(
 
 
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the k best scores and rows of one block of queries; `hidden`, bool [Q, N], are left out.
+
+    Ranks without a row have the score -inf and the row N.
+    """
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
-    step = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])
+    at_a_time = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])  # rows in one product
     buffer = np.empty((len(queries), BLOCK), np.float32)
     for begin in range(0, len(rows), BLOCK):
         count = min(BLOCK, len(rows) - begin)
         scores = buffer if count == BLOCK else np.empty((len(queries), count), np.float32)  # [Q, B]
-        for first in range(0, count, step):
-            few = rows[begin + first : begin + min(first + step, count)]
-            np.matmul(queries, as_float32(few).T, out=scores[:, first : first + len(few)])
+        for first in range(0, count, at_a_time):
+            part = rows[begin + first : begin + min(first + at_a_time, count)]
+            np.matmul(queries, as_float32(part).T, out=scores[:, first : first + len(part)])
         if hidden is not None:
             scores[hidden[:, begin : begin + BLOCK]] = -np.inf
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out

@@ -243,8 +243,11 @@ def make_shard(
 def _encode(
     embedder, block: Iterable[Found], settings: Settings, seen: set[bytes], tally: Embedded
 ) -> tuple[list[Item], np.ndarray]:
-    """Returns the items of a block that can be used and were not seen before, and their vectors [N, D]."""
-    read: list[changes.Entry] = []
+    """Returns the items of a block that can be used and were not seen before, and their vectors [N, D].
+
+    Adds the block's keys to `seen` and its counts to `tally`.
+    """
+    entries: list[changes.Entry] = []
     for collected in block:
         key = changes.key_of(settings.kind, collected)
         entry = changes.read_entry(settings.kind, collected)
@@ -253,16 +256,16 @@ def _encode(
         elif isinstance(entry, Unreadable):
             tally.skip(entry.kind, entry.name, entry.count)
         else:
-            read.append(entry)
+            entries.append(entry)
         seen.add(key)
-    if not read:
+    if not entries:
         return [], np.zeros((0, 0))
-    vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in read], settings.batch)
-    for number in np.setdiff1d(np.arange(len(read)), kept):
-        entry = changes.unreadable(settings.kind, read[number].item)
+    vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in entries], settings.batch)
+    for number in np.setdiff1d(np.arange(len(entries)), kept):
+        entry = changes.unreadable(settings.kind, entries[number].item)
         tally.skip(entry.kind, entry.name)
     tally.written += len(kept)
-    return [read[number].item for number in kept], vectors
+    return [entries[number].item for number in kept], vectors
 
 
 # The end.

@@ -6,7 +6,7 @@
     embedder.encode_text(["a red balloon", "ein roter Ballon"])  # float32 [2, D], L2-normalised
     embedder.encode_image(["balloon.jpg"])  # float32 [1, D]
 
-`load` and `Embedder` are imported on first use, because they need TensorFlow and `--help` does not.
+`load` and `Embedder` are imported on first use, so that TensorFlow's notices are kept from the terminal before that.
 """
 
 from __future__ import annotations

@@ -143,25 +143,26 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
+    """Returns the newest version of an export; its image encoder is loaded when the first picture comes."""
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.saved_models import check_graph, load_saved_model
 
-    encoders = ("image_encoder", "text_encoder")
-    number = newest_version(path, encoders)
-    config = load_config(description(path, number) / "config.json")
-    check_graph(path / "image_encoder" / str(number))
-    text_encoder = load_saved_model(path / "text_encoder" / str(number))
+    version = newest_version(path, ("image_encoder", "text_encoder"))
+    config = load_config(description(path, version) / "config.json")
+    check_graph(path / "image_encoder" / str(version))
+    text_encoder = load_saved_model(path / "text_encoder" / str(version))
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     @functools.cache
-    def image_encoder() -> Any:  # only when a picture comes: it takes as long to load as texts take to be answered
-        return load_saved_model(path / "image_encoder" / str(number))
+    def image_encoder() -> Any:  # many ask with texts only, whose answers take no longer than loading this
+        return load_saved_model(path / "image_encoder" / str(version))
 
     def embed_images(images: tf.Tensor) -> tf.Tensor:
         return _signature(image_encoder(), "image_bytes", path / "image_encoder")(image_bytes=images)["embedding"]
 
-    def check_image(data: tf.Tensor) -> tf.Tensor:  # the exported graph does not say so: it gives a row of zeros
+    def check_image(data: tf.Tensor) -> tf.Tensor:
+        # Fails for a picture that does not decode, for which the exported graph returns a row of zeros.
         prepare_image(data, config.image_tower)
         return data
 

@@ -150,9 +150,10 @@ class Server:
         """Counts a request while it runs; raises `Overloaded` for one too many, or too many with large bodies."""
         length = request.content_length
         is_large = request.can_read_body and (length is None or length > bounds.LARGE)
-        if self._running >= bounds.REQUESTS or (is_large and self._large >= bounds.LARGE_BODIES):
-            count = f"{self._large} large requests" if is_large else f"{self._running} requests"
-            raise Overloaded(f"{count} are being answered; try again later.")
+        if self._running >= bounds.REQUESTS:
+            raise Overloaded(f"{self._running} requests are being answered; try again later.")
+        if is_large and self._large >= bounds.LARGE_BODIES:
+            raise Overloaded(f"{self._large} large requests are being answered; try again later.")
         self._running += 1
         self._large += is_large
         try:
@@ -165,9 +166,7 @@ class Server:
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
         """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
         try:
-            host = _host_of(request.headers.get("Host", ""))
-            if self._hosts and host and host not in self._hosts:  # a page elsewhere whose name leads here
-                raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
+            self._check_host(request)
             if request.path == "/healthz":
                 return await handler(request)
             with self._room_for(request):
@@ -180,6 +179,15 @@ class Server:
             # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
             error.__traceback__ = error.__context__ = None
             return response
+
+    def _check_host(self, request: web.Request) -> None:
+        """Raises `BadRequest` for another host's name, by which another site's page could ask a server of this machine.
+
+        Such a page names a host of its own that resolves to 127.0.0.1 (DNS rebinding).
+        """
+        host = _host_of(request.headers.get("Host", ""))
+        if self._hosts and host and host not in self._hosts:
+            raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns the status and the words that answer a request that ended in an error."""

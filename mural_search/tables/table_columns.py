@@ -94,7 +94,11 @@ class Columns:
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
-        """Returns the language in the name of a column of captions, "" without one; None for any other column."""
+        """Returns the language of a column of captions, "" if it says none; None for any other column.
+
+        A listed column comes first, then `language_of_others`, which the user's own choice of columns sets, then the
+        language in its name.
+        """
         if name in self.captions:
             return self.captions[name]
         if self.language_of_others is not None:
@@ -418,10 +422,10 @@ def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> 
         counts = dict.fromkeys(tags, 0.0)
         for guesses in probabilities:
             joint = {tag: shares[tag] * value for tag, value in guesses.items()}
-            total = sum(joint.values())
+            likelihood = sum(joint.values()) or 1.0
             for tag, value in joint.items():
-                counts[tag] += value / (total or 1.0)
-        total = sum(counts.values()) or 1.0
-        shares = {tag: count / total for tag, count in counts.items()}
-    kept = {tag: share for tag, share in shares.items() if share and share >= least}
+                counts[tag] += value / likelihood
+        texts = sum(counts.values()) or 1.0
+        shares = {tag: count / texts for tag, count in counts.items()}
+    kept = {tag: share for tag, share in shares.items() if share and share >= least}  # never a share of 0
     return dict(sorted(kept.items(), key=lambda item: -item[1]))

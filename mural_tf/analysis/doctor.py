@@ -128,7 +128,7 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     """
     if pivot not in texts.split:
         raise UserError(f"No captions in the pivot {pivot}; the split has {', '.join(sorted(texts.split))}.")
-    profiles = {name: _profile(tokenizer, lines) for name, lines in texts.training.items() if lines and name}
+    profiles = {name: _log_shares(tokenizer, lines) for name, lines in texts.training.items() if lines and name}
     vectors = {}
     for name, captions in texts.split.items():
         vectors[name] = dict(zip(captions, embedder.encode_text(list(captions.values()), progress=False)))
@@ -210,10 +210,12 @@ def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
     return rows, int(tf.reduce_sum(words.row_lengths()))
 
 
-def _profile(tokenizer, texts: Sequence[str]) -> np.ndarray:
+def _log_shares(tokenizer, texts: Sequence[str]) -> np.ndarray:
     """The logarithm of each piece's share of the texts' pieces, float64 [vocabulary], smoothed."""
-    counts = np.bincount(np.concatenate(_pieces(tokenizer, texts)[0]), minlength=tokenizer.vocabulary_size) + SMOOTHING
-    return np.log(counts / counts.sum())
+    ids, _ = _pieces(tokenizer, texts)
+    counts = np.bincount(np.concatenate(ids), minlength=tokenizer.vocabulary_size)
+    smoothed = counts + SMOOTHING
+    return np.log(smoothed / smoothed.sum())
 
 
 def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) -> str:

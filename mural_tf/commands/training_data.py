@@ -221,7 +221,7 @@ def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageText
 
 
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
-    """Yields translations: each caption of a group with the group's caption in the commonest language."""
+    """Yields translations: each caption of a group with its English caption, else with the commonest language's."""
     counts = collections.Counter(caption.language for picture in pictures for caption in picture.captions())
     order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))
     seen: set[int] = set()
@@ -230,7 +230,8 @@ def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[Te
             first, *others = sorted(group, key=lambda caption: order.index(caption.language))
             for other in others:
                 values = (first.text, first.language, other.text, other.language)
-                if (key := text_hash("\t".join(values))) not in seen:
+                key = text_hash("\t".join(values))
+                if key not in seen:
                     seen.add(key)
                     yield TextPair(*values, picture.name)
 

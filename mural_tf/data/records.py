@@ -241,7 +241,7 @@ def parse_img2dataset(language: str):
     }
 
     def parse(serialized):
-        parsed = tf.io.parse_example(serialized[None], features)
+        parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), features)
         return {
             "image_id": _image_id(parsed["key"], parsed["jpg"]),
             "image": parsed["jpg"],

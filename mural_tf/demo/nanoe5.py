@@ -114,7 +114,7 @@ class _Content:
         return name, (begin, begin + size)
 
 
-def is_file(path: str | os.PathLike) -> bool:
+def recognises(path: str | os.PathLike) -> bool:
     """Whether a path is the package's folder or its file."""
     path = _file_of(path)
     if not path.is_file():
@@ -225,4 +225,4 @@ def _normalization() -> dict:
     return {name: settings[name] for name in names}
 
 
-IMPORTER = Importer(TEXT, configure, load_weights, read_vocabulary, method="labse", recognises=is_file)
+IMPORTER = Importer(TEXT, configure, load_weights, read_vocabulary, method="labse", recognises=recognises)

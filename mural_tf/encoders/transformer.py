@@ -228,13 +228,14 @@ class TransformerLayer(keras.layers.Layer):
         return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
 
     def by_head(self, x):
-        """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
-        parts = x.shape[-1] // self.hidden_size
-        x = tf.reshape(x, [*leading_sizes(x), parts, self.heads, self.hidden_size // self.heads])
-        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
+        """Splits [B, T, parts * hidden] into a list of parts, each [B, heads, T, size]."""
+        part_count = x.shape[-1] // self.hidden_size
+        x = tf.reshape(x, [*leading_sizes(x), part_count, self.heads, self.hidden_size // self.heads])
+        x = tf.transpose(x, [2, 0, 3, 1, 4])  # [parts, B, heads, T, size]
+        return tf.unstack(x, axis=0, num=part_count)
 
     def join_heads(self, x):
-        """[B, heads, T, size] -> [B, T, hidden]."""
+        """Joins [B, heads, T, size] to [B, T, hidden]."""
         x = tf.transpose(x, [0, 2, 1, 3])
         return tf.reshape(x, [*leading_sizes(x)[:2], self.hidden_size])
 

@@ -104,19 +104,19 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
             f"{folder / f'sits_{split}.csv'} has no rows {ORIGINAL!r}, which name each caption's image: fetch it again."
         )
     names = dict.fromkeys(row.second for row in originals)
-    images = {name: number for number, name in enumerate(names)}
-    captions = {row.first: number for number, row in enumerate(originals)}
+    image_numbers = {name: number for number, name in enumerate(names)}
+    caption_numbers = {row.first: number for number, row in enumerate(originals)}
     texts = _read_texts(folder if _text_files(folder) else folder.parent)
-    missing = [name for name in captions if _sentence_id(name) not in texts]
+    missing = [name for name in caption_numbers if _sentence_id(name) not in texts]
     if missing:
         raise UserError(f"{len(missing)} captions of the ratings have no text, such as {missing[0]}.")
     return Rated(
-        list(images),
-        [texts[_sentence_id(name)] for name in captions],
-        np.array([images[row.second] for row in originals]),
-        _ratings(sts, captions, captions),
-        _ratings(sis, images, images),
-        _ratings(sits, captions, images),
+        list(image_numbers),
+        [texts[_sentence_id(name)] for name in caption_numbers],
+        np.array([image_numbers[row.second] for row in originals]),
+        _ratings(sts, caption_numbers, caption_numbers),
+        _ratings(sis, image_numbers, image_numbers),
+        _ratings(sits, caption_numbers, image_numbers),
     )
 
 

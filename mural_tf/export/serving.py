@@ -88,7 +88,10 @@ num_batch_threads {{ value: 4 }}
 
 
 def write_serving_files(directory: str | pathlib.Path) -> None:
-    """Writes the files into `directory`, which is made."""
+    """Writes the server's settings, a request for each encoder and the clients into `directory`, which is made.
+
+    Raises `FileExistsError` for a folder that is there.
+    """
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True)
     (directory / "models.config").write_text(MODEL_CONFIG, encoding="utf-8")

@@ -214,7 +214,7 @@ class TranslationDistillation(LearnedTemperature):
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
             members: list[np.ndarray] = []  # groups and keys, int64 [2, M] each
-            targets.extend(self._texts_of(config, tokenizer, pivots, used, members), embed)
+            targets.extend(self._keyed_texts(config, tokenizer, pivots, used, members), embed)
             if members:
                 targets.write_means(*np.concatenate(members, axis=1))
             targets.mark_complete(made_for, config.data.max_skipped_fraction)
@@ -233,17 +233,20 @@ class TranslationDistillation(LearnedTemperature):
             return self.towers.outside_teacher.digest
         return digest_of((*self.teacher.variables, *self.teacher_head.variables))
 
-    def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yields keys and texts that have a target; several pivots add (groups, keys) to `members`."""
+    def _keyed_texts(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (keys, texts) of texts that need a target; with several pivots it adds (groups, keys) to `members`.
+
+        Texts are text_a of the pairs, text_b where it is in a pivot language, too, and captions.
+        """
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
-            for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
-                also = np.isin(language, [name.encode() for name in pivots])  # rows whose b is in a pivot language, too
-                texts = np.concatenate([a, b[also]])
+            for text_a, text_b, language_b, group_id in stream_items(config, tokenizer, "text_text", names):
+                both_in_pivots = np.isin(language_b, [name.encode() for name in pivots])
+                texts = np.concatenate([text_a, text_b[both_in_pivots]])
                 keys = fingerprint(tf.constant(texts)).numpy()
                 if len(pivots) > 1:
-                    groups = fingerprint(tf.constant(group)).numpy()
-                    members.append(np.stack([np.concatenate([groups, groups[also]]), keys]))
+                    groups = fingerprint(tf.constant(group_id)).numpy()
+                    members.append(np.stack([np.concatenate([groups, groups[both_in_pivots]]), keys]))
                 yield keys, texts
         if "caption_target" in used:
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):

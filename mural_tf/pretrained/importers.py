@@ -237,12 +237,12 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with the settings of the weights that its towers name, and the text tower's vocabulary.
 
-    `text_tower.max_length` stays. The vocabulary is empty where no weights are named for texts. The text tower's named
-    prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
+    `text_tower.max_length` may only fall. The vocabulary is empty where no weights are named for texts. The text
+    tower's named prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
     Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
     `image_tower.class_names` that is not a list of texts.
     """
-    pieces: list[str] = []
+    vocabulary: list[str] = []
     config = config.copy_and_resolve_references()
     if config.image_tower.class_names:
         config.image_tower.classes = len(read_class_names(config.image_tower.class_names))
@@ -252,13 +252,14 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
         if config[tower].weights:
             folder = local_model(config[tower].weights)
             length = config.text_tower.max_length
-            config, vocabulary = configure(_kind_with(part, config[tower].weights), folder, config, parts=[part])
+            kind = _kind_with(part, config[tower].weights)
+            config, lines = configure(kind, folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             config.vocabulary.prompts = ()
-            pieces = vocabulary or pieces
+            vocabulary = lines or vocabulary
     if config.image_tower.class_names:
         config.image_tower.class_name_size = config.text_tower.hidden_size
-    return config, pieces
+    return config, vocabulary
 
 
 def fill_towers(model: DualEncoder, config: ConfigDict) -> None:

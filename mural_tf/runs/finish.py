@@ -32,7 +32,7 @@ from mural_tf.models.states import KnownStates
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.metrics_file import append_metrics, drop_metrics, has_evaluation, read_metrics
+from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
 
 
 class MeasuredModel:
@@ -137,7 +137,7 @@ def finish_run(
         evaluation = evaluate(step)
     metrics, groups = {}, ""
     if evaluation is not None:
-        drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
+        keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
         append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
         write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics

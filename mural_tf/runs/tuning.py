@@ -40,7 +40,7 @@ from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
-from mural_tf.training.metrics_file import append_metrics, drop_metrics, has_evaluation, read_metrics
+from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
 from mural_tf.training.strategy import is_chief
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
@@ -401,7 +401,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
         recalls = {value: rows.metrics[f"{rows.name}/all/mean_recall"] for value, rows in evaluations.items()}
         best = max(recalls, key=recalls.get)
         model.choose(best, head)
-        drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
+        keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
         append_metrics(workdir, metrics_row([evaluations[best]], 0, data))
         listed = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in recalls.items())
         print(f"Mean recall on dev by {model.chooses}: {listed}. Taken: {best:g}.", flush=True)

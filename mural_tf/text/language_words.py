@@ -125,10 +125,11 @@ class WordTokenizer(Tokenizer):
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Pads rows; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
-        word_ids, mask = fill_rows(ids[:, : self.max_length if length is None else length], 0, length)
-        language = self._language_of(word_ids[:, :1])  # [B, 1]
-        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids) + language}
+        """Cuts and pads rows; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
+        longest = self.max_length if length is None else length
+        word_ids, mask = fill_rows(ids[:, :longest], 0, length)
+        languages = tf.zeros_like(word_ids) + self._language_of(word_ids[:, :1])  # [B, T] of [B, 1]
+        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": languages}
 
     def likeliest_languages(self, words: tf.RaggedTensor) -> tf.Tensor:
         """Returns, for string [B, (words)], the likeliest language, int32 [B].

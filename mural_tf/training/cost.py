@@ -262,10 +262,11 @@ def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, repli
 
 @contextlib.contextmanager
 def _groups_within(model: DualEncoder, images: int) -> Iterator[None]:
-    """Lets BatchNorm's groups be no larger than the images at hand, which costs the same."""
+    """Makes BatchNorm's groups that do not divide `images`, and "global", "local" meanwhile: it costs the same."""
     groups = {layer: layer.group for layer in model.normalization_layers()}
     for layer, group in groups.items():
-        layer.group = group if isinstance(group, int) and images % group == 0 else "local"
+        if not isinstance(group, int) or images % group:
+            layer.group = "local"
     try:
         yield
     finally:

@@ -43,7 +43,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.data_progress import DataProgress
-from mural_tf.training.metrics_file import drop_metrics, read_metrics
+from mural_tf.training.metrics_file import keep_metrics, read_metrics
 from mural_tf.training.strategy import (
     chief_first,
     compiles_steps,
@@ -128,7 +128,7 @@ def fit(
             print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
         _compare_data(model.progress, sources, workdir, step, writes)
     if writes:
-        drop_metrics(workdir, lambda row: row["step"] <= step)
+        keep_metrics(workdir, lambda row: row["step"] <= step)
     skipped = _skipped_records(sources, workdir)
     pairs = sum(batch_size(config, stream) for stream in model.streams)
     log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)

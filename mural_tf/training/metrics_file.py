@@ -50,8 +50,8 @@ def _row(line: str) -> dict | None:
     return None
 
 
-def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
-    """Keeps the `wanted` rows of `metrics.jsonl`: steps that are repeated after a restart must not be there twice."""
+def keep_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
+    """Keeps only the `wanted` rows of `metrics.jsonl`: repeated steps after a restart must not be there twice."""
     path = workdir / "metrics.jsonl"
     if path.exists():
         text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if wanted(row))

@@ -142,7 +142,7 @@ class Program:
         return refused + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
 
     def products(self) -> list[tuple[str, str, str]]:
-        """Returns (place, type of the factors, precision) of each matrix product and convolution, also of fused products."""
+        """Returns (place, type of the factors, precision) of each product and convolution, also of fused products."""
         products = []
         for computation in self.computations.values():
             types = {i.name: _ARRAY.search(i.shape) for i in computation}

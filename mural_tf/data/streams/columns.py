@@ -144,7 +144,7 @@ class ColumnFolder:
         return np.memmap(self.folder / f"{prefix}vectors", self._dtype, "r", shape=(count, self._width))
 
     def column(self, prefix: str = "", as_stored: bool = False) -> Column:
-        """Returns the vectors by text or, of `prefix` "group_", by group."""
+        """Returns the vectors by text; with the prefix "group_" the means by group."""
         keys = self._keys(prefix)
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 

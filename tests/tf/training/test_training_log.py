@@ -37,7 +37,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.metrics_file import append_metrics, drop_metrics, read_metrics
+from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
@@ -113,7 +113,7 @@ def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
-    drop_metrics(tmp_path, lambda row: row["step"] <= 2)
+    keep_metrics(tmp_path, lambda row: row["step"] <= 2)
     assert (tmp_path / "metrics.jsonl").read_text() == "".join(
         f'{{"step": {step}, "train/loss": 0.3333333333333333}}\n' for step in (1, 2)
     )

@@ -80,7 +80,7 @@ def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*rows, line]))  # as a kill or a full disk leaves it
     assert [row["step"] for row in metrics_file.read_metrics(tmp_path)] == [1, 2] and not caplog.records
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([line, *rows]))
-    metrics_file.drop_metrics(tmp_path, lambda row: not metrics_file.has_evaluation(row, "a", 2))
+    metrics_file.keep_metrics(tmp_path, lambda row: not metrics_file.has_evaluation(row, "a", 2))
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert "metrics.jsonl: 1 damaged lines are left out, the first is line 1" in caplog.text
 
