@@ -238,7 +238,7 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with the settings of the weights that its towers name, and the text tower's vocabulary.
 
     `text_tower.max_length` may only fall. The vocabulary is empty where no weights are named for texts. The text
-    tower's named prompts are dropped: training reads every text with the default prompt, so a trained model knows no other.
+    tower's named prompts are dropped: training reads every text with the default prompt, and no other is learned.
     Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
     `image_tower.class_names` that is not a list of texts.
     """
