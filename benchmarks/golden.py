@@ -3,7 +3,7 @@
     PYTHON -m benchmarks.golden FOLDER OUT.npz
 
 needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and no other file of
-this project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is
+this project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or only of texts. Nothing is
 downloaded.
 """
 

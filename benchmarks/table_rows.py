@@ -24,7 +24,7 @@ class Stage:
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
-      captions of each emoji in one language alone, "quarter" a quarter of the pictures and of the text pairs,
+      captions of each emoji in only one language, "quarter" a quarter of the pictures and of the text pairs,
       "unseen_style" 250 drawings in the test's style, "features" numbers of a trained image tower in place of
       pictures, "features_translated" with the captions of both; see `table.py`.
     models: fields that name a model, each with the stages that it is trained in.
@@ -84,7 +84,7 @@ def globetrotter(name: str, *overrides: tuple[str, object], **stage) -> Method:
 
 
 def in_batches(name: str, config: str, size: int) -> Method:
-    """A method of image-caption pairs alone, on the budget's pairs in batches of `size`."""
+    """A method of only image-caption pairs, on the budget's pairs in batches of `size`."""
     overrides = (("train.image_text_batch", size),) if size != IMAGE_TEXT else ()
     stage = Stage(config, steps=IMAGE_TEXT / size, captions=size, text_pairs=0, overrides=overrides)
     return Method(f"{name}, batches of {size}", (stage,))
@@ -224,7 +224,7 @@ ONE_LANGUAGE_EACH = (
            images=False),
 )  # fmt: skip
 
-# A model that saw English captions alone, and a text tower that saw pairs alone, with a vocabulary of its own.
+# A model that saw only English captions, and a text tower that saw only pairs, with a vocabulary of its own.
 STUDENT = Stage("emoji:labse", captions=0, overrides=(("vocabulary.builder", "byte_pair"),))
 PICTURES = Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,))
 
@@ -301,7 +301,7 @@ ETCL_STEPS = tuple(
     for language, name in dict(de="German", fr="French", cs="Czech", zh="Chinese", ja="Japanese").items()
 )  # fmt: skip
 
-# [MURAL] §3.1: fine-tuning on captions alone, or together with the co-captions of A.1, in the style of the test.
+# [MURAL] §3.1: fine-tuning on only captions, or together with the co-captions of A.1, in the style of the test.
 TUNED = Stage("finetune", steps=118 / STEPS, captions=64, text_pairs=0, data="unseen_style", overrides=(
     ("data.image_text_languages", ("de", "km")), ("train.interpolate", False)
 ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark): one function over many elements: a map alone.
+"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark): one function over many elements: only a map.
 
 Only the elements are shuffled, and they are small. Beam is imported where its flags are given.
 """

@@ -13,7 +13,7 @@ from mural_lite.errors import UserError
 
 _IMAGE_TOWER = dict(
     name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit";
-    # "hub" for a TF-Hub image module; "none", a model of texts alone; "features": records hold computed features, see
+    # "hub" for a TF-Hub image module; "none", a model of only texts; "features": records hold computed features, see
     # ingest/features.py
     weights="",  # a trained tower that a new run starts with: a folder, a file or a name that `import` takes; it says
     # the tower's name, sizes and normalisation
@@ -41,7 +41,7 @@ _IMAGE_TOWER = dict(
     epsilon=1e-6,  # vit: of layer normalisation; 1e-5 in CLIP
     pooling="attention",  # vit: over all patches, as in SigLIP; or "class", a class token and a first norm, as in CLIP
     drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
-    pooled_stages=False,  # EfficientNet: means over space of every stage's output, not of the last alone
+    pooled_stages=False,  # EfficientNet: means over space of every stage's output, not only of the last
     class_names="",  # EfficientNet-Lite: names of its classes, a JSON list, for ConSE: see encoders/adapters.py
     classes=0,  # how many they are, and the numbers in a name's vector; the names' file and the text tower say both
     class_name_size=0,
@@ -115,7 +115,7 @@ _VOCABULARY = dict(
 
 _LOSS = dict(
     image_text_weight=1.0,  # w_i2t, Eq. 1
-    text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: image-text alone, in fine-tuning
+    text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: only image-text, in fine-tuning
     temperature=1.0,  # initial value of the learned image-text temperature [MURAL §3.1]
     temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
     label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
@@ -209,7 +209,7 @@ def base_config() -> ConfigDict:
     """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
     return ConfigDict(
         dict(
-            model="mural",  # a file of models/; "mural": both tasks, "align": image-text alone; or package.module:Class
+            model="mural",  # a file of models/; "mural": both tasks, "align": only image-text; or package.module:Class
             method={},  # the fields that are the method's own, in its file; `models.mount` sets both
             seed=0,
             origin="",  # of imported weights: what they are, their licence, how they are read; `import` writes it

@@ -1,4 +1,4 @@
-"""SVG drawings as pictures, by resvg. They are taken from files alone, not from clients of a server."""
+"""SVG drawings as pictures, by resvg. They are taken only from files, not from clients of a server."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Fingerprint:
 
 
 def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
-    """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` the texts alone.
+    """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` only the texts.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
     how far all their vectors were from the model's when they were made: within that they are the model. Without
@@ -98,7 +98,7 @@ class Original:
 
 
 def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]; without `pictures` of `texts` alone."""
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only of `texts`."""
     from mural_lite.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(texts))

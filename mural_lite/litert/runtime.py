@@ -1,6 +1,6 @@
 """Encoders that LiteRT runs: named arrays in, named arrays out, one example at a time.
 
-LiteRT is TensorFlow Lite under its newer name, the package `ai-edge-litert`: a wheel of 22 MB that needs NumPy alone.
+LiteRT is TensorFlow Lite under its newer name, the package `ai-edge-litert`: a wheel of 22 MB that needs only NumPy.
 Its kernels for CPUs (XNNPACK) take int8 products with activations that are quantised on the fly.
 """
 
