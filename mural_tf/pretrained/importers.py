@@ -252,8 +252,8 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
         if config[tower].weights:
             folder = local_model(config[tower].weights)
             length = config.text_tower.max_length
-            kind = _kind_with(part, config[tower].weights)
-            config, lines = configure(kind, folder, config, parts=[part])
+            family = _kind_with(part, config[tower].weights)
+            config, lines = configure(family, folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             config.vocabulary.prompts = ()
             vocabulary = lines or vocabulary

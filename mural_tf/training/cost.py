@@ -141,7 +141,11 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
     specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
     specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
     for part, stream in streams_of_parts(model).items():
-        rows = text_text if stream == TEXT_PAIRS else image_text
+        rows = image_text
+        if stream == TEXT_PAIRS:
+            rows = text_text
+            for side in ("text_a_id", "text_b_id"):  # of both texts, also where a method embeds only one of them
+                specs[side] = tf.TensorSpec([rows], tf.int64)
         if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
         elif part not in model.token_parts:

@@ -27,7 +27,9 @@ from mural_tf.models import method_class, method_names, mount
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
-DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "deploy/README.md", NOTEBOOK]
+PACKAGE_PAGES = [ROOT / package / "README.md" for package in PACKAGES]
+OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "deploy/README.md"]
+DOCUMENTS = [*PAGES, *PACKAGE_PAGES, *OTHER_PAGES, NOTEBOOK]
 SOURCES = [path for room in (*PACKAGES, "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
 OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
 UNIT = (

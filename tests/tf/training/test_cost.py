@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+import contract
 import pytest
 import toy_data
 
@@ -96,3 +97,10 @@ def test_other_methods(model, data, hasty):
     config.vocabulary.size = 100
     found = cost.measure(config)
     assert found.seconds > 0 and ("image" in found.rows) == (model != "labse")
+
+
+def test_a_batch_has_the_ids_of_both_texts_where_only_one_is_embedded():
+    """As the stream of text pairs gives them: the targets of the other side are found by its id."""
+    config = contract.toy_config("translation_distillation", method__pivot_weight=0.0, method__cached=True)
+    specs = cost.batch_specs(contract.build(config), config, 4, 6)
+    assert "text_a" not in specs and specs["text_a_id"].shape == specs["text_b_id"].shape == [6]
