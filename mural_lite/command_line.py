@@ -194,12 +194,6 @@ def _parse_flags(arguments: Sequence[str]) -> list[str]:
         return flags.FLAGS(list(arguments))
 
 
-def one_blas_thread() -> None:
-    """Lets NumPy's products compute in one thread, unless the user says how many; before NumPy is imported."""
-    if not os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
-
 def require(**values: str) -> None:
     """Raises `UserError` for a flag without a value: `require(output=OUTPUT.value)`."""
     for flag, value in values.items():

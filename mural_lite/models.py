@@ -61,11 +61,13 @@ def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: 
     announce(f"Loading {display_name(path)} …")
     if (path / LITE).is_file():
         return lite_embedder(path)
-    if importlib.util.find_spec("tensorflow") is None or not registered("mural.models"):
+    if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             f"{path} needs TensorFlow, which is not installed here: give an export's lite/ (run_export.py --lite), or "
             "install mural-tf in place of mural-tf-lite."
         )
+    if not registered("mural.models"):
+        raise UserError(f"No installed package opens {path}: install mural-tf; in a checkout again, pip install -e .")
     for opener in registered("mural.models").values():
         embedder = opener.load()(path, checkpoint, trust, made_states)
         if embedder is not None:

@@ -7,6 +7,7 @@ themselves, so that `--help` stays fast.
 from __future__ import annotations
 
 import gc
+import os
 
 from absl import flags
 
@@ -17,6 +18,12 @@ from mural_lite.errors import UserError
 flags.disclaim_key_flags()  # they belong to the program that has these commands
 PROGRAM = "python -m mural_search"
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
+
+
+def _one_blas_thread() -> None:
+    """Lets NumPy's products compute in one thread, unless the user says how many; before NumPy is imported."""
+    if not os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def define_fields() -> flags.FlagHolder:
@@ -100,7 +107,7 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
     if len(sentences) + len(image) == 1 and not queries:
-        cli.one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
+        _one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
         gc.disable()  # a question alone makes little garbage, and Python would look through all of TensorFlow for it
     from mural_search import runs
     from mural_search.items import parse_filters
@@ -165,7 +172,7 @@ def serve(index, **flag):
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --index=my_index --export=exports/emoji_mural --port=8501
     """
-    cli.one_blas_thread()  # the server has threads of its own
+    _one_blas_thread()  # the server has threads of its own
     from mural_search.server.app import serve
 
     serve(index, **flag)

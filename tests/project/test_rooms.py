@@ -44,7 +44,7 @@ CLOSURES = {
     "mural_tf.export.saved_model": 9_700,  # from an image to a SavedModel; the aim is 9,500
     "mural_tf.runs.pretrain": 22_200,  # a whole run; the aim is 17,000
     "mural_search.queries": 2_000,  # from a question to an answer
-    "mural_search.server.app": 9_100,
+    "mural_search.server.app": 9_200,
     "mural_tf.ingest.convert": 5_400,  # from sources to records
     "mural_search.catalogue": 12_100,  # from an own table to a page; the aim is 9,000
 }
