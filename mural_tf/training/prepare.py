@@ -63,7 +63,11 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 def check_data(data: ConfigDict) -> None:
     """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
     if data.source != "records" and data.source not in registered("mural.data"):
-        raise UserError(f"Unknown data.source {data.source!r}; known: records, {', '.join(registered('mural.data'))}.")
+        known = ", ".join(["records", *registered("mural.data")])
+        raise UserError(
+            f"Unknown data.source {data.source!r}; known: {known}. The package that has it registers it: install that "
+            "package; in a checkout again, pip install -e ."
+        )
     for source in training_sources(data):
         if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
             source.files(records.IMAGE_TEXT)
