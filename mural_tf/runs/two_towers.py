@@ -7,13 +7,15 @@ one to three letters, a logistic regression on the training texts (Cavnar and Tr
 Categorization", 1994, find languages by such runs). A language counts by what dev's recall differs between the towers,
 all its texts together.
 
-Recalls are taken as among `GALLERY` pictures. Dev has fewer, and among few a tower that is about right everywhere does
-better than one that knows some names exactly and no others: the first five of 369 pictures are the first fourteen of a
-thousand. By R@1, 5 and 10 of 369 the bridged tower was preferred in languages in which it was the worse one.
+Recalls are taken as among `GALLERY` pictures. Dev has fewer, which favours a tower that is about right everywhere over
+one that knows some names exactly and no others: the first five of 369 pictures are the first fourteen of a thousand. By
+R@1, 5 and 10 of 369 the bridged tower was preferred in languages in which it was worse.
 """
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import pathlib
 import shutil
@@ -38,7 +40,8 @@ from mural_tf.metrics import ranking
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
-ROUNDS, RATE = 300, 0.5  # of Adagrad, on all texts at once
+ROUNDS = 300  # of Adagrad, on all texts at once
+RATE = 0.5
 GALLERY = 1_000  # pictures, about as many as are searched later
 
 
@@ -59,8 +62,8 @@ class Ways(tf.Module):
 
 def buckets_of(texts: tf.Tensor) -> tf.RaggedTensor:
     """Returns int64 [B, (runs)]: for each run of letters of a text, string [B], its bucket."""
-    texts = tf.strings.substr(tf.strings.join([" ", tf.strings.lower(texts, "utf-8"), " "]), 0, 256, unit="UTF8_CHAR")
-    letters = tf.strings.unicode_split(texts, "UTF-8")
+    spaced = tf.strings.join([" ", tf.strings.lower(texts, "utf-8"), " "])
+    letters = tf.strings.unicode_split(tf.strings.substr(spaced, 0, 256, unit="UTF8_CHAR"), "UTF-8")
     return tf.strings.to_hash_bucket_fast(tf.strings.ngrams(letters, RUNS, separator=""), BUCKETS)
 
 
@@ -69,17 +72,18 @@ def learn_ways(texts: Sequence[str], languages: Sequence[str], gains: Mapping[st
 
     Args:
       texts, languages: of training, one language for each text.
-      gains: by language, how much is gained by the own tower, in points of recall on dev; a text of a language without
-        one counts nothing.
+      gains: by language, points of recall that the own tower gains on dev; texts of other languages count nothing.
     """
     gain = np.array([gains.get(language, 0.0) for language in languages])
-    counts = {language: number for language, number in zip(*np.unique(languages, return_counts=True))}
+    counts = collections.Counter(languages)
     stakes = np.abs(gain) / np.array([counts[language] for language in languages])
     stakes /= max(stakes.sum(), 1e-12)
     buckets = buckets_of(tf.constant([text.encode("utf-8", "replace") for text in texts]))
-    columns, rows = buckets.flat_values.numpy(), buckets.value_rowids().numpy()
+    columns = buckets.flat_values.numpy()
+    rows = buckets.value_rowids().numpy()
     scale = 1.0 / np.sqrt(np.maximum(buckets.row_lengths().numpy(), 1))
-    weights, squares = np.zeros(BUCKETS + 1), np.full(BUCKETS + 1, 1e-12)
+    weights = np.zeros(BUCKETS + 1)
+    squares = np.full(BUCKETS + 1, 1e-12)
     for _ in range(ROUNDS):
         sums = np.bincount(rows, weights[columns], len(texts)) * scale + weights[-1]
         errors = (1.0 / (1.0 + np.exp(-sums)) - (gain > 0)) * stakes
@@ -99,17 +103,13 @@ class TwoTowers(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def embed(self, text):
         is_own = self.ways(text)
-        rows = [tf.where(mask)[:, 0] for mask in (is_own, tf.logical_not(is_own))]
-        parts = [
-            tower.signatures["serving_default"](text=tf.gather(text, tower_rows))["embedding"]
-            for tower, tower_rows in zip((self.own, self.other), rows)
-        ]
-        embeddings = tf.scatter_nd(
-            tf.concat(rows, axis=0)[:, None],
-            tf.concat(parts, axis=0),
-            [tf.size(text, tf.int64), parts[0].shape[1]],
-        )
-        return {"embedding": embeddings}
+        rows, parts = [], []
+        for tower, mask in ((self.own, is_own), (self.other, tf.logical_not(is_own))):
+            rows.append(tf.where(mask)[:, 0])
+            parts.append(tower.signatures["serving_default"](text=tf.gather(text, rows[-1]))["embedding"])
+        indices = tf.concat(rows, axis=0)[:, None]
+        shape = [tf.size(text, tf.int64), parts[0].shape[1]]
+        return {"embedding": tf.scatter_nd(indices, tf.concat(parts, axis=0), shape)}
 
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
@@ -128,11 +128,10 @@ def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
 def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     """Returns by language how well dev's images and captions find each other, as among `GALLERY` images, in percent.
 
-    The mean of both directions and of ranks 1, 5 and 10 in such a gallery, which are lower ranks in dev, at least rank
-    1.
+    It is the mean of both directions and of R@1, 5 and 10 in such a gallery. In dev these are lower ranks, at least 1.
     """
     pool = read_pool(data_dir, "dev")
-    wanted = sorted({owner for owners in pool.owners.values() for owner in owners})
+    wanted = sorted(set().union(*pool.owners.values()))
     images, kept = embedder.encode_image(pool.read(wanted), on_error="skip", progress=False)
     row_of = np.full(len(pool.image_numbers), -1)
     row_of[np.array(wanted)[kept]] = np.arange(len(kept))
@@ -146,7 +145,8 @@ def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
         pairs = owners, np.arange(len(texts))
         ranks = ranking.ranks_both_ways(images[with_caption], encode_captions(embedder, texts, language), pairs)
         firsts = [max(1, round(first * len(with_caption) / GALLERY)) for first in ranking.CUTOFFS]
-        recalls[language] = float(np.mean([ranking.recall_at(way, first) for way in ranks for first in firsts]))
+        by_rank = [ranking.recall_at(way, first) for way, first in itertools.product(ranks, firsts)]
+        recalls[language] = float(np.mean(by_rank))
     return recalls
 
 
@@ -165,14 +165,15 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
       UserError: the exports are not of one space, the data says too little, or `output` is there.
     """
     folders = [pathlib.Path(local_copy(path)) for path in (own, other)]
-    embedders = dict(zip(("own", "other"), map(open_model, folders)))
+    embedders = [open_model(folder) for folder in folders]
     picture = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
-    difference = np.abs(np.subtract(*(embedder.encode_image([picture]) for embedder in embedders.values()))).max()
+    vectors = [embedder.encode_image([picture]) for embedder in embedders]
+    difference = np.abs(vectors[0] - vectors[1]).max()
     if difference > 1e-3:
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
-    measured = {name: dev_recalls(embedder, data_dir) for name, embedder in embedders.items()}
-    recalls = {language: {name: sides[language] for name, sides in measured.items()} for language in measured["own"]}
-    gains = {language: sides["own"] - sides["other"] for language, sides in recalls.items()}
+    by_own, by_other = [dev_recalls(embedder, data_dir) for embedder in embedders]
+    recalls = {language: {"own": recall, "other": by_other[language]} for language, recall in by_own.items()}
+    gains = {language: recall - by_other[language] for language, recall in by_own.items()}
     weights = learn_ways(*training_texts(data_dir), gains)
 
     output = as_path(output)
@@ -181,23 +182,20 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
             raise UserError(f"{output} exists: name another folder.")
         with whole_folder(output, MODEL_CARD) as partial:
             _write(partial, folders, Ways(weights), recalls)
-    chosen = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
-    print(f"Languages whose texts take the own tower: {chosen}. Written: {display_name(output)}", flush=True)
+    by_own_tower = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
+    print(f"Languages whose texts take the own tower: {by_own_tower}. Written: {display_name(output)}", flush=True)
     return recalls
 
 
 def _write(folder: pathlib.Path, folders: Sequence[pathlib.Path], ways: Ways, recalls: Mapping) -> None:
+    """Writes the export of two others, the own model's and its bridge's."""
     other = folders[1]
-    number = newest_version(other, (IMAGE_ENCODER, TEXT_ENCODER))
-    shutil.copytree(other / IMAGE_ENCODER / str(number), folder / IMAGE_ENCODER / "1")
+    shutil.copytree(other / IMAGE_ENCODER / _newest(other), folder / IMAGE_ENCODER / "1")
     shutil.copytree(other / "serving", folder / "serving")
     described = newest_description(other)
     for name in ("config.json", "vocabulary.txt"):
         shutil.copy(described / name, folder / name)
-    towers = [
-        load_saved_model(path / TEXT_ENCODER / str(newest_version(path, (IMAGE_ENCODER, TEXT_ENCODER))))
-        for path in folders
-    ]
+    towers = [load_saved_model(export / TEXT_ENCODER / _newest(export)) for export in folders]
     module = TwoTowers(*towers, ways)
     encoder_folder = folder / TEXT_ENCODER / "1"
     save_for_inference(module, encoder_folder, {"serving_default": module.embed})
@@ -205,3 +203,7 @@ def _write(folder: pathlib.Path, folders: Sequence[pathlib.Path], ways: Ways, re
     seal_graph(encoder_folder)
     card = read_json(described / MODEL_CARD) | {"version": 1, "text_towers": recalls}
     (folder / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _newest(export: pathlib.Path) -> str:
+    return str(newest_version(export, (IMAGE_ENCODER, TEXT_ENCODER)))
