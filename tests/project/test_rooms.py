@@ -41,7 +41,7 @@ CLOSURES = {
     "mural_tf.losses.contrastive": 200,  # the equation
     "mural_tf.models.mural": 3_400,  # a method and its step
     "mural_tf.training.fit": 9_100,  # the loop; the aim is 8,000
-    "mural_tf.export.saved_model": 9_700,  # from an image to a SavedModel; the aim is 9,500
+    "mural_tf.export.saved_model": 9_800,  # from an image to a SavedModel; the aim is 9,500
     "mural_tf.runs.pretrain": 22_200,  # a whole run; the aim is 17,000
     "mural_search.queries": 2_000,  # from a question to an answer
     "mural_search.server.app": 9_200,
