@@ -63,9 +63,9 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 def check_data(data: ConfigDict) -> None:
     """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
     if data.source != "records" and data.source not in registered("mural.data"):
-        known = ", ".join(["records", *registered("mural.data")])
+        sources = ", ".join(["records", *registered("mural.data")])
         raise UserError(
-            f"Unknown data.source {data.source!r}; known: {known}. The package that has it registers it: install that "
+            f"Unknown data.source {data.source!r}; known: {sources}. The package that has it registers it: install that "
             "package; in a checkout again, pip install -e ."
         )
     for source in training_sources(data):
