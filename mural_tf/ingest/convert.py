@@ -5,8 +5,8 @@
 3. *Write*: a worker makes the records of a shard's units and, last, its manifest: counts, what was skipped, checksums.
 4. *Finish*: shards get their names, `dataset.json` the sums of the manifests, and the folder its name.
 
-While it runs, everything lies in a hidden folder next to the output. The same command again makes the shards that
-have no manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
+While it runs, everything lies in a hidden folder next to the output. The same command again makes the shards that have
+no manifest yet. Engines may repeat a shard: they write the same bytes under another name and rename it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def convert(
 
 
 def in_order(sources: Sequence[Source]) -> list[Source]:
-    """Returns the sources in an order of their own, for any order on the command line."""
+    """Returns the sources in an order that does not depend on their order on the command line."""
     return sorted(sources, key=lambda source: json.dumps([source.KIND, _options(source)]))
 
 
@@ -96,12 +96,12 @@ def _options(source: Source) -> dict:
 
 
 def work_folder(output: pathlib.Path) -> pathlib.Path:
-    """Returns the folder in which a conversion to `output` keeps what it has done."""
+    """Returns the folder of an unfinished conversion to `output`."""
     return output.parent / f".{output.name}.converting"
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns what identifies a conversion, as JSON values: kinds, options, files with their sizes, settings."""
+    """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings."""
     described = []
     for source in sources:
         files = [[str(path), path.stat().st_size if path.is_file() else 0] for path in source.input_files()]
@@ -111,7 +111,7 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
 
 
 def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Prepares what all workers share, unless it is there already."""
+    """Prepares the hashes that all workers share, unless they are there already."""
     if settings.evaluation_images:
         hash_evaluation_images(settings.evaluation_images, folder / "decided", progress)
     if settings.exclude_texts:
@@ -123,7 +123,7 @@ def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
 
 @dataclasses.dataclass
 class Plan:
-    """What a conversion will do.
+    """The plan of a conversion.
 
     Attributes:
       request: sources, units, settings and the folder of decisions.
@@ -140,6 +140,14 @@ class Plan:
         """Bytes that will be read."""
         return sum(unit.size for _, unit in self.request.units)
 
+    def units_of(self, shard: int) -> list[Unit]:
+        """Returns the units of a shard."""
+        return [self.request.units[number][1] for number in self.shards[shard]]
+
+    def size_of(self, shard: int) -> int:
+        """Returns the bytes that a shard reads."""
+        return sum(unit.size for unit in self.units_of(shard))
+
 
 def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
     """Cuts the sources' files into units and groups these into shards.
@@ -147,7 +155,9 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     A shard holds text pairs or images. Its units are from all sources, in proportion to their sizes, as far as there
     are enough; with `settings.shuffle` a hash deals them out.
     """
-    units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
+    units = []
+    for index, source in enumerate(sources):
+        units += [(index, unit) for unit in source.units(settings.unit_bytes)]
     request = Request(sources, units, settings, folder / "decided")
     groups: list[list[int]] = []
     for item_type in dict.fromkeys(sources[index].ITEM for index, _ in units):
@@ -192,7 +202,7 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
-    """Decides what is not decided yet, and writes all shards that are missing, with a bar."""
+    """Takes the decisions that are missing, and writes all shards that are missing, with a bar."""
     missing = shards.missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
@@ -203,7 +213,7 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
             watch = lambda: bar.update(len(jobs) - len(plan.request.jobs(stage)) - bar.n)  # noqa: B023, E731
             engine.map(Step("Look", Look, (plan.request, stage)), jobs, plan.folder, watch)
         decide(plan.request, stage)
-    sizes = [sum(plan.request.units[number][1].size for number in shard) for shard in plan.shards]
+    sizes = [plan.size_of(shard) for shard in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
         watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
         engine.map(Step("Write", WriteShard, (plan,)), missing, plan.folder, watch)
@@ -216,25 +226,27 @@ class WriteShard:
     """Makes a shard of its units; made once in every worker. The same shard gives the same bytes."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.settings = plan, plan.request.settings
-        self.screen, self.names = Screen(self.settings, plan.request.folder), plan.request.names()
-        self.kinds = plan.request.duplicates()
+        self.plan = plan
+        self.settings = plan.request.settings
+        self.screen = Screen(self.settings, plan.request.folder)
+        self.names = plan.request.names()
+        self.duplicates = plan.request.duplicates()
 
     def __call__(self, number: int) -> None:
         """Writes the parts and, last, the manifest."""
-        tally, parts = Tally(), []
+        tally = Tally()
+        parts: list[Part] = []
+        writers: dict[tuple[str, str], PartWriter] = {}
+        folder = self.plan.folder / "parts"
         with contextlib.ExitStack() as stack:
-            writers: dict[tuple[str, str], PartWriter] = {}
             for record_type, split, record, texts, languages in self._records(number, tally):
                 if (record_type, split) not in writers:
-                    folder = self.plan.folder / "parts"
-                    writers[record_type, split] = stack.enter_context(
-                        PartWriter(folder, number, record_type, split, self.settings, parts)
-                    )
+                    writer = PartWriter(folder, number, record_type, split, self.settings, parts)
+                    writers[record_type, split] = stack.enter_context(writer)
                 writers[record_type, split].add(record, texts, languages)
                 tally.written += texts
-        units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
-        manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
+        units = [list(unit[:4]) for unit in self.plan.units_of(number)]
+        manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), units)
         shards.write_manifest(self.plan.folder, number, manifest)
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
@@ -248,7 +260,7 @@ class WriteShard:
                         yield TEXT_PAIRS, parsed.split, serialize(TextPair(*values)), 1, {languages: 1}
                     continue
                 kept = self.screen.accepted_texts(parsed, reading)
-                kept = kept and reading.decided.without_duplicates(kept, reading, self.kinds)
+                kept = kept and reading.decided.without_duplicates(kept, reading, self.duplicates)
                 kept = kept and self.screen.accepted_image(kept, reading)
                 if kept:
                     captions, languages, groups, _ = zip(*kept.texts)
@@ -258,7 +270,7 @@ class WriteShard:
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
         if not self.screen.accepts_pair(pair, reading.tally):
             return False
-        decisions = [decision for decision in self.kinds if decision != SAME_IMAGE]
+        decisions = [decision for decision in self.duplicates if decision != SAME_IMAGE]
         if decisions and reading.decided.is_duplicate_pair(pair, decisions[0]):
             reading.tally.leave_out(SAME_PAIR, pair.place)
             return False
@@ -267,11 +279,13 @@ class WriteShard:
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
         """Yields the items of all units, side by side in proportion to their sizes."""
         request = self.plan.request
-        queue, streams = [], {}
+        queue: list[tuple[float, int]] = []  # (part of the unit that is read, its number)
+        streams = {}
         for number in self.plan.shards[shard]:
             index, unit = request.units[number]
             reading = Reading(tally, request.decided(number, self.names))
-            streams[number] = request.sources[index], request.sources[index].read(unit, reading), reading
+            source = request.sources[index]
+            streams[number] = source, source.read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
             progress, number = heapq.heappop(queue)
@@ -292,7 +306,8 @@ class PartWriter:
     def __init__(
         self, folder: pathlib.Path, shard: int, record_type: str, split: str, settings: Settings, parts: list[Part]
     ):
-        self._folder, self._shard, self._record_type, self._split = folder, shard, record_type, split
+        self._name = f"{shard:06d}.{record_type}.{split}"
+        self._folder, self._record_type, self._split = folder, record_type, split
         self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
         self._index, self._stack, self._part = 0, contextlib.ExitStack(), None
 
@@ -308,20 +323,24 @@ class PartWriter:
         """Writes one record, or keeps it until the file's records are put into the order of their hashes."""
         if self._part is None:
             self._open()
-        data, part = framed(record), self._part
+        data = framed(record)
+        part = self._part
         if self._shuffle:
             self._kept.append(data)
         else:
             self._write(data)
-        part.bytes, part.records, part.texts = part.bytes + len(data), part.records + 1, part.texts + texts
+        part.bytes += len(data)
+        part.records += 1
+        part.texts += texts
         for language, count in languages.items():
             part.languages[language] = part.languages.get(language, 0) + count
         if self._most and part.bytes >= self._most:
             self._close()
 
     def _open(self) -> None:
-        name = f"{self._shard:06d}.{self._record_type}.{self._split}.{self._index:04d}.tfrecord"
-        self._part, self._index = Part(self._record_type, self._split, name, 0, "", 0, 0, {}), self._index + 1
+        name = f"{self._name}.{self._index:04d}.tfrecord"
+        self._part = Part(self._record_type, self._split, name, 0, "", 0, 0, {})
+        self._index += 1
         partial = self._stack.enter_context(atomic_file(self._folder / name))
         self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
@@ -335,9 +354,10 @@ class PartWriter:
         for data in sorted(self._kept, key=bytes_hash):
             self._write(data)
         self._stack.close()
-        part, self._part = self._part, None
-        part.crc32c, part.languages = self._checksum.hexdigest().decode(), dict(sorted(part.languages.items()))
-        self._parts.append(part)
+        self._part.crc32c = self._checksum.hexdigest().decode()
+        self._part.languages = dict(sorted(self._part.languages.items()))
+        self._parts.append(self._part)
+        self._part = None
 
 
 # The end.
@@ -349,43 +369,39 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
     Raises:
       UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
     """
-    folder, tally = plan.folder, Tally()
-    manifests = shards.read_manifests(folder, len(plan.shards), tally, settings.max_skipped_fraction)
+    folder = plan.folder
+    tally = Tally()
     parts: dict[tuple[str, str], list[Part]] = {}
-    for part in (part for manifest in manifests for part in manifest.parts):
-        parts.setdefault((part.kind, part.split), []).append(part)
+    for manifest in shards.read_manifests(folder, len(plan.shards), tally, settings.max_skipped_fraction):
+        for part in manifest.parts:
+            parts.setdefault((part.kind, part.split), []).append(part)
     if not parts:
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = shards.complete_folder(folder, output)
-    files: dict[str, Part] = {}
+    files: dict[str, dict] = {}
     for (record_type, split), split_parts in sorted(parts.items()):
         (complete / record_type).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(split_parts):
             name = f"{record_type}/{split}-{index:05d}-of-{len(split_parts):05d}.tfrecord"
             shards.rename_part(folder, part, complete / name)
-            files[name] = part
+            files[name] = {field: getattr(part, field) for field in ("bytes", "crc32c", "records", "languages")}
     shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)
-    described = {
-        name: {"bytes": part.bytes, "crc32c": part.crc32c, "records": part.records, "languages": part.languages}
-        for name, part in files.items()
-    }
-    description = {**identity, **counts_of(described), **tally.described(), "shards": described}
+    description = {**identity, **counts_of(files), **tally.described(), "shards": files}
     text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
     write_whole(complete / DESCRIPTION, text)
     shards.publish_work(folder, output)
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
-    """Returns what a conversion would do: its graph, sizes and flags; nothing is written."""
+    """Returns a conversion's graph, sizes and flags; nothing is written."""
     sources = in_order(sources)
     for source in sources:
         source.check()
     plan = make_plan(sources, settings, work_folder(as_path(output)))
-    steps = [step for stage in plan.request.stages() for step in ("Look", f"Decide {', '.join(stage)}")]
-    lines = [
-        f"{len(plan.request.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
-        *(f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources),
-        f"Steps: {' | '.join([*steps, 'Write'])}",
-        *settings.engine().describe(),
-    ]
+    units = len(plan.request.units)
+    lines = [f"{units} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards"]
+    lines += [f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources]
+    decisions = [f"Look | Decide {', '.join(stage)}" for stage in plan.request.stages()]
+    lines.append(f"Steps: {' | '.join([*decisions, 'Write'])}")
+    lines += settings.engine().describe()
     return "\n".join([*lines, f"Output: {output}"])

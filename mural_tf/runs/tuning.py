@@ -1,4 +1,4 @@
-"""What fine-tuning adds to a run: settings that follow the data, what is forgotten, and mixes with the source.
+"""Additions of fine-tuning to a run: settings that follow the data, recall elsewhere, and mixes with the source.
 
 Zeros in the configuration (`configs/finetune.py`) mean values that follow from the number of captions. Dev is
 measured in the languages of the training captions ("tuned") and in all others that dev, or the dev split of the
@@ -44,8 +44,10 @@ from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_
 from mural_tf.training.strategy import is_chief
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
-EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from translation pairs
-STAGE_RATE, STAGE_WIDTH = 4e-3, 128  # that stage's rate for a text tower of this width; falls as its square rises
+EPOCHS = 15
+EPOCHS_OF_PAIRS = 12  # of a stage that learns from translation pairs
+STAGE_RATE = 4e-3  # that stage's rate for a text tower of `STAGE_WIDTH`; falls as the square of the width rises
+STAGE_WIDTH = 128
 FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
 SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
 SAMPLED = 20_000  # records that are read to estimate how many there are
@@ -54,11 +56,8 @@ TUNED, OTHERS = "tuned", "others"
 MIXES = "mixes.json"
 
 
-# Settings.
-
-
 def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[str] = ()) -> ConfigDict:
-    """Returns the configuration with values in place of its zeros, and says in a line what they are.
+    """Returns the configuration with values in place of its zeros, and prints them.
 
     Args:
       config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`.
@@ -74,36 +73,41 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
         train.text_text_batch = train.image_text_batch = 1
         return config
-    zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
+    is_open = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
-    if not zeros:
-        print(f"Optimiser: {_described_optimizer(config)}.", flush=True)
-        return config
+    optimizer = f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
+    if is_open:
+        print(f"{_set_sizes(config)}, {optimizer}.", flush=True)
+    else:
+        print(f"Optimiser: {optimizer}.", flush=True)
+    return config
+
+
+def _set_sizes(config: ConfigDict) -> str:
+    """Sets the batches and steps that are 0 by the number of texts, and describes them."""
+    train = config.train
     if method_class(config.model).sized_by == TEXT_PAIRS:
-        what, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
+        texts, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
+        total = sum(counts.values())
         # Many small steps teach more than few large steps of the same texts; captions only keep their embeddings.
-        train.text_text_batch = batch = train.text_text_batch or max(batch_for(sum(counts.values())) // 2, 1)
+        train.text_text_batch = batch = train.text_text_batch or max(batch_for(total) // 2, 1)
         train.image_text_batch = train.image_text_batch or max(batch // 4, 1)
     else:
-        what, epochs, counts = "captions", EPOCHS, caption_counts(config.data)
-        train.image_text_batch = batch = train.image_text_batch or batch_for(sum(counts.values()))
+        texts, epochs, counts = "captions", EPOCHS, caption_counts(config.data)
+        total = sum(counts.values())
+        train.image_text_batch = batch = train.image_text_batch or batch_for(total)
         train.text_text_batch = train.text_text_batch or batch
-    total = sum(counts.values())
     if not train.steps:
         train.steps = min(max(math.ceil(epochs * total / batch), FEWEST_STEPS), MOST_STEPS)
         train.log_every = min(train.log_every, max(train.steps // 20, 1))
         train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
         train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
-    print(
-        f"{total:,} {what} in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of {batch:,} "
-        f"pairs, {_described_optimizer(config)}.",
-        flush=True,
-    )
-    return config
+    languages = f"{len(counts)} language{'s' * (len(counts) != 1)}"
+    return f"{total:,} {texts} in {languages}: {train.steps:,} steps of {batch:,} pairs"
 
 
 def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> None:
-    """A stage has an optimiser of its own; otherwise what is left open is the source's, and rates keep their ratio."""
+    """A stage has its own optimiser; otherwise open fields are the source's, and rates keep their ratio."""
     optimizer, rate = config.optimizer, config.optimizer.learning_rate
     if method_class(config.model).sized_by == TEXT_PAIRS:
         width = max(config.text_tower.hidden_size, STAGE_WIDTH)
@@ -118,40 +122,43 @@ def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str
         optimizer[text_rate] *= rate / source.optimizer.learning_rate
 
 
-def _described_optimizer(config: ConfigDict) -> str:
-    return f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
-
-
 def batch_for(captions: int) -> int:
-    """The power of two closest to three times the root of the number of captions, within bounds; no more than they."""
+    """The power of two closest to three times the root of the number of captions, within bounds; at most `captions`."""
     size = 2 ** round(math.log2(3 * math.sqrt(captions)))
     return min(max(size, SMALLEST_BATCH), LARGEST_BATCH, 2 ** int(math.log2(captions)))
 
 
 @functools.lru_cache(maxsize=8)
 def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
-    """Texts of records by language: as `dataset.json` says, or else of the first records, scaled by bytes."""
+    """Texts of records by language: of `dataset.json`, or else of the first records, scaled by bytes."""
     files = source.files(record_type)
-    pairs, own = record_type == records.TEXT_PAIRS, source.format == "mural"
-    if own:
-        parse, key = (records.parse_text_pair, "language_b") if pairs else (records.parse_image_text, "language")
-        stated = stated_languages(files, parse, key)
-        if stated is not None:
-            return stated
-    sizes, counts, read = records.file_sizes(files), collections.Counter(), 0
-    serialized = ((name, data) for name in files for _, data in tfrecord.read_all(name, lambda *_: None, open_path))
-    number = 0
-    for number, (name, data) in enumerate(itertools.islice(serialized, SAMPLED), start=1):
-        read += len(data) + tfrecord.FRAME
-        if not own:
-            counts[""] += 1
-            continue
-        try:
-            record = records.parse_record(data, name, number)
-        except UserError:  # what cannot be read is counted in training
-            continue
-        counts.update([record.language_b] if pairs else record.languages)
-    scale = sum(sizes.values()) / max(read, 1) if number == SAMPLED else 1.0
+    if source.format != "mural":
+        return _estimated_counts(files, lambda *_: [""])
+    if record_type == records.TEXT_PAIRS:
+        stated = stated_languages(files, records.parse_text_pair, "language_b")
+    else:
+        stated = stated_languages(files, records.parse_image_text, "language")
+    return _estimated_counts(files, _languages_of) if stated is None else stated
+
+
+def _languages_of(serialized: bytes, name: str, number: int) -> Sequence[str]:
+    try:
+        record = records.parse_record(serialized, name, number)
+    except UserError:  # damaged records are counted in training
+        return []
+    return [record.language_b] if isinstance(record, records.TextPair) else record.languages
+
+
+def _estimated_counts(files: Sequence[str], languages_of: Callable[..., Sequence[str]]) -> dict[str, int]:
+    counts: collections.Counter[str] = collections.Counter()
+    number = size = 0  # of the records that were read
+    for name in files:
+        serialized = tfrecord.read_all(name, lambda *_: None, open_path)
+        for _, data in itertools.islice(serialized, SAMPLED - number):
+            number += 1
+            size += len(data) + tfrecord.FRAME
+            counts.update(languages_of(data, name, number))
+    scale = sum(records.file_sizes(files).values()) / size if number == SAMPLED else 1.0
     return {language: round(count * scale) for language, count in counts.items()}
 
 
@@ -160,7 +167,7 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 
     Raises `UserError` if there are not any.
     """
-    return _chosen_counts(data, "image_text", records.IMAGE_TEXT, data.image_text_languages, "captions")
+    return _counts_in(data.image_text_languages, data, "image_text", records.IMAGE_TEXT, "captions")
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
@@ -170,18 +177,20 @@ def pair_counts(data: ConfigDict) -> dict[str, int]:
     """
     if data.text_pairs != "files":
         return caption_counts(data)
-    return _chosen_counts(data, TEXT_PAIRS, records.TEXT_PAIRS, data.text_text_languages, "text pairs")
+    return _counts_in(data.text_text_languages, data, TEXT_PAIRS, records.TEXT_PAIRS, "text pairs")
 
 
-def _chosen_counts(data: ConfigDict, stream: str, record_type: str, wanted, what: str) -> dict[str, int]:
+def _counts_in(languages, data: ConfigDict, stream: str, record_type: str, texts: str) -> dict[str, int]:
     counts: collections.Counter[str] = collections.Counter()
     for source, _ in stream_sources(data, stream):
         for language, count in _counts_of(source, record_type).items():
             counts[language or data.default_language] += count
-    chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
-    if not chosen:
-        raise UserError(f"{data.directory} has no training {what}{f' in {list(wanted)}' if wanted else ''}.")
-    return chosen
+    wanted = languages or counts
+    counts_in = {language: count for language, count in counts.items() if count and language in wanted}
+    if not counts_in:
+        named = f" in {list(languages)}" if languages else ""
+        raise UserError(f"{data.directory} has no training {texts}{named}.")
+    return counts_in
 
 
 def inherited(
@@ -194,9 +203,6 @@ def inherited(
         for name in names
         if name in own and name in source[branch]
     }
-
-
-# Gains, and losses elsewhere.
 
 
 class TunedEvaluation(SplitEvaluation):
@@ -213,7 +219,8 @@ class TunedEvaluation(SplitEvaluation):
             return None
         tuned = caption_counts(self._config.data)
         others = self._measure_others(evaluation, step)
-        metrics, groups = {**evaluation.metrics, **others}, dict(evaluation.groups)
+        metrics = evaluation.metrics | others
+        groups = dict(evaluation.groups)
         rows = [*evaluation.sizes, *dict.fromkeys(key.split("/")[1] for key in others)]
         for name in (TUNED, OTHERS):
             members = tuple(row for row in rows if (row in tuned) == (name == TUNED))
@@ -224,7 +231,8 @@ class TunedEvaluation(SplitEvaluation):
                 values = [metrics.get(f"{evaluation.name}/{row}/{metric}") for row in members]
                 if None not in values:
                     metrics[f"{evaluation.name}/{name}/{metric}"] = float(np.mean(values))
-        evaluation.metrics, evaluation.groups = metrics, groups
+        evaluation.metrics = metrics
+        evaluation.groups = groups
         return evaluation
 
     def score(self, evaluation: Evaluation) -> float:
@@ -238,10 +246,11 @@ class TunedEvaluation(SplitEvaluation):
             self._other_languages = self._find_others(evaluation)
         if not self._other_languages:
             return {}
-        embedder, size = self._measured.embedder(step), self._config.evaluation.batch_size
+        embedder = self._measured.embedder(step)
+        size = self._config.evaluation.batch_size
         measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
-        rows = {f"{evaluation.name}/{language}/" for language in measured.sizes}
-        return {key: value for key, value in measured.metrics.items() if key.startswith(tuple(rows))}
+        rows = tuple(f"{evaluation.name}/{language}/" for language in measured.sizes)
+        return {key: value for key, value in measured.metrics.items() if key.startswith(rows)}
 
     def _find_others(self, evaluation: Evaluation) -> tuple[str, ...]:
         if not self._source or as_path(self._source) == as_path(self._config.data.directory):
@@ -286,23 +295,20 @@ class TunedStart(Start):
 
 
 def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Measures the model that a bridge takes its images' side from, as a row of step 0: what changes is seen by it."""
+    """Measures the model that a bridge takes its images' side from, as a row of step 0: changes show against it."""
     measured = types.SimpleNamespace(embedder=lambda step: source, at=None)
     evaluation = TunedEvaluation(measured, config, config.evaluation.split)(0)
     if evaluation is not None:
         append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
-        sizes = len(evaluation.sizes)
-        table = group_table(evaluation.metrics, evaluation.name, evaluation.groups, sizes)
+        table = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
         print(f"Mean recall of {source.path}, split {evaluation.split}:\n{table}", flush=True)
-
-
-# The mix.
 
 
 def check_dev(config: ConfigDict) -> None:
     """Raises `UserError` if no data could show whether tuned weights are better than the source's."""
-    data, chosen = config.data.directory, config.train.interpolate and has_images(config.image_tower)
-    if chosen and not records.find_files(data, records.IMAGE_TEXT, "dev"):
+    data = config.data.directory
+    mixes = config.train.interpolate and has_images(config.image_tower)
+    if mixes and not records.find_files(data, records.IMAGE_TEXT, "dev"):
         raise UserError(
             f"{data} has no dev split, which decides between the source and the tuned weights: add one (a tenth of the "
             "pictures; `catalogue` makes it), or keep the tuned weights, better or worse, with "
@@ -319,10 +325,11 @@ def mix(
 ) -> None:
     """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
 
-    Prints and writes what each share reached, and measures the source on the split of the result too, as a row of step
-    0. `check_dev` has seen that there is a dev split.
+    Prints and writes each share's recalls, and measures the source on the split of the result too, as a row of step 0.
+    `check_dev` has seen that there is a dev split.
     """
-    step, model = config.train.steps, measured.at(config.train.steps)
+    step = config.train.steps
+    model = measured.at(step)
     variables = _variables(model)
     tuned = [variable.numpy() for variable in variables]
     initialize(model)
@@ -332,23 +339,22 @@ def mix(
         evaluation = before(step)
         if evaluation is not None:
             append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
-    rows, best = [], (-math.inf, 1.0)
+    rows = []
+    best = (-math.inf, 1.0)  # score, share
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
         if evaluation is None:  # a model without pictures
             break
         best = max(best, (evaluate.score(evaluation), share))
-        recalls = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
-        rows.append({"share": share, **{name: value for name, value in recalls.items() if value is not None}})
+        keys = {name: f"{evaluation.name}/{name}/mean_recall" for name in (TUNED, OTHERS)}
+        recalls = {name: evaluation.metrics[key] for name, key in keys.items() if key in evaluation.metrics}
+        rows.append({"share": share, **recalls})
     _assign(variables, source, tuned, best[1])
     save_result(model, workdir, step)
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
-
-
-# A method that does not train.
 
 
 class StandingTowers:
@@ -357,7 +363,8 @@ class StandingTowers:
     takes_languages = False
 
     def __init__(self, embedder: Embedder):
-        self._embedder, self._images = embedder, None
+        self._embedder = embedder
+        self._images = None
 
     def encode_image(self, images, **options):
         if self._images is None:
@@ -370,7 +377,8 @@ class StandingTowers:
 
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
     """Returns the captions by which a model is chosen and measured, each once."""
-    data, texts = config.data.directory, {}
+    data = config.data.directory
+    texts: dict[str, None] = {}
     for split in ("dev", config.evaluation.split):
         if records.find_files(data, records.IMAGE_TEXT, split):
             for captions in read_pool(data, split).texts.values():
@@ -386,7 +394,8 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
       measured: it, or its copy.
     """
     result = measured.at(0)
-    head, data = result.image_text_head, config.data.directory
+    head = result.image_text_head
+    data = config.data.directory
     texts = evaluated_texts(config)
     print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
     column = states_of_texts(texts, result, config, measured.tokenizer, workdir)
@@ -422,7 +431,7 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """The numbers that a trained model consists of, each variable once."""
-    variables = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
+    variables = itertools.chain.from_iterable(map(variables_of, model.weights_by_part().values()))
     return list({variable.ref(): variable for variable in variables}.values())
 
 
