@@ -51,10 +51,10 @@ CLOSURES = {
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    "tokens": 324_500,  # of all packages; the aim is 300,000
+    "tokens": 324_600,  # of all packages; the aim is 300,000
     "lines of mural_lite": 6_000,
     "lines of mural_search": 7_900,  # the aim is 7,500
-    "lines of mural_tf": 34_400,  # the aim is 32,000; writing out adds lines, not tokens
+    "lines of mural_tf": 34_500,  # the aim is 32,000; writing out adds lines, not tokens
     "tokens per line of losses, models, training": 10.1,  # the aim is 8.5
     "tokens per line elsewhere": 10.2,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 1.2,
