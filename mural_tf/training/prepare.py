@@ -65,8 +65,8 @@ def check_data(data: ConfigDict) -> None:
     if data.source != "records" and data.source not in registered("mural.data"):
         sources = ", ".join(["records", *registered("mural.data")])
         raise UserError(
-            f"Unknown data.source {data.source!r}; known: {sources}. The package that has it registers it: install that "
-            "package; in a checkout again, pip install -e ."
+            f"Unknown data.source {data.source!r}; known: {sources}. A source is registered by its package: install "
+            "that, in a checkout again: pip install -e ."
         )
     for source in training_sources(data):
         if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
