@@ -8,6 +8,7 @@
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
     python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style
     python -m benchmarks.table --output=results/methods --rows=mule_features         # MULE on a trained image tower
+    python -m benchmarks.table --output=results/names --rows=joint_or_staged --data_dir=data/emoji_core_names
     python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
     python -m benchmarks.table --output=results/methods --rows=bridge_real           # that is real
     python -m benchmarks.table --output=results/methods --rows=bridge_tried          # and what might carry it further
@@ -434,7 +435,9 @@ def main(_) -> None:
     last = {method_runs[-1].workdir for _, method_runs in by_method}
     asked_in_english = {method_runs[-1].workdir for method, method_runs in by_method if method.asked_in_english}
     config = table_rows.load(METHODS[0].stages[0])
-    config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
+    config.data.emoji_locale_names = GROUP.value != "joint_or_staged"
+    config.data.directory = data
+    config.data.emoji_held_out_names = HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
     for words in {folder_of(run, "words") for run in runs.values() if run.stage.words}:
         build_word_by_word(data, words, UNDER_RESOURCED)

@@ -400,8 +400,39 @@ TRAINED_TOWERS = (
         "emoji_pretrained:mural", 120 / STEPS, 256, 256, (*LATER, *fields)
     ))) for what, fields in (("the heads", ()), ("the heads and the text tower", THAWED))),
 )  # fmt: skip
+# README's own configuration: captions in all 25 languages, names of emoji alone. Does joint training or a stage of
+# translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do to it?
+def in_readme(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
+    """The first command's stage, or another method in its place."""
+    fields = (("data.image_text_languages", ()), *NAMES_ALONE, *overrides)
+    return Stage(f"emoji_pretrained:{method}", 600 / STEPS, captions=512, text_pairs=text_pairs, overrides=fields)
+
+
+NAMES_ALONE = (("data.emoji_locale_names", False),)
+STAGE_OF_NAMES = dataclasses.replace(
+    TRANSLATIONS, overrides=(("data.image_text_languages", ()), *NAMES_ALONE)
+)  # fmt: skip
+WEIGHT = ("loss.text_text_weight", 0.1)  # [MURAL] §3.2
+TEMPERATURE_AND_MARGIN = (("method.text_text_temperature", 0.01), ("method.text_text_margin", 0.3))  # [MURAL] §3.1
+FIRST_STAGES = {
+    "ALIGN": in_readme("align", 0),
+    "MURAL, weight 1": in_readme("mural", 512),
+    "MURAL, weight 0.1": in_readme("mural", 512, WEIGHT),
+    "MURAL, weight 0.1, temperature and margin of the paper": in_readme(
+        "mural", 512, WEIGHT, *TEMPERATURE_AND_MARGIN
+    ),
+    "MURAL, the paper's, a head for each task": in_readme(
+        "mural", 512, WEIGHT, *TEMPERATURE_AND_MARGIN, ("shared_head", False)
+    ),
+}  # fmt: skip
+JOINT_OR_STAGED = tuple(
+    Method(f"{name}, trained towers{ending}", (first, *later))
+    for name, first in FIRST_STAGES.items()
+    for ending, later in (("", ()), (", then the stage", (STAGE_OF_NAMES,)))
+)
 ROWS = {
     "methods": METHODS,
+    "joint_or_staged": JOINT_OR_STAGED,
     "trained_towers": TRAINED_TOWERS,
     "ablations": ABLATIONS,
     "etcl_read": ETCL_READ,
@@ -428,7 +459,7 @@ def step_count(stage: Stage, scale: float) -> int:
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
     with_three_seeds = (*METHODS, *TRAINED_TOWERS, *STAGED, *LONG_RUNS, *TRANSLATED_CAPTIONS, *BRIDGE, *BRIDGE_REAL,
-                        *ETCL_READ)  # fmt: skip
+                        *ETCL_READ, *JOINT_OR_STAGED)  # fmt: skip
     return 3 if method in with_three_seeds else 1
 
 

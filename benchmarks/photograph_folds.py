@@ -1,0 +1,298 @@
+"""Where captions are many, few or missing: ALIGN, MURAL and what may follow them, on photographs with human captions.
+
+    git clone …/sic_translator …/dataset …/Arabic-Image-Captioning     # docs/evaluation.md has the addresses
+    python -m benchmarks.photograph_folds --data=FOLDER --output=results/folds
+
+Flickr8k's 1,000 photographs in five folds: 800 for training, 200 for the test; all texts of a photograph stay on one
+side. Captions: five in English; in German, French and Czech Multi30K's one, for none of the photographs, 3% of them,
+or all; none in Arabic, which only the test has. Translation pairs: Multi30K's 29,000 English sentences with their
+German, French and Czech ones, without those of the test's photographs. Image tower: EfficientNet-Lite0 of ImageNet,
+frozen. Text tower: multilingual-e5-small, frozen, or a BERT of two layers that begins from nothing.
+
+Written: folds.csv, a line for each row, share, fold and seed with the mean recall (R@1, 5 and 10, both directions)
+of each language among the fold's 200 photographs. The same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from mural_lite import command_line as cli
+from mural_lite.errors import UserError
+from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+
+DATA = flags.DEFINE_string("data", "", "Folder of the cloned repositories.")
+OUTPUT = flags.DEFINE_string("output", "results/folds", "Folder for data, runs and the table.")
+FOLDS = flags.DEFINE_list("folds", ["0", "1", "2", "3", "4"], "Which of the five folds.")
+SEEDS = flags.DEFINE_integer("seeds", 1, "Runs of each.", lower_bound=1)
+TOWERS = flags.DEFINE_list("towers", ["e5"], "Text towers: e5 (trained, frozen), bert (two layers, from nothing).")
+
+FOLD_COUNT = 5
+OTHERS = ("de", "fr", "cs")
+SHARES = {"none": 0.0, "few": 0.03, "all": 1.0}  # of the photographs, with captions in the other languages
+MULTI30K_PARTS = ("train", "val", "test_2016_flickr")
+MURALS = {"loss.text_text_weight": 0.1}  # [MURAL] §3.2
+PAPERS = {**MURALS, "method.text_text_temperature": 0.01, "method.text_text_margin": 0.3}  # and §3.1
+STAGE_STEPS = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A method and its fields; `after`: the name of the row whose model it starts from."""
+
+    name: str
+    method: str
+    fields: dict = dataclasses.field(default_factory=dict)
+    after: str = ""
+    shares: tuple[str, ...] = tuple(SHARES)
+
+
+ROWS = (
+    Row("ALIGN", "align"),
+    Row("MURAL, weight 1", "mural"),
+    Row("MURAL, weight 0.1", "mural", MURALS),
+    Row("MURAL, weight, temperature and margin of the paper", "mural", PAPERS),
+    Row("ALIGN, then the stage", "translated", after="ALIGN"),
+    Row("MURAL, weight 0.1, then the stage", "translated", after="MURAL, weight 0.1"),
+    Row("MURAL, weight 0.1, then ETCL", "etcl", after="MURAL, weight 0.1", shares=("few", "all")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Photograph:
+    """A picture and its human captions; `number` is Flickr's."""
+
+    number: str
+    picture: bytes
+    english: tuple[str, ...]
+    sentences: dict[str, str]  # Multi30K's: the English one, too
+    arabic: tuple[str, ...]
+
+
+def read_photographs(data: pathlib.Path) -> list[Photograph]:
+    """Returns the photographs by their numbers; raises `UserError` for a missing file."""
+    english = _captions_by_file(_lines(data / "sic_translator/data/captions.txt")[1:], ",")
+    arabic_file = data / "Arabic-Image-Captioning/data/Flickr8k_text/Flickr8k.arabic.full.txt"
+    arabic = _captions_by_file((line.replace("#", "\t#", 1) for line in _lines(arabic_file)), "\t")
+    sentences = read_sentences(data)
+    photographs = []
+    for path in sorted((data / "sic_translator/data/images").glob("*.jpg")):
+        number = path.name.partition("_")[0]
+        in_arabic = [caption.partition("\t")[2].strip() for caption in arabic.get(path.name, [])]
+        captions = [caption.strip().strip('"').replace('""', '"') for caption in english[path.name]]
+        photographs.append(
+            Photograph(number, path.read_bytes(), tuple(captions), sentences.get(number, {}), tuple(in_arabic))
+        )
+    return photographs
+
+
+def read_sentences(data: pathlib.Path) -> dict[str, dict[str, str]]:
+    """Returns {Flickr's number: {language: Multi30K's sentence}}."""
+    sentences: dict[str, dict[str, str]] = {}
+    folder = data / "dataset/data/task1"
+    for part in MULTI30K_PARTS:
+        numbers = [re.split(r"[.#]", line)[0] for line in _lines(folder / f"image_splits/{part}.txt")]
+        for language in ("en", *OTHERS):
+            texts = _lines(folder / f"raw/{part}.{language}.gz")
+            if len(texts) != len(numbers):
+                raise UserError(f"{folder}: {part} has {len(numbers)} photographs and {len(texts)} lines in {language}.")
+            for number, text in zip(numbers, texts):
+                sentences.setdefault(number, {})[language] = text.strip()
+    return sentences
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: clone the repositories that the page names into --data.")
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    return data.decode("utf-8").rstrip("\n").split("\n")
+
+
+def _captions_by_file(lines, separator: str) -> dict[str, list[str]]:
+    captions: dict[str, list[str]] = {}
+    for line in lines:
+        name, found, caption = line.partition(separator)
+        if found and caption.strip():
+            captions.setdefault(name, []).append(caption)
+    return captions
+
+
+def fold_of(number: str) -> int:
+    """Returns the fold of a photograph, by a hash of its number."""
+    return int(hashlib.sha256(number.encode()).hexdigest(), 16) % FOLD_COUNT
+
+
+def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, fold: int, share: float) -> None:
+    """Writes the records of a fold, whose `dataset.json` is last."""
+    from mural_tf.data.records import write_records
+
+    test = [photograph for photograph in photographs if fold_of(photograph.number) == fold]
+    train = [photograph for photograph in photographs if fold_of(photograph.number) != fold]
+    ordered = sorted(train, key=lambda photograph: hashlib.sha256(f"few {photograph.number}".encode()).digest())
+    with_sentences = [photograph for photograph in ordered if photograph.sentences]
+    captioned = {photograph.number for photograph in with_sentences[: round(share * len(with_sentences))]}
+    folder.mkdir(parents=True)
+    states = folder.parent / "states"
+    states.mkdir(exist_ok=True)
+    (folder / ".states").symlink_to(states.resolve())  # pictures and texts are the same in all folds
+    write_records(folder, IMAGE_TEXT, "train", (_record(p, p.number in captioned, False) for p in ordered), shards=2)
+    write_records(folder, IMAGE_TEXT, "test", (_record(p, True, True) for p in test))
+    tested = {photograph.number for photograph in test}
+    write_records(folder, TEXT_PAIRS, "train", _pairs(sentences, tested), shards=2)
+    description = {"name": "photograph_folds", "settings": {"fold": fold, "share": share}}
+    (folder / "dataset.json").write_text(json.dumps(description), encoding="utf-8")
+
+
+def _record(photograph: Photograph, with_others: bool, with_arabic: bool) -> ImageTextRecord:
+    """A caption that Multi30K translates and its translations are one caption group."""
+    captions = []  # (caption, language, group)
+    translated = photograph.sentences.get("en", "")
+    for place, caption in enumerate(photograph.english):
+        is_translated = _letters(caption) == _letters(translated)
+        captions.append((caption, "en", f"{photograph.number}:{'multi30k' if is_translated else place}"))
+    if with_others:
+        for language in OTHERS:
+            if language in photograph.sentences:
+                captions.append((photograph.sentences[language], language, f"{photograph.number}:multi30k"))
+    if with_arabic:
+        captions.extend((caption, "ar", f"{photograph.number}:ar") for caption in photograph.arabic)
+    return ImageTextRecord(photograph.number, photograph.picture, *zip(*captions))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"\W", "", text.lower())
+
+
+def _pairs(sentences: dict[str, dict[str, str]], tested: set[str]) -> Iterator[TextPair]:
+    for number, texts in sorted(sentences.items()):
+        if number not in tested:
+            for language in OTHERS:
+                yield TextPair(texts["en"], "en", texts[language], language, f"{number}:multi30k")
+
+
+def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> ConfigDict:
+    """Returns the configuration of a row's run: all rows of a tower share towers, batches and rates."""
+    from mural_tf.configs import emoji_mural_translated, emoji_pretrained
+
+    if row.method == "translated":
+        config = emoji_mural_translated.get_config()
+        config.method.pivot = "en"
+        config.train.steps = STAGE_STEPS
+    else:
+        config = emoji_pretrained.get_config("etcl" if row.method == "etcl" else row.method)
+        config.image_tower.class_names = ""
+        config.image_tower.projection = config.embedding_size = 256
+        config.train.steps = 300
+        config.optimizer.warmup_steps = 30
+        config.train.image_text_batch = config.train.text_text_batch = 256
+        if row.method == "etcl":
+            config.train.steps = 60
+            config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
+            config.optimizer.warmup_steps = 0
+            config.loss.text_text_weight = 1 / 3
+            config.loss.image_text_weight = 1 / 3
+        if tower == "bert":
+            _begin_from_nothing(config)
+    config.seed = seed
+    config.data.source = "records"
+    config.data.directory = str(data)
+    config.data.shuffle_buffer = 100_000
+    config.train.export = False
+    config.train.log_every = 100
+    config.evaluation.groups = ConfigDict({"others": OTHERS})
+    config.update_from_flattened_dict(row.fields)
+    return config
+
+
+def _begin_from_nothing(config: ConfigDict) -> None:
+    """A BERT of two layers, as of `configs/emoji.py`, that is trained."""
+    from mural_tf.configs import emoji
+
+    small = emoji.get_config("mural")
+    config.text_tower = small.text_tower
+    config.text_tower.max_length = 40
+    config.vocabulary = small.vocabulary
+    config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
+    config.train.steps = 900
+    config.optimizer.warmup_steps = 90
+
+
+def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: pathlib.Path, seed: int) -> dict:
+    """Trains a row's run where it is not trained yet and returns its evaluation's metrics."""
+    from mural_tf.runs.finetune import finetune
+    from mural_tf.runs.pretrain import pretrain
+
+    if not (folder / "summary.json").exists():
+        config = configuration(row, tower, data, seed)
+        if row.after:
+            finetune(config, str(runs / row.after), folder)
+        else:
+            pretrain(config, folder)
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["metrics"]
+
+
+def main(_) -> None:
+    output = pathlib.Path(OUTPUT.value)
+    data = pathlib.Path(DATA.value)
+    photographs = read_photographs(data)
+    sentences = read_sentences(data)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    for seed in range(SEEDS.value):
+        for fold in map(int, FOLDS.value):
+            for tower in TOWERS.value:
+                for share, fraction in SHARES.items():
+                    _run_rows(output, (photographs, sentences), (tower, share, fraction, fold, seed), commit)
+
+
+def _run_rows(output: pathlib.Path, texts, cell: tuple, commit: str) -> None:
+    """Runs the rows of a tower, share, fold and seed, and writes their lines; models are removed afterwards."""
+    tower, share, fraction, fold, seed = cell
+    table = output / "folds.csv"
+    folder = output / "data" / f"fold{fold}-{share}"
+    if not (folder / "dataset.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        write_fold(*texts, folder, fold, fraction)
+    runs = output / "runs" / f"{tower}-{share}-fold{fold}-seed{seed}"
+    for row in ROWS:
+        key = {"row": row.name, "tower": tower, "share": share, "fold": str(fold), "seed": str(seed)}
+        if share not in row.shares or _has(table, key):
+            continue
+        metrics = train(row, tower, runs / row.name, folder, runs, seed)
+        recalls = {language: metrics[f"retrieval/{language}/mean_recall"] for language in ("en", *OTHERS, "ar")}
+        _append(table, {**key, "commit": commit, **{name: f"{value:.2f}" for name, value in recalls.items()}})
+    shutil.rmtree(runs, ignore_errors=True)
+
+
+def _has(table: pathlib.Path, key: dict[str, str]) -> bool:
+    if not table.exists():
+        return False
+    with table.open(encoding="utf-8", newline="") as file:
+        return any(all(line[name] == value for name, value in key.items()) for line in csv.DictReader(file))
+
+
+def _append(table: pathlib.Path, line: dict[str, str]) -> None:
+    is_new = not table.exists()
+    with table.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(line))
+        if is_new:
+            writer.writeheader()
+        writer.writerow(line)
+    print(" ".join(line.values()), flush=True)
+
+
+if __name__ == "__main__":
+    cli.run(main)
