@@ -107,7 +107,9 @@ def read_sentences(data: pathlib.Path) -> dict[str, dict[str, str]]:
         for language in ("en", *OTHERS):
             texts = _lines(folder / f"raw/{part}.{language}.gz")
             if len(texts) != len(numbers):
-                raise UserError(f"{folder}: {part} has {len(numbers)} photographs and {len(texts)} lines in {language}.")
+                raise UserError(
+                    f"{folder}: {part} has {len(numbers)} photographs and {len(texts)} lines in {language}."
+                )
             for number, text in zip(numbers, texts):
                 sentences.setdefault(number, {})[language] = text.strip()
     return sentences

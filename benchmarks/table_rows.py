@@ -400,6 +400,8 @@ TRAINED_TOWERS = (
         "emoji_pretrained:mural", 120 / STEPS, 256, 256, (*LATER, *fields)
     ))) for what, fields in (("the heads", ()), ("the heads and the text tower", THAWED))),
 )  # fmt: skip
+
+
 # README's own configuration: captions in all 25 languages, names of emoji alone. Does joint training or a stage of
 # translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do to it?
 def in_readme(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:

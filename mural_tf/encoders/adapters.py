@@ -1,15 +1,17 @@
 """Heads of frozen towers that learn quickly, and ConSE: a classifier's classes as vectors of their names.
 
 ConSE (Norouzi et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", 2014) puts a picture at the
-mean of the names of its ten likeliest classes in a space of texts. Nothing is trained, and with a text tower of many
-languages it finds photographs in all of them. A head on a few thousand pictures of one kind knows these pictures
-better, and no others. Here both are parts of one vector, so that cosines add (our choice):
+mean of its classes' names in a space of texts, each name times its probability. Nothing is trained, and with a text
+tower of many languages it finds photographs in all of them. A head on a few thousand pictures of one kind knows these
+pictures better, and no others. Here both are parts of one vector, so that cosines add (our choice):
 
     text:     [ trained head, length 1 ;  the text's state less the mean state, length 1 ]
-    picture:  [ a times the trained head, length 1, and 1 - a times h ;  3/2 - a times s ],  [h ; s] = sum of p_i name_i
+    picture:  [ a times the trained head, length 1, and 1 - a times h ;  3/2 - a times s ],  h, s = sum of q_i name_i
 
-The sum is over the ten likeliest classes, and short where the classifier is unsure. `name_i` is the vector of the name
-as a text, so that translations which the text head learned find photographs, too (h is left out in training).
+h and s are scaled to length 1/2. The sum is over all classes, where the paper has the ten likeliest, and q_i is
+p_i^(2/3): a photograph shows more than its likeliest class. `name_i` is the vector of the name
+as a text, so that translations which the text head learned find photographs, too (h is left out in training); its
+state is less the mean of the names' states, which are not as texts in general are.
 a = min(1, 1 / d)^2, where d is how far the picture lies from the pictures that the head was trained on: the mean square
 of its state's numbers, in their standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0
 to 2.0 for photographs.
@@ -26,7 +28,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
 
 FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
-LIKELIEST = 10  # classes, T of Norouzi et al. (2014), §3
+SOFTENING = 1.5  # divides the classes' logarithmic probabilities: a photograph shows more than its likeliest class
 
 
 class Adapter(keras.layers.Layer):
@@ -112,7 +114,10 @@ class ClassesAdapter(Adapter):
     def embed_names(self, text_head: keras.layers.Layer) -> None:
         """Embeds the class names anew with a text head; the text head of a bridge changes nothing."""
         if isinstance(text_head, TextAdapter):
-            self.names.assign(text_head(self.name_states))
+            by_head = text_head(self.name_states)[:, : self.size]
+            mean = tf.reduce_mean(self.name_states, axis=0)
+            by_state = tf.math.l2_normalize(self.name_states - mean, axis=-1)
+            self.names.assign(tf.concat([by_head, by_state], axis=-1))
 
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
@@ -133,11 +138,11 @@ class ClassesAdapter(Adapter):
         return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
 
     def mean_name(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Maps probabilities, float32 [B, classes], to the sum of the likeliest names, each times its probability."""
-        count = min(LIKELIEST, self.classes)
-        least = tf.math.top_k(probabilities, count).values[:, -1:]  # [B, 1]
-        likely = tf.where(probabilities >= least, probabilities, 0.0)  # more than ten where some are equal
-        return tf.matmul(likely, self.names)
+        """Maps probabilities, float32 [B, classes], to names' weighted sums: by the head and by states, each 1/2 long."""
+        softened = tf.pow(probabilities, 1 / SOFTENING)
+        weighted = tf.matmul(softened, self.names)  # scaled below, so the weights need not add up to 1
+        by_head, by_state = tf.split(weighted, [self.size, self.width], axis=-1)
+        return tf.concat([tf.math.l2_normalize(part, axis=-1) / 2 for part in (by_head, by_state)], axis=-1)
 
 
 def image_adapter(tower: ConfigDict, name: str) -> Adapter:

@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_lite.errors import UserError
-from mural_tf.data.streams.columns import Column, ColumnFolder
+from mural_tf.data.streams.columns import Column, ColumnFolder, Embed
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
@@ -43,7 +43,7 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
-from mural_tf.models.states import data_digest, digest_of, of_texts
+from mural_tf.models.states import data_digest, digest_of, of_texts, states_of_texts
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -207,7 +207,7 @@ class TranslationDistillation(LearnedTemperature):
             embed = self.towers.outside_teacher.embed
             dtype = "float16"
         else:
-            embed = self._embedder(tokenizer)
+            embed = self._embedder(config, tokenizer, workdir)
             dtype = "float32"
         targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
@@ -252,9 +252,17 @@ class TranslationDistillation(LearnedTemperature):
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
                 yield fingerprint(tf.constant(captions)).numpy(), captions
 
-    def _embedder(self, tokenizer):
-        """The teacher of the model's own kind as a function of texts."""
-        return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
+    def _embedder(self, config, tokenizer, workdir) -> Embed:
+        """The teacher of the model's own kind as a function of texts; a frozen tower's states are made once for all."""
+        if not self.text_tower.frozen or self.text_tower.name == "words":
+            return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
+
+        def embed(texts: list[bytes]) -> np.ndarray:
+            states = states_of_texts(texts, self.towers, config, tokenizer, workdir)
+            keys = fingerprint(tf.constant(texts)).numpy()
+            return self.teach(tf.constant(states.find(keys)), training=False).numpy()
+
+        return embed
 
     # The losses.
 
