@@ -135,7 +135,7 @@ def read_wit(
 
 
 def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
-    """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
+    """Yields ({column: field}, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _LinesOfRows(read_lines(path, on_problem))
     rows = csv.reader(lines, delimiter="\t")
