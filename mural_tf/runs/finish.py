@@ -211,7 +211,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
     ]
-    lines += [f"  python -m mural_tf {command}" for command in _next_commands(config, workdir, split, bool(table))]
+    lines += [f"  {command}" for command in _next_commands(config, workdir, split, bool(table))]
     print(display_name("\n".join(lines)))
 
 
@@ -226,12 +226,12 @@ def _next_commands(config: ConfigDict, workdir: pathlib.Path, split: str, is_eva
         # A workdir has the states of texts that training made, so that an index takes half of the time.
         model = export if names_code(config) and export.exists() else workdir
         part = f" --split={split}" if is_evaluated else ""
-        commands.append(f"search index {data}{part} --model={model} --output=my_index")
+        commands.append(f"python -m mural_tf search index {data}{part} --model={model} --output=my_index")
     if is_evaluated:
-        commands.append(f"evaluate --model={source} --data_dir={data} --split={split}")
+        commands.append(f"python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}")
     if takes_steps(method):
         # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
         change = " --config.other_method=True" if method.starts_from else ""
         tuned = f"--workdir={display_name(workdir)}_tuned --config.data.directory={data}"
-        commands.append(f"finetune --config=finetune{change} --from={source} {tuned}")
+        commands.append(f"python -m mural_tf finetune --config=finetune{change} --from={source} {tuned}")
     return commands
