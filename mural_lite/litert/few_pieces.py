@@ -1,9 +1,9 @@
 """SentencePiece for a few texts: of a large vocabulary only the pieces that can occur in them.
 
 The library builds a tree of all pieces before the first text, a processor second for the 250,000 of multilingual-e5.
-How a text is divided depends on the pieces that occur in it, on special pieces, and on the least and
-the largest score, by which unknown characters and pieces of the user's own are weighed. A model of these pieces alone
-is made for each text in some milliseconds, and divides it as the whole model does. An export says where they lie.
+How a text is divided depends on the pieces that occur in it, on special pieces, and on the pieces with the lowest and
+the highest score, by which unknown characters and the user's own pieces are weighed. A small model of only these pieces
+is made for each text in some milliseconds, and divides it as the whole model does. An export holds their positions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FewPieces:
 
     Args:
       model: the file of the SentencePiece model.
-      path: what an export wrote of it (`mural_tf/runs/lite.py`).
+      path: the positions of its pieces, as an export wrote them (`mural_tf/runs/lite.py`).
       processor: the library's class, made of a model's file.
 
     Raises:
@@ -33,36 +33,46 @@ class FewPieces:
     """
 
     def __init__(self, model: bytes, path: pathlib.Path, processor: Callable):
-        self._model, self._processor = model, processor
+        self._model = model
+        self._processor = processor
         try:
             with np.load(path) as arrays:
-                self._hashes, self._ids, self._spans = arrays["hashes"], arrays["ids"], arrays["spans"]
-                self._always, others, self._longest = arrays["always"], arrays["others"], int(arrays["longest"])
+                self._hashes = arrays["hashes"]  # sorted, of the texts of pieces
+                self._ids = arrays["ids"]  # in the order of the hashes
+                self._spans = arrays["spans"]  # (begin, end) of each piece in the model
+                self._always = arrays["always"]  # ids of pieces that every small model needs
+                self._longest = int(arrays["longest"])  # characters
+                others = arrays["others"]  # (begin, end) of the settings in the model
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             raise UserError(f"{path} is damaged: copy the folder again.") from None
         self._others = b"".join(model[begin:end] for begin, end in others.tolist())
-        self._normalize = self._cut(self._always).Normalize
+        self._normalize = self._small_model(self._always).Normalize
 
     def encode(self, text: bytes) -> list[int]:
         """Returns the ids of a text's pieces in the whole model."""
         normalized = self._normalize(text).decode("utf-8")
-        ends = range(1, self._longest + 1)
-        parts = {normalized[begin : begin + end] for begin in range(len(normalized)) for end in ends}
-        encoded = [part.encode("utf-8") for part in parts]
-        hashes = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
-        # Other texts of the same hash may come along: they do not occur in the text, so that they change nothing.
-        first, last = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
-        rows = [row for begin, end in zip(first[first < last], last[first < last]) for row in range(begin, end)]
+        substrings: set[str] = set()
+        for begin in range(len(normalized)):
+            substrings.update(normalized[begin : begin + length] for length in range(1, self._longest + 1))
+        hashes = np.array([zlib.crc32(substring.encode("utf-8")) for substring in substrings], np.uint32)
+        first = np.searchsorted(self._hashes, hashes, "left")
+        last = np.searchsorted(self._hashes, hashes, "right")
+        is_piece = first < last
+        # Other pieces of the same hash may come along: they do not occur in the text, so they change nothing.
+        rows: list[int] = []
+        for begin, end in zip(first[is_piece], last[is_piece]):
+            rows += range(begin, end)
         ids = np.union1d(self._always, self._ids[rows])
-        return ids[self._cut(ids).EncodeAsIds(text)].tolist()
+        return ids[self._small_model(ids).EncodeAsIds(text)].tolist()
 
-    def _cut(self, ids: np.ndarray):
+    def _small_model(self, ids: np.ndarray):
+        """Returns the library's model of these pieces with the settings of the whole model."""
         pieces = b"".join(self._model[begin:end] for begin, end in self._spans[ids].tolist())
         return self._processor(model_proto=pieces + self._others)
 
 
 def fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields number, begin, begin of the value and end of each field of a protocol buffer's message."""
+    """Yields (number, begin, begin of the value, end) of each field of a protocol buffer's message."""
     while position < end:
         begin = position
         tag, position = _varint(message, position)
@@ -78,9 +88,13 @@ def fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, 
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
+    """Returns the number at a position, of 7 bits per byte, and the position after it."""
+    value = 0
+    shift = 0
     while True:
         byte = message[position]
-        value, shift, position = value | (byte & 127) << shift, shift + 7, position + 1
+        value |= (byte & 127) << shift
+        shift += 7
+        position += 1
         if byte < 128:
             return value, position

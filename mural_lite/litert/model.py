@@ -1,7 +1,8 @@
-"""What a `lite/` folder holds, as functions of arrays: pictures and texts in, vectors out."""
+"""The encoders of a `lite/` folder as functions of arrays: pictures and texts in, vectors out."""
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -27,9 +28,12 @@ class LiteModel:
     """The encoders of a folder.
 
     Attributes:
-      config: the model's configuration. embedding_size: D. step: of its training, None if unknown.
-      heads: further heads of the text encoder. original: how far they may be from the model that they were made of.
-      languages: that the model was trained in, as far as the export said so.
+      config: the model's configuration.
+      embedding_size: D.
+      step: the last step of its training, `None` if unknown.
+      heads: the names of further heads of the text encoder.
+      original: fingerprint of the model that the encoders were made of, and how far they may be from it.
+      languages: the languages that the model was trained in, as the export names them.
 
     Raises:
       UserError: another format, or files that are missing, cut off or damaged.
@@ -41,9 +45,11 @@ class LiteModel:
         if values.get("format") != FORMAT:
             raise UserError(f"{path} is of format {values.get('format')}, expected {FORMAT}: export the model again.")
         for name, size in json_field(values, "bytes", dict, path).items():
-            if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-                there = f"{(folder / name).stat().st_size:,}" if (folder / name).is_file() else "no"
-                raise UserError(f"{folder / name} has {there} bytes, expected {size:,}: copy the folder again.")
+            file = folder / name
+            if not file.is_file():
+                raise UserError(f"{file} has no bytes, expected {size:,}: copy the folder again.")
+            if file.stat().st_size != size:
+                raise UserError(f"{file} has {file.stat().st_size:,} bytes, expected {size:,}: copy the folder again.")
         self.config = load_config(folder / "config.json")
         self.embedding_size = json_field(values, "embedding_size", int, path)
         self.step = values.get("step")
@@ -53,45 +59,53 @@ class LiteModel:
         self.original = Original(probes, float(json_field(values, "bound", float, path)))
         self._pieces = pieces_of(folder, self.config, json_field(values, "text", dict, path))
         self._texts = Encoder(folder / TEXT_ENCODER)
-        self._folder, self._images = folder, None
+        self._folder = folder
+        self._images: Encoder | None = None  # loaded with the first picture
 
     def prepare_image(self, data: bytes) -> np.ndarray:
-        """Returns what `embed_images` takes of an encoded picture; raises `BadImage`."""
+        """Returns an encoded picture as `embed_images` takes it; raises `BadImage`."""
         from mural_lite.litert.pixels import prepare  # Pillow, which texts do without
 
         return prepare(data, self.config.image_tower)
 
     def embed_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Returns float32 [B, D] of prepared images."""
-        if self._images is None and has_images(self.config.image_tower):  # many ask with texts alone
+        if self._images is None and has_images(self.config.image_tower):
             self._images = Encoder(self._folder / IMAGE_ENCODER)
         rows = []
         for image in images:
-            values = image.astype(np.float32) / np.float32(255.0) if image.dtype == np.uint8 else image
-            rows.append(self._images({"image": values[np.newaxis]})["embedding"])
+            if image.dtype == np.uint8:
+                image = image.astype(np.float32) / np.float32(255.0)
+            rows.append(self._images({"image": image[np.newaxis]})["embedding"])
         return np.concatenate(rows)
 
     def text_function(self, head: str = "", prompt: str | None = None) -> Callable[[Sequence[bytes]], np.ndarray]:
-        """Returns the function of texts in UTF-8 to float32 [B, D] with a head, "" for the first.
+        """Returns the function from texts in UTF-8 to float32 [B, D].
 
-        `prompt`: what is put before each text; None: the configuration's.
+        Args:
+          head: the name of a further head, "" for the first head.
+          prompt: comes before each text; `None`: the configuration's prompt.
         """
         output = f"{head}_embedding" if head else "embedding"
-        before = (self.config.vocabulary.prompt if prompt is None else prompt).encode("utf-8")
+        if prompt is None:
+            prompt = self.config.vocabulary.prompt
+        prefix = prompt.encode("utf-8")
 
         def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
-            rows = self._pieces.rows([before + text for text in texts])
-            return np.concatenate([self._texts(self._padded(*row))[output] for row in rows])
+            rows = self._pieces.rows([prefix + text for text in texts])
+            return np.concatenate([self._texts(self._inputs(*row))[output] for row in rows])
 
         return embed_texts
 
-    def _padded(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
-        """The text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""
+    def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
+        """Returns the text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""
         pieces = self._pieces
-        length = pieces.max_length if pieces.is_full else -(-len(ids) // LENGTH_STEP) * LENGTH_STEP
-        length = min(length, pieces.max_length)
+        length = pieces.max_length
+        if not pieces.is_full:
+            length = min(length, math.ceil(len(ids) / LENGTH_STEP) * LENGTH_STEP)
         word_ids = np.full([1, length], pieces.pad, np.int32)
         word_ids[0, : len(ids)] = ids
         mask = np.ones([1, length], np.int32)
-        mask[0, length if pieces.is_full else len(ids) :] = 0
+        if not pieces.is_full:
+            mask[0, len(ids) :] = 0
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], type_, np.int32)}

@@ -32,7 +32,7 @@ CHINESE = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2
 
 
 def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pieces:
-    """Returns what divides the texts of a `lite/` folder; `settings`: lite.json's "text".
+    """Returns the pieces by which the texts of a `lite/` folder are divided; `settings`: lite.json's "text".
 
     Raises `UserError` for a file that is missing or damaged, or without the package sentencepiece where it is needed.
     """
@@ -53,17 +53,18 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
             f"{path} is not the vocabulary that the model was exported with: its SHA-256 is {digest}, expected "
             f"{settings.get('sha256')}. Copy the folder again."
         )
-    made = kinds[settings["kind"]](content, config, settings)
-    if isinstance(made, SentencePieces) and (folder / PLACES).is_file():
-        made.few = FewPieces(content, folder / PLACES, _processor())
-    return made
+    pieces = kinds[settings["kind"]](content, config, settings)
+    if isinstance(pieces, SentencePieces) and (folder / PLACES).is_file():
+        pieces.few = FewPieces(content, folder / PLACES, _processor())
+    return pieces
 
 
 class Pieces:
     """`rows(texts)` gives the `Row` of every text, bytes in UTF-8; at most `max_length` ids each.
 
     Attributes:
-      pad: the id of padding. is_full: rows are `max_length` long, and padding is attended to.
+      pad: the id of padding.
+      is_full: whether rows are `max_length` long, and padding is attended to.
     """
 
     is_full = False
@@ -127,8 +128,9 @@ class WordPieces(Pieces):
                 number = self._ids.get(prefix + word[begin:end])
                 if number is not None:
                     break
-            else:
-                number, end = self._unknown, begin + 1
+            else:  # no entry fits: the character is unknown
+                number = self._unknown
+                end = begin + 1
             ids.append(number)
             begin = end
         return ids
@@ -152,7 +154,10 @@ class SentencePieces(Pieces):
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
-        self._encode = self.few.encode if self.few is not None and are_few else self._all_pieces().EncodeAsIds
+        if self.few is not None and are_few:
+            self._encode = self.few.encode
+        else:
+            self._encode = self._all_pieces().EncodeAsIds
         return super().rows(texts)
 
     def divide(self, text: bytes) -> list[int]:
@@ -215,10 +220,14 @@ class Words(Pieces):
         return ids[: self.max_length] or [unknown], language
 
     def _likeliest(self, words: Sequence[str]) -> int:
+        """Returns the number of the language in which the words are most frequent, by their ranks."""
         scores = []
         for language, start in zip(self._languages, self._starts):
-            lines = (self._ids.get(f"{language}\t{word}", -1) for word in words)
-            scores.append(sum(-math.log(line - start + 2.0) if line >= start else -self._rarest for line in lines))
+            score = 0.0
+            for word in words:
+                line = self._ids.get(f"{language}\t{word}", -1)
+                score -= math.log(line - start + 2.0) if line >= start else self._rarest
+            scores.append(score)
         return scores.index(max(scores))
 
 

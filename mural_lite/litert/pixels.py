@@ -17,7 +17,7 @@ _KERNELS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 
 
 def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
-    """Returns what the image encoder takes of an encoded picture: uint8 [S, S, 3], or float32 [F] of features.
+    """Returns the image encoder's input for an encoded picture: pixels uint8 [S, S, 3], or features float32 [F].
 
     `tower`: the `image_tower` part of a configuration. Raises `BadImage` for bytes that do not decode.
     """
@@ -30,36 +30,44 @@ def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
 
 def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
     """Returns an RGB picture resized to `tower.resize` and cut to the centre, uint8 [S, S, 3], S = `image_size`."""
-    side, resize = tower.image_size, tower.resize
-    new = np.array([resize, resize])  # width and height
-    if tower.resize_mode == "shorter_side":
-        new = new * np.array(picture.size) // min(picture.size)
-    first = (new - side) // 2
-    if picture.size == (resize, resize):
-        return np.asarray(picture)[first[1] : first[1] + side, first[0] : first[0] + side]
+    side = tower.image_size
+    keeps_ratio = tower.resize_mode == "shorter_side"
+    resized = np.array([tower.resize, tower.resize])  # width and height
+    if keeps_ratio:
+        resized = resized * np.array(picture.size) // min(picture.size)
+    corner = (resized - side) // 2  # left and top of the centre
+    if picture.size == (tower.resize, tower.resize):
+        left, top = corner
+        return np.asarray(picture)[top : top + side, left : left + side]
     if tower.interpolation == "big_vision":
-        return _between_two(np.asarray(picture), new, first, side, twice=tower.resize_mode == "shorter_side")
-    scale = np.array(picture.size) / new
-    # Only the part that is kept is computed: a strip of 1 x 5,000 would become 224 x 1,120,000.
-    box = (*(first * scale), *np.minimum((first + side) * scale, picture.size))
+        return _resize_bilinear(np.asarray(picture), resized, corner, side, floors_columns=keeps_ratio)
+    scale = np.array(picture.size) / resized
+    # Only the centre is computed: a strip of 1 x 5,000 would become 224 x 1,120,000.
+    box = (*(corner * scale), *np.minimum((corner + side) * scale, picture.size))
     return np.asarray(picture.resize((side, side), _KERNELS[tower.interpolation], box=tuple(map(float, box))))
 
 
-def _between_two(pixels: np.ndarray, new: np.ndarray, first: np.ndarray, side: int, twice: bool) -> np.ndarray:
-    """Linear between the two nearest rows and columns, without anti-aliasing, cut off to whole numbers.
+def _resize_bilinear(
+    pixels: np.ndarray, resized: np.ndarray, corner: np.ndarray, side: int, floors_columns: bool
+) -> np.ndarray:
+    """Returns the centre of resized pixels, interpolated between the two nearest columns and rows, uint8 [S, S, 3].
 
-    `twice`: after the columns and again after the rows, as the graph does where it keeps the shorter side.
+    There is no anti-aliasing, and fractions are cut off. `floors_columns`: they are also cut off between the columns
+    and the rows, as the graph does where it keeps the ratio of the sides.
     """
-    values = pixels.astype(np.float32)
-    for axis in (1, 0):
-        size = pixels.shape[axis]
-        width = 1 - axis  # of `new` and `first`, which begin with the width
-        positions = (np.arange(first[width], first[width] + side) + 0.5) * np.float32(size / new[width]) - 0.5
-        positions = np.clip(positions, 0.0, size - 1).astype(np.float32)
-        low = np.floor(positions).astype(np.int64)
-        share = np.expand_dims(positions - low, (0, 2) if axis == 1 else (1, 2))
-        below, above = (np.take(values, np.minimum(low + step, size - 1), axis=axis) for step in (0, 1))
-        values = below + (above - below) * share
-        if twice:
-            values = np.floor(values)
-    return values.astype(np.uint8)
+    values = _interpolate(pixels.astype(np.float32), 1, resized[0], corner[0], side)
+    if floors_columns:
+        values = np.floor(values)
+    return _interpolate(values, 0, resized[1], corner[1], side).astype(np.uint8)
+
+
+def _interpolate(values: np.ndarray, axis: int, resized: int, start: int, side: int) -> np.ndarray:
+    """Returns `side` rows (axis 0) or columns (axis 1) from `start` on, of values that are resized to `resized`."""
+    size = values.shape[axis]
+    positions = (np.arange(start, start + side) + 0.5) * np.float32(size / resized) - 0.5
+    positions = np.clip(positions, 0.0, size - 1).astype(np.float32)
+    lower = np.floor(positions).astype(np.int64)
+    below = np.take(values, lower, axis=axis)
+    above = np.take(values, np.minimum(lower + 1, size - 1), axis=axis)
+    share = np.expand_dims(positions - lower, (0, 2) if axis == 1 else (1, 2))
+    return below + (above - below) * share

@@ -19,7 +19,7 @@ _threads = 0
 
 
 def set_threads(number: int) -> None:
-    """Says how many threads each encoder that is loaded from now on computes with; 0: one per core, at most 4."""
+    """Sets the number of threads of each encoder that is loaded from now on; 0: one per core, at most 4."""
     global _threads
     _threads = number
 
@@ -35,7 +35,8 @@ class Encoder:
     """
 
     def __init__(self, path: pathlib.Path):
-        self._lock, self._path = threading.Lock(), path
+        self._lock = threading.Lock()
+        self._path = path
         try:
             from ai_edge_litert.interpreter import Interpreter
         except ImportError as error:
@@ -44,10 +45,12 @@ class Encoder:
         try:
             self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
             signature = self._interpreter.get_signature_runner()
-            details = signature.get_input_details(), signature.get_output_details()
+            inputs = signature.get_input_details()
+            outputs = signature.get_output_details()
         except (ValueError, RuntimeError) as error:
             raise self._unusable(error) from None
-        self._inputs, self._outputs = ({name: row["index"] for name, row in rows.items()} for rows in details)
+        self._inputs = {name: details["index"] for name, details in inputs.items()}
+        self._outputs = {name: details["index"] for name, details in outputs.items()}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

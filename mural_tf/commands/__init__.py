@@ -1,6 +1,6 @@
-"""The commands of `python -m mural_tf`: each is a function that takes what its flags say and calls the library.
+"""The commands of `python -m mural_tf`: functions that take the values of their flags and call the library.
 
-A docstring is the command's help, its first line the line in the list of commands. The functions import what they need
+A docstring is the command's help, and its first line the line in the list of commands. The functions import the library
 themselves, so that `--help` stays fast.
 """
 
@@ -141,9 +141,9 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
     from mural_search.tables.product_table import TableRequest
     from mural_tf.commands.training import CatalogueTrainer
 
-    source, flag["columns"] = flag.pop("from"), tuple(flag["columns"])
+    source = flag.pop("from")
+    flag["columns"] = tuple(flag["columns"])
     request = TableRequest(tables[0], where=conditions(where), all_rows="all" in where, **flag)
-
     trainer = CatalogueTrainer(output, source, config, tuple(translations))
     catalogue(request, output, source, trainer, dry_run, train == "yes", fields)
 
@@ -340,8 +340,8 @@ def import_weights(kinds, model, vocabulary, **flag):
 def _define_filters():
     from mural_tf.ingest.source import FILTERS, Filters
 
-    what = "Filter, see --filters and docs/data.md; 0: off."
-    cli.define(**{field.name: (field.default, what) for field in dataclasses.fields(Filters)})
+    help_text = "Filter, see --filters and docs/data.md; 0: off."
+    cli.define(**{field.name: (field.default, help_text) for field in dataclasses.fields(Filters)})
     return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single filters.")
 
 
@@ -386,10 +386,14 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     if not sources:
         raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
     cli.require(output=output)
-    single = [flags.FLAGS[field.name] for field in dataclasses.fields(FILTERS[filters])]
-    chosen = dataclasses.replace(FILTERS[filters], **{flag.name: flag.value for flag in single if flag.present})
-    lists = ("evaluation_images", "exclude_texts", "translations", "translation_languages")
-    settings = Settings(filters=chosen, **{**values, **{name: tuple(values[name]) for name in lists}})
+    changed = {}
+    for field in dataclasses.fields(FILTERS[filters]):
+        flag = flags.FLAGS[field.name]
+        if flag.present:
+            changed[flag.name] = flag.value
+    for name in ("evaluation_images", "exclude_texts", "translations", "translation_languages"):
+        values[name] = tuple(values[name])
+    settings = Settings(filters=dataclasses.replace(FILTERS[filters], **changed), **values)
     parsed = [parse_source(text, KINDS) for text in sources]
     if dry_run:
         print(describe_plan(parsed, output, settings))

@@ -55,14 +55,7 @@ class _ConfigParser(flags.ArgumentParser):
         try:
             _check_fields(sys.argv[1:])
             config = read_config(find_config(path))
-            name = last_value("config.model", sys.argv[1:])
-            if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
-                name = config.model  # a file need not mount the method whose fields it leaves as they are
-            if name and (name != config.model or not config.method):
-                from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
-
-                with config.unlocked():
-                    mount(config, name)
+            _mount_method(config, sys.argv[1:])
         except Exception as error:
             raise BadFlagFile from error
         config.lock()
@@ -72,21 +65,38 @@ class _ConfigParser(flags.ArgumentParser):
         return self._reader.flag_type()
 
 
+def _mount_method(config: ConfigDict, arguments: Sequence[str]) -> None:
+    """Mounts the method that the command line names, or whose fields it overrides."""
+    name = last_value("config.model", arguments)
+    if not name and any(argument.lstrip("-").startswith("config.method.") for argument in arguments):
+        name = config.model  # a file need not mount a method whose fields it leaves at their defaults
+    if name and (name != config.model or not config.method):
+        from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
+
+        with config.unlocked():
+            mount(config, name)
+
+
 def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
-    all_fields = dict(base_config().to_dict())
-    for name in (argument.lstrip("-").partition("=")[0] for argument in arguments if "config." in argument[:9]):
-        fields, parts = all_fields, name.split(".")[1:]
-        while parts and isinstance(fields, Mapping) and fields and parts[0] != "method":
-            if parts[0] not in fields:
-                near = difflib.get_close_matches(parts[0], fields, n=1)
+    all_fields = base_config().to_dict()
+    for argument in arguments:
+        if "config." not in argument[:9]:
+            continue
+        name = argument.lstrip("-").partition("=")[0]
+        fields = all_fields
+        for part in name.split(".")[1:]:
+            if part == "method" or not isinstance(fields, Mapping) or not fields:
+                break
+            if part not in fields:
+                near = difflib.get_close_matches(part, fields, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(fields)}."
-                raise UserError(f"--{name}: there is no field {parts[0]!r}{hint}")
-            fields = fields[parts.pop(0)]
+                raise UserError(f"--{name}: there is no field {part!r}{hint}")
+            fields = fields[part]
 
 
 def read_config(path: str) -> ConfigDict:
-    """Returns what the `get_config` of "FILE.py[:ARGUMENTS]" returns; `find_config` finds the file of a name."""
+    """Returns the result of `get_config` in "FILE.py[:ARGUMENTS]"; `find_config` finds the file of a name."""
     file, colon, arguments = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)
@@ -97,31 +107,31 @@ def read_config(path: str) -> ConfigDict:
 
 
 def find_config(path: str) -> str:
-    """Returns "FILE.py[:ARGUMENTS]" for what `--config` is given: a file, or the name of one that is installed here.
+    """Returns "FILE.py[:ARGUMENTS]" for a value of `--config`: a file, or the name of an installed configuration.
 
-    A file that is there comes first. "emoji_mural" and "configs/emoji_mural.py" both name the installed one.
+    An existing file comes first. "emoji_mural" and "configs/emoji_mural.py" both name the installed configuration.
     """
-    file, colon, arguments = path.partition(":")
+    file, _, _ = path.partition(":")
+    if os.path.exists(file):
+        return path
     installed = CONFIGS / f"{pathlib.PurePath(file.removeprefix('configs/')).with_suffix('')}.py"
-    if not os.path.exists(file) and installed.exists():
-        file = str(installed)
-    elif not os.path.exists(file):
-        names = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
-        near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
-        raise UserError(
-            f"--config={path}: there is no such file, and no installed configuration of this name"
-            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …")
-        )
-    return file + colon + arguments
+    if installed.exists():
+        return str(installed) + path.removeprefix(file)
+    names = sorted(config.stem for config in CONFIGS.glob("[!_]*.py"))
+    near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …"
+    raise UserError(f"--config={path}: there is no such file, and no installed configuration of this name{hint}")
 
 
 def given_fields() -> frozenset[str]:
-    """Returns the fields that the command line names by `--config.x.y=…`, "x.y"; none where no command runs."""
-    return frozenset(config_flags.get_override_values(flags.FLAGS["config"]) if "config" in flags.FLAGS else ())
+    """Returns the fields that the command line overrides: "x.y" for `--config.x.y=…`; outside commands no fields."""
+    if "config" not in flags.FLAGS:
+        return frozenset()
+    return frozenset(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def last_value(flag: str, arguments: Sequence[str]) -> str:
-    """Returns the last value of a flag on a command line, given as --flag=value or --flag value, "" if none."""
+    """Returns the last value of a flag on a command line, given as --flag=value or --flag value, or ""."""
     value = ""
     for argument, following in zip(arguments, [*arguments[1:], ""]):
         name, equals, given = argument.partition("=")

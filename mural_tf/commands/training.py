@@ -2,15 +2,16 @@
 
 data/          the data set to train on, see training_data.py
 workdir/       the trained model and its export
-translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
+translated/    the same after a stage of translations, if asked for: models/translation_distillation.py
 
-TensorFlow is imported where it is needed: a table that only is searched may need none.
+TensorFlow is imported where it is needed: searching a table may not need it.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import os
 import pathlib
 import shlex
@@ -31,8 +32,9 @@ from mural_search.tables.products import Entry, RowTally
 from mural_tf.commands.config_arguments import find_config, given_fields, read_config
 
 DATA, WORKDIR, TRANSLATED = "data", "workdir", "translated"
-MANY_CUT = MANY_UNKNOWN = 0.1  # shares of captions, of pieces, that are worth a word
-MOST_READ = 10_000  # captions of a language that are looked at for notes
+MANY_CUT = 0.1  # share of a language's captions that are cut, from which on a note says so
+MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, from which on a note says so
+MOST_READ = 10_000  # captions of a language that are read for notes
 
 
 @dataclasses.dataclass
@@ -55,7 +57,7 @@ class CatalogueTrainer:
 
     @property
     def folder(self) -> pathlib.Path | RemotePath:
-        """Where all of it is."""
+        """The folder of the index, data and workdirs."""
         return as_path(self.output)
 
     @property
@@ -92,8 +94,9 @@ class CatalogueTrainer:
         from mural_tf.commands.training_data import make_data_set
 
         data = self.folder / DATA
-        begun = (self.folder / WORKDIR / "config.json").is_file()
-        trained_on = (lambda: names_in(data, "train")) if begun and (data / DESCRIPTION).is_file() else frozenset
+        trained_on = frozenset
+        if (self.folder / WORKDIR / "config.json").is_file() and (data / DESCRIPTION).is_file():
+            trained_on = functools.partial(names_in, data, "train")
         make_data_set(entries, data, tally, trained_on=trained_on)
         print(describe(data), flush=True)
         if not self._fit():
@@ -156,7 +159,7 @@ class CatalogueTrainer:
         return lines
 
     def _fit(self) -> bool:
-        """Trains, or goes on; returns whether it came to its end."""
+        """Trains, or continues; returns whether training is finished."""
         from mural_tf.runs.finetune import finetune
         from mural_tf.runs.pretrain import pretrain
 
@@ -169,7 +172,7 @@ class CatalogueTrainer:
         return _is_finished(workdir)
 
     def _teach(self) -> bool:
-        """Adds the stage of translations, or goes on with it; returns whether it came to its end."""
+        """Trains the stage of translations, or continues; returns whether it is finished."""
         from mural_tf.runs.finetune import finetune
 
         workdir = self.folder / TRANSLATED
@@ -192,23 +195,26 @@ def _is_finished(workdir: pathlib.Path) -> bool:
 
 
 def names_in(data: pathlib.Path, split: str) -> set[str]:
-    """Returns the ids of the pictures in a split, so that no picture of train becomes one to measure with."""
+    """Returns the ids of the pictures in a split of a data set, without such a split none."""
     from mural_tf.data import records
 
-    there = records.find_files(data, records.IMAGE_TEXT, split)
-    return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, split)} if there else set()
+    if not records.find_files(data, records.IMAGE_TEXT, split):
+        return set()
+    return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, split)}
 
 
 def _for_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
-    """Returns the configuration for a data set, which may be too small for all that the configuration asks."""
+    """Returns the configuration with the data set, and with batches and losses that a small data set allows."""
     config = config.copy_and_resolve_references()
-    config.data.source, config.data.directory = "records", str(data)
+    config.data.source = "records"
+    config.data.directory = str(data)
     path = data / DESCRIPTION
     counts: Mapping = json_field(read_json(path), "counts", dict, path)
     if config.evaluation.split not in counts["image_text"]:
         config.evaluation.split = "dev"
     if source == NOTHING:
-        pairs, captions = counts["text_pairs"].get("train", 0), counts["image_text"]["train"]["captions"]
+        pairs = counts["text_pairs"].get("train", 0)
+        captions = counts["image_text"]["train"]["captions"]
         config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
         config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
         if not pairs:

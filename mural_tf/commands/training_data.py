@@ -1,7 +1,7 @@
-"""What a model is trained on of somebody's own table: a record for each picture, translation pairs, splits by product.
+"""The training data of somebody's own table: a record for each picture, translation pairs, and splits by product.
 
-Equal pictures meet by a hash of their content, so that none of them is in two splits. It is a data set as any other:
-dataset_builder.py.
+Equal pictures are recognised by a hash of their content, so that no picture is in two splits. The result is a data set
+as any other: dataset_builder.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mural_tf.ingest.filters import usable_bytes
 FORMAT = 3  # raised when the same table would give other records than before
 NAME = "catalogue"
 SKIPPED = "skipped.tsv"
-WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures that nothing is learned from
+WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures without captions, which are only searched
 AT_ONCE = 256  # pictures that are read side by side
 
 
@@ -51,23 +51,31 @@ class Picture:
         return self.entries[0].name
 
     def captions(self) -> list[Caption]:
-        """Returns its captions; captions of a group mean the same: a row's, or all if each language has one."""
-        rows = {}
+        """Returns its captions in groups of the same meaning.
+
+        If each language has one caption, all captions are one group. Otherwise a row's captions are a group, if each
+        of its languages has one caption; other captions are groups by themselves.
+        """
+        first_row: dict[tuple[str, str], int] = {}  # by (language, text)
         for entry in self.entries:
             for key, (row, _) in entry.captions.items():
-                rows[key] = min(row, rows.get(key, row))
-        captions = [Caption(text, language, row) for (language, text), row in rows.items()]
-        if len({caption.language for caption in captions}) == len(captions):
-            return [caption._replace(group=0) for caption in captions]
-        languages: dict[int, list[str]] = collections.defaultdict(list)
-        for caption in captions:
-            languages[caption.group].append(caption.language)
-        number_of = {row: number for number, row in enumerate(languages)}
-        one_each = {row for row, row_languages in languages.items() if len(set(row_languages)) == len(row_languages)}
-        return [
-            caption._replace(group=number_of[caption.group] if caption.group in one_each else len(number_of) + number)
-            for number, caption in enumerate(captions)
-        ]
+                first_row[key] = min(row, first_row.get(key, row))
+        languages = [language for language, _ in first_row]
+        if len(set(languages)) == len(languages):
+            return [Caption(text, language, 0) for language, text in first_row]
+        languages_of_row: dict[int, list[str]] = collections.defaultdict(list)
+        for (language, _), row in first_row.items():
+            languages_of_row[row].append(language)
+        group_of_row = {row: number for number, row in enumerate(languages_of_row)}
+        captions = []
+        for number, ((language, text), row) in enumerate(first_row.items()):
+            row_languages = languages_of_row[row]
+            if len(set(row_languages)) == len(row_languages):
+                group = group_of_row[row]
+            else:
+                group = len(group_of_row) + number
+            captions.append(Caption(text, language, group))
+        return captions
 
 
 class Caption(NamedTuple):
@@ -90,7 +98,7 @@ def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True
     with bar, concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
         for start in range(0, len(files), AT_ONCE):
             block = files[start : start + AT_ONCE]
-            for file, (digest, problem) in zip(block, pool.map(_looked_at, block)):
+            for file, (digest, problem) in zip(block, pool.map(_digest_or_problem, block)):
                 if problem:
                     tally.places.append((problem, str(file)))
                 else:
@@ -99,21 +107,23 @@ def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True
     return list(pictures.values())
 
 
-def _looked_at(file: pathlib.Path) -> tuple[bytes, str]:
-    """Returns the hash of a picture's file, and why it cannot be used or ""."""
+def _digest_or_problem(file: pathlib.Path) -> tuple[bytes, str]:
+    """Returns the hash of a picture's file and "", or b"" and the problem with it."""
     try:
         data = read_file(file)
         opened = open_image(data, MAX_SCAN)
         opened.draft("L", (32, 32))
         turned(opened)
-    except (BadImage, OSError, Image.DecompressionBombError) as error:
-        return b"", str(error) if isinstance(error, BadImage) else "picture that cannot be read"
+    except BadImage as error:
+        return b"", str(error)
+    except (OSError, Image.DecompressionBombError):
+        return b"", "picture that cannot be read"
     return hashlib.blake2b(data, digest_size=16).digest(), ""
 
 
 @dataclasses.dataclass
 class Group:
-    """The pictures of one product, or of products that share one; `key`: in whose order groups are dealt out."""
+    """The pictures of one product, or of products that share pictures; groups are split in the order of `key`."""
 
     key: int
     pictures: list[Picture]
@@ -121,21 +131,22 @@ class Group:
 
 def find_groups(pictures: Sequence[Picture]) -> list[Group]:
     """Returns the products with their pictures, in an order that only their names decide."""
-    leader = list(range(len(pictures)))
+    leader = list(range(len(pictures)))  # a forest: pictures of one group lead to the same picture (union-find)
 
     def find(number: int) -> int:
         while leader[number] != number:
-            leader[number] = number = leader[leader[number]]
+            leader[number] = leader[leader[number]]
+            number = leader[number]
         return number
 
-    first: dict[str, int] = {}
+    first_picture: dict[str, int] = {}  # of a product
     keys = []
     for number, picture in enumerate(pictures):
         products = {entry.product for entry in picture.entries if entry.product}
-        # Ids decide where there are some, so that a product with another picture stays in its split.
+        # The ids of products decide, if there are any: a product that gets another picture then stays in its split.
         keys.append(min(map(text_hash, products), default=int.from_bytes(picture.digest[:8], "little")))
         for product in products:
-            leader[find(number)] = find(first.setdefault(product, number))
+            leader[find(number)] = find(first_picture.setdefault(product, number))
     groups: dict[int, Group] = {}
     for number, picture in enumerate(pictures):
         group = groups.setdefault(find(number), Group(keys[number], []))
@@ -144,11 +155,12 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
     return sorted(groups.values(), key=lambda group: (group.key, group.pictures[0].name))
 
 
-LARGEST_SPLIT, SHARE = 1000, 0.1  # products in dev, and in test
+LARGEST_SPLIT = 1000  # products in dev, and in test
+SHARE = 0.1  # of the products
 
 
 def held_out(count: int) -> int:
-    """Returns how many of `count` products go to dev, and as many to test: a tenth, of few products a fifth."""
+    """Returns how many of `count` products go to dev, and as many to test: a tenth, or a fifth of few products."""
     return min(LARGEST_SPLIT, max(round(SHARE * count), min(50, count // 5), int(count > 2)))
 
 
@@ -164,8 +176,8 @@ def make_data_set(
 
     Args:
       entries: of `products.read`.
-      output: a folder; it appears when it is complete, in place of one that was made of an earlier state of the table.
-      tally: of the rows; pictures that do not decode are told to it.
+      output: a folder; it appears when it is complete, and replaces the data set of an earlier state of the table.
+      tally: counts of the rows; pictures that do not decode are added.
       image_size: pictures whose shorter side is longer are shrunk to it, in pixels; 0 keeps them.
       progress: whether to show a bar.
       trained_on: returns the ids of pictures that a model was trained on: their products stay in train.
@@ -180,49 +192,70 @@ def make_data_set(
         if tally.places:
             write_whole(folder / SKIPPED, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
         files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
-        shards = {f"{path.parent.name}/{path.name}": _counted(path) for path in files}
+        shards = {f"{path.parent.name}/{path.name}": _describe_shard(path) for path in files}
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
         return {**counts_of(shards), **tally.described(), "captions": languages, "shards": shards}
 
-    said = hashlib.blake2b(json.dumps([[entry.name, entry.digest()] for entry in entries]).encode(), digest_size=16)
-    identity = {"name": NAME, "format": FORMAT, "image_size": image_size, "entries": said.hexdigest()}
+    names_and_digests = json.dumps([[entry.name, entry.digest()] for entry in entries])
+    digest = hashlib.blake2b(names_and_digests.encode(), digest_size=16).hexdigest()
+    identity = {"name": NAME, "format": FORMAT, "image_size": image_size, "entries": digest}
     return build_folder(output, identity, write, follows=True)
 
 
 def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:
+    """Writes all records; `seen`: the ids of pictures that a model was trained on."""
     from mural_tf.data.records import write_records  # with TensorFlow
 
-    def is_known(group: Group) -> bool:
-        return any(entry.name in seen for picture in group.pictures for entry in picture.entries)
-
-    groups = find_groups(pictures)
-    held = held_out(len(groups))
-    groups = sorted(groups, key=is_known)
-    free = min(2 * held, sum(not is_known(group) for group in groups))
-    parts = {"dev": groups[: (free + 1) // 2], "test": groups[(free + 1) // 2 : free], "train": groups[free:]}
-    by_split: dict[str, list[Picture]] = {}
-    for split, split_items in parts.items():
-        for picture in (picture for group in split_items for picture in group.pictures):
-            by_split.setdefault(split if picture.captions() else WITHOUT_CAPTIONS, []).append(picture)
-    for split, split_items in by_split.items():
-        shards = 1 + len(split_items) // 1000  # of some 64 MB
-        write_records(folder, IMAGE_TEXT, split, _records(split_items, image_size), shards)
+    by_split = _split(pictures, seen)
+    for split, split_pictures in by_split.items():
+        shards = 1 + len(split_pictures) // 1000  # of some 64 MB
+        write_records(folder, IMAGE_TEXT, split, _records(split_pictures, image_size), shards)
     train = by_split.get("train", [])
     if any(True for _ in _pairs(train, pictures)):
         write_records(folder, TEXT_PAIRS, "train", _pairs(train, pictures))
+
+
+def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list[Picture]]:
+    """Returns {split: pictures}: products to dev and test, but products with a seen picture to train."""
+    new = []
+    known = []
+    for group in find_groups(pictures):
+        if any(_is_seen(picture, seen) for picture in group.pictures):
+            known.append(group)
+        else:
+            new.append(group)
+    count = min(2 * held_out(len(new) + len(known)), len(new))  # in dev and test
+    dev_count = (count + 1) // 2
+    groups_of = {"dev": new[:dev_count], "test": new[dev_count:count], "train": new[count:] + known}
+    by_split: dict[str, list[Picture]] = {}
+    for split, groups in groups_of.items():
+        for group in groups:
+            for picture in group.pictures:
+                picture_split = split if picture.captions() else WITHOUT_CAPTIONS
+                by_split.setdefault(picture_split, []).append(picture)
+    return by_split
+
+
+def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
+    return any(entry.name in seen for entry in picture.entries)
 
 
 def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageTextRecord]:
     for picture in pictures:
         data = read_file(picture.file)
         image = usable_bytes(data, open_image(data, MAX_SCAN), image_size)
-        texts, languages, groups = zip(*picture.captions()) if picture.captions() else ((), (), ())
-        yield ImageTextRecord(picture.name, image, texts, languages, [f"{picture.name}/{group}" for group in groups])
+        captions = picture.captions()
+        texts = [caption.text for caption in captions]
+        languages = [caption.language for caption in captions]
+        groups = [f"{picture.name}/{caption.group}" for caption in captions]
+        yield ImageTextRecord(picture.name, image, texts, languages, groups)
 
 
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
     """Yields translations: each caption of a group with its English caption, else with the commonest language's."""
-    counts = collections.Counter(caption.language for picture in pictures for caption in picture.captions())
+    counts: collections.Counter[str] = collections.Counter()
+    for picture in pictures:
+        counts.update(caption.language for caption in picture.captions())
     order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))
     seen: set[int] = set()
     for picture in train:
@@ -237,21 +270,29 @@ def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[Te
 
 
 def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
+    """Returns the groups of several captions, or without any the first caption of each language as a group."""
     groups: dict[int, list[Caption]] = {}
     for caption in captions:
         groups.setdefault(caption.group, []).append(caption)
     several = [group for group in groups.values() if len(group) > 1]
-    first_of_each = list({caption.language: caption for caption in reversed(captions)}.values())
-    return several or ([first_of_each] if len(first_of_each) > 1 else [])
+    if several:
+        return several
+    first_of_language = {caption.language: caption for caption in reversed(captions)}
+    if len(first_of_language) > 1:
+        return [list(first_of_language.values())]
+    return []
 
 
-def _counted(path: pathlib.Path) -> dict:
-    """Returns what a description says of a file of records."""
-    languages, records = collections.Counter(), 0
+def _describe_shard(path: pathlib.Path) -> dict:
+    """Returns the entry of `dataset.json` for a file of records."""
+    languages: collections.Counter[str] = collections.Counter()
+    records = 0
     for records, (_, serialized) in enumerate(tfrecord.read_all(path, refuse, open_path), start=1):
         record = parse_record(serialized, str(path), records - 1)
-        is_image = isinstance(record, ImageTextRecord)
-        languages.update(record.languages if is_image else [f"{record.language_a} {record.language_b}"])
+        if isinstance(record, ImageTextRecord):
+            languages.update(record.languages)
+        else:
+            languages[f"{record.language_a} {record.language_b}"] += 1
     data = path.read_bytes()
     checksum = f"{google_crc32c.value(data):08x}"
     return {"bytes": len(data), "crc32c": checksum, "records": records, "languages": dict(sorted(languages.items()))}

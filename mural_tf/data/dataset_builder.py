@@ -19,26 +19,28 @@ def build_folder(
 
     Args:
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this very data set.
-      identity: what makes the data set this one (name, version, settings); JSON values. It opens `dataset.json`.
-      write: writes the records into the folder it is given and returns the rest of `dataset.json`.
-      follows: another data set of this name in `output` is an earlier state, and this one takes its place.
+      identity: JSON values that identify the data set (name, version, settings), the first values of `dataset.json`.
+      write: writes the records into a given folder and returns the other values of `dataset.json`.
+      follows: another data set of this name in `output` is an earlier state, and is replaced.
 
     Raises:
       UserError: `output` holds something else, or the disk is full or cannot be written.
     """
     output = as_path(output)
-    path = output / DESCRIPTION
-    if follows and path.is_file() and (described := read_json(path)).get("name") == identity["name"]:
-        if all(described.get(key) == value for key, value in identity.items()):
-            return output
-        with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
-            _build(output, identity, write)
+    lock = output.parent / f".{output.name}.lock"
+    description = {}
+    if follows and (output / DESCRIPTION).is_file():
+        description = read_json(output / DESCRIPTION)
+    if description and description.get("name") == identity["name"]:
+        if any(description.get(key) != value for key, value in identity.items()):
+            with storage_errors(output), exclusive_lock(lock):
+                _build(output, identity, write)
         return output
     if is_built(output, identity):
         return output
     with storage_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(output.parent / f".{output.name}.lock"):
+        with exclusive_lock(lock):
             if not is_built(output, identity):  # another process may have built it while we waited
                 _build(output, identity, write)
     return output
@@ -62,15 +64,18 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
     pairs are of English and another language.
 
     Args:
-      languages: to count.
+      languages: the languages to count.
       image_text: split -> `ImageTextRecord`s.
       pairs: the `TextPair`s, all for training.
     """
     per_language = {language: {"image_text": {}, "text_pairs": {}} for language in languages}
     totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
     for split, records in image_text.items():
-        captions = collections.Counter(language for record in records for language in record.languages)
-        images = collections.Counter(language for record in records for language in set(record.languages))
+        captions: collections.Counter[str] = collections.Counter()
+        images: collections.Counter[str] = collections.Counter()
+        for record in records:
+            captions.update(record.languages)
+            images.update(set(record.languages))
         totals["image_text"][split] = {"images": len(records), "captions": sum(captions.values())}
         for language in languages:
             counts = {"images": images[language], "captions": captions[language]}
@@ -85,11 +90,14 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
     """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
 
     Args:
-      files: "kind/split-…" -> "records", and "languages": texts by language, text pairs by "a b".
+      files: "kind/split-…" -> {"records": count, "languages": texts by language, text pairs by "a b"}.
     """
-    images, pairs, languages = {}, {}, {}
+    images: dict[str, dict[str, int]] = {}
+    pairs: dict[str, int] = {}
+    languages: dict[str, dict] = {}
     for name, file in files.items():
-        record_type, split = name.split("/")[0], name.split("/")[1].rsplit("-", 3)[0]
+        record_type, file_name = name.split("/")
+        split, *_ = file_name.rsplit("-", 3)
         if record_type == "image_text":
             counts = images.setdefault(split, {"images": 0, "captions": 0})
             counts["images"] += file["records"]

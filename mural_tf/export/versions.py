@@ -23,9 +23,10 @@ def check_free(directory: Folder, overwrite: bool, version: str) -> None:
         raise UserError(
             "Give --overwrite, which replaces an export, or --version, which adds a version to it; not both."
         )
-    is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
-    if not directory.exists() or (directory.is_dir() and not is_there):
+    if not directory.exists():
         return
+    if directory.is_dir() and all(path.name.endswith(PARTIAL) for path in directory.iterdir()):
+        return  # an empty folder, or a killed export's
     has_versions = (directory / VERSIONS).is_dir()
     if not has_versions and not (directory / MODEL_CARD).is_file():
         raise UserError(f"{directory} exists and is not an export: name another folder.")
@@ -41,9 +42,9 @@ def check_free(directory: Folder, overwrite: bool, version: str) -> None:
 
 
 def choose_number(export: Folder, wanted: str) -> int:
-    """Returns the number that a new version gets: behind all that were ever begun for "auto", else the one wanted.
+    """Returns the number of a new version: `wanted`, or for "auto" the number after all versions that were ever begun.
 
-    Raises `UserError` for anything else, and for a number that is taken.
+    Raises `UserError` for any other text, and for a number that is taken.
     """
     if wanted == AUTO:
         names = [path.name for path in export.glob("*/*") if path.parent.name != "hub"]
@@ -56,20 +57,27 @@ def choose_number(export: Folder, wanted: str) -> int:
 
 
 def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> None:
-    """Publishes a version that is complete in the folder `partial`, on the file system of `export`, as described above.
+    """Publishes the complete version in the folder `partial`, on the file system of `export`, as described above.
 
-    What a killed process left of the same number is replaced.
+    Files of the same number that a killed process left are replaced.
     """
-    export, version = as_path(export), f"{VERSIONS}/{number}"
+    export = as_path(export)
+    version = f"{VERSIONS}/{number}"
     card = (partial / version / MODEL_CARD).read_text(encoding="utf-8")
     (partial / version / MODEL_CARD).unlink()
     models = sorted(path.parent.relative_to(partial).as_posix() for path in partial.glob(f"*/{number}/{GRAPH}"))
     for name in (version, *models):
         remove_tree(export / name)
-    parts = {VERSIONS, *(name.split("/")[0] for name in models)}
-    shared = [path.name for path in sorted(partial.iterdir()) if path.name not in parts]  # serving/
-    add = _upload if isinstance(export, RemotePath) else _move
-    add(partial, export, [version, *(name for name in shared if not (export / name).exists()), *models])
+    versioned = {name.split("/")[0] for name in (version, *models)}
+    names = [version]
+    for path in sorted(partial.iterdir()):  # serving/, which all versions share
+        if path.name not in versioned and not (export / path.name).exists():
+            names.append(path.name)
+    names += models
+    if isinstance(export, RemotePath):
+        _upload(partial, export, names)
+    else:
+        _move(partial, export, names)
     write_whole(export / version / MODEL_CARD, card)
 
 
@@ -80,7 +88,14 @@ def _move(partial: pathlib.Path, export: pathlib.Path, names: list[str]) -> None
 
 
 def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None:
-    paths = [path for name in names for path in (partial / name).rglob("*") if path.is_file()]
-    names_of_files = [path.relative_to(partial).as_posix() for path in paths]
-    for name in sorted(names_of_files, key=lambda name: (name.count("/") == 2 and name.endswith(GRAPH), name)):
-        copy_file(partial / name, export / name)
+    """Copies files and folders to a store, the graphs of the SavedModels last."""
+    files: list[str] = []
+    for name in names:
+        paths = (partial / name).rglob("*")
+        files += [path.relative_to(partial).as_posix() for path in paths if path.is_file()]
+
+    def is_graph(file: str) -> bool:
+        return file.count("/") == 2 and file.endswith(GRAPH)
+
+    for file in sorted(files, key=lambda file: (is_graph(file), file)):
+        copy_file(partial / file, export / file)

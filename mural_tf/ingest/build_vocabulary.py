@@ -29,7 +29,9 @@ from mural_tf.ingest.source import PAIR, Reading, Settings, Source
 
 MOST_WORDS = 20_000_000  # distinct words that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct words that a worker holds
-COUNTS, FACTORS = dict(language="string", word="string", count="int64"), dict(language="string", factor="double")
+# Columns of the tables.
+COUNTS = {"language": "string", "word": "string", "count": "int64"}
+FACTORS = {"language": "string", "factor": "double"}
 
 
 class CountUnit:
@@ -41,28 +43,33 @@ class CountUnit:
         quiet_imports()
         from mural_tf.text.words import WordSplitter
 
-        self.sources, self.folder = sources, folder
+        self.sources = sources
+        self.folder = folder
         self.splitter = WordSplitter(lower_case, strip_accents)
 
     def __call__(self, job: tuple[int, int, Unit]) -> None:
-        """Writes rows of counts, and the tally, which comes last."""
+        """Writes rows of counts and, last, the tally; `job`: its number, the source's number, and the unit."""
         from mural_tf.text.words import count_by_language
 
         number, index, unit = job
-        reading, counts, held = Reading(), collections.defaultdict(collections.Counter), 0
+        reading = Reading()
+        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        distinct = 0
+        texts = self._texts(self.sources[index], unit, reading)
         with rows.write(self.folder, "counts", number, COUNTS) as add:
-            for language, words in count_by_language(self._texts(self.sources[index], unit, reading), self.splitter):
-                held -= len(counts[language])
+            for language, words in count_by_language(texts, self.splitter):
+                distinct -= len(counts[language])
                 counts[language].update(words)
-                held += len(counts[language])
-                if held > WORDS_AT_A_TIME:
+                distinct += len(counts[language])
+                if distinct > WORDS_AT_A_TIME:
                     _add_all(counts, add)
-                    held = 0
+                    distinct = 0
             _add_all(counts, add)
         reading.tally.places.clear()
         write_whole(self.folder / f"tally-{number:06d}.json", json.dumps(dataclasses.asdict(reading.tally)))
 
     def _texts(self, source: Source, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
+        """Yields (language, text) of a unit."""
         for item in source.read(unit, reading):
             if source.ITEM == PAIR:
                 for pair in source.records(item, reading):
@@ -76,6 +83,7 @@ class CountUnit:
 
 
 def _add_all(counts: dict[str, collections.Counter], add: Callable) -> None:
+    """Adds counts as rows, and clears them."""
     for language, words in counts.items():
         for word, count in words.items():
             add((language, word, count))
@@ -90,7 +98,8 @@ class WordCounts:
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder, self._counts = folder, rows.files(folder, "counts")
+        self._folder = folder
+        self._counts = rows.files(folder, "counts")
         query = f"SELECT language, sum(count)::BIGINT FROM {self._counts} GROUP BY language ORDER BY language"
         self.totals: collections.Counter[str] = collections.Counter(dict(rows.ask(folder, query).fetchall()))
 
@@ -120,9 +129,9 @@ class WordCounts:
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
-    """Returns what each language's counts are multiplied by; see `WordCounts.combined`."""
+    """Returns {language: factor of its counts}; see `WordCounts.combined`."""
     most = max(totals.values(), default=0)
-    exponent = 1.0 - (0.0 if math.isinf(temperature) else 1.0 / temperature)
+    exponent = 1.0 - 1.0 / temperature
     return {language: (most / max(1, total)) ** exponent for language, total in totals.items()}
 
 
@@ -144,15 +153,17 @@ def count_sources(
       progress: whether to show a bar.
 
     Returns:
-      The counts, the same for any number of workers, and what could not be used.
+      The counts, which are the same for any number of workers, and the tally of unusable items.
 
     Raises:
       UserError: too much of the sources is unusable.
     """
     sources = in_order(sources)
-    units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
+    jobs = []
+    for index, source in enumerate(sources):
+        for unit in source.units(settings.unit_bytes):
+            jobs.append((len(jobs), index, unit))
     step = Step("Count words", CountUnit, (sources, lower_case, strip_accents, folder))
-    jobs = [(number, index, unit) for number, (index, unit) in enumerate(units)]
     with tqdm(desc="Counting words", unit=" units", total=len(jobs), disable=not progress) as bar:
         watch = lambda: bar.update(len(list(folder.glob("tally-*"))) - bar.n)  # noqa: E731
         settings.engine().map(step, jobs, folder, watch)

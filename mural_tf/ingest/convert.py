@@ -38,7 +38,7 @@ from mural_lite.work import Step
 from mural_tf.data.dataset_builder import counts_of
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
-from mural_tf.ingest.source import Kinds, Pair, Reading, Settings, Source
+from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source
 
 FORMAT = 4  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
@@ -70,7 +70,8 @@ def convert(
       OSError: any other failed file operation.
     """
     settings.engine()  # raises for flags that do not fit
-    output, sources = as_path(output), in_order(sources)
+    output = as_path(output)
+    sources = in_order(sources)
     for source in sources:
         source.check()
     identity = describe_input(sources, settings)
@@ -91,8 +92,12 @@ def in_order(sources: Sequence[Source]) -> list[Source]:
 
 
 def _options(source: Source) -> dict:
-    values = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    """Returns {option: value}, as JSON has them."""
+    options = {}
+    for field in dataclasses.fields(source):
+        value = getattr(source, field.name)
+        options[field.name] = list(value) if isinstance(value, tuple) else value
+    return options
 
 
 def work_folder(output: pathlib.Path) -> pathlib.Path:
@@ -170,15 +175,16 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
     """Orders units by how far they are in their source, or by a hash of their names."""
     if shuffle:
         return sorted(numbers, key=lambda n: text_hash(f"{n}\t{units[n][1].path}"))
-    total: collections.Counter = collections.Counter()
+    total: collections.Counter[int] = collections.Counter()  # weight by source
     for number in numbers:
-        total[units[number][0]] += max(1, units[number][1].weight)
-    read: collections.Counter = collections.Counter()
+        index, unit = units[number]
+        total[index] += max(1, unit.weight)
+    before: collections.Counter[int] = collections.Counter()  # weight of a source's units so far
     progress = {}
     for number in numbers:
         index, unit = units[number]
-        progress[number] = read[index] / total[index]
-        read[index] += max(1, unit.weight)
+        progress[number] = before[index] / total[index]
+        before[index] += max(1, unit.weight)
     return sorted(numbers, key=lambda number: (progress[number], number))
 
 
@@ -255,19 +261,28 @@ class WriteShard:
             for parsed in source.records(item, reading):
                 if isinstance(parsed, Pair):
                     if self._accepts_pair(parsed, reading):
-                        values = (parsed.text_a, parsed.language_a, parsed.text_b, parsed.language_b, parsed.group)
+                        *values, _, split = parsed
                         languages = f"{parsed.language_a} {parsed.language_b}"
-                        yield TEXT_PAIRS, parsed.split, serialize(TextPair(*values)), 1, {languages: 1}
+                        yield TEXT_PAIRS, split, serialize(TextPair(*values)), 1, {languages: 1}
                     continue
-                kept = self.screen.accepted_texts(parsed, reading)
-                kept = kept and reading.decided.without_duplicates(kept, reading, self.duplicates)
-                kept = kept and self.screen.accepted_image(kept, reading)
-                if kept:
-                    captions, languages, groups, _ = zip(*kept.texts)
-                    record = ImageTextRecord(kept.image_id, kept.image, captions, languages, groups)
-                    yield IMAGE_TEXT, kept.split, serialize(record), len(captions), collections.Counter(languages)
+                accepted = self._accepted(parsed, reading)
+                if accepted is not None:
+                    captions, languages, groups, _ = zip(*accepted.texts)
+                    record = ImageTextRecord(accepted.image_id, accepted.image, captions, languages, groups)
+                    yield IMAGE_TEXT, accepted.split, serialize(record), len(captions), collections.Counter(languages)
+
+    def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
+        """Returns an image with the captions that pass all filters, `None` if the image or all captions fail."""
+        accepted = self.screen.accepted_texts(captioned, reading)
+        if accepted is None:
+            return None
+        accepted = reading.decided.without_duplicates(accepted, reading, self.duplicates)
+        if accepted is None:
+            return None
+        return self.screen.accepted_image(accepted, reading)
 
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
+        """Whether a pair passes the filters and is not a duplicate."""
         if not self.screen.accepts_pair(pair, reading.tally):
             return False
         decisions = [decision for decision in self.duplicates if decision != SAME_IMAGE]
@@ -285,7 +300,7 @@ class WriteShard:
             index, unit = request.units[number]
             reading = Reading(tally, request.decided(number, self.names))
             source = request.sources[index]
-            streams[number] = source, source.read(unit, reading), reading
+            streams[number] = (source, source.read(unit, reading), reading)
             heapq.heappush(queue, (0.0, number))
         while queue:
             progress, number = heapq.heappop(queue)
@@ -293,7 +308,8 @@ class WriteShard:
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
-                    heapq.heappush(queue, (progress + count / max(1, request.units[number][1].weight), number))
+                    _, unit = request.units[number]
+                    heapq.heappush(queue, (progress + count / max(1, unit.weight), number))
                     break
 
 
@@ -307,9 +323,15 @@ class PartWriter:
         self, folder: pathlib.Path, shard: int, record_type: str, split: str, settings: Settings, parts: list[Part]
     ):
         self._name = f"{shard:06d}.{record_type}.{split}"
-        self._folder, self._record_type, self._split = folder, record_type, split
-        self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
-        self._index, self._stack, self._part = 0, contextlib.ExitStack(), None
+        self._folder = folder
+        self._record_type = record_type
+        self._split = split
+        self._most_bytes = settings.shard_megabytes * 1_500_000
+        self._shuffle = settings.shuffle
+        self._parts = parts  # finished files are added
+        self._index = 0  # of the next file
+        self._stack = contextlib.ExitStack()
+        self._part: Part | None = None  # the file that is being written
 
     def __enter__(self) -> PartWriter:
         return self
@@ -334,7 +356,7 @@ class PartWriter:
         part.texts += texts
         for language, count in languages.items():
             part.languages[language] = part.languages.get(language, 0) + count
-        if self._most and part.bytes >= self._most:
+        if self._most_bytes and part.bytes >= self._most_bytes:
             self._close()
 
     def _open(self) -> None:

@@ -47,8 +47,10 @@ WRITES = {TEXTS: "texts", IMAGES: "texts", LOCATIONS: "addresses", TRANSLATIONS:
 class Job(NamedTuple):
     """A unit, a shard of downloaded images, or a file of translations, that a worker looks through.
 
-    `kind` is UNIT, LOCATIONS or TRANSLATIONS, `source` the number of the source, and `number` numbers the unit or the
-    shard; both are the number of a file of translations.
+    Attributes:
+      kind: UNIT, LOCATIONS or TRANSLATIONS.
+      source: the number of the source; for a file of translations, of the file.
+      number: the number of the unit, shard or file.
     """
 
     kind: str
@@ -91,14 +93,16 @@ class Request:
         return [stage for stage in (first, self.duplicates()) if stage]
 
     def duplicates(self) -> list[str]:
-        """Returns the kinds of duplicates that are dropped, in the order of their decisions."""
+        """Returns the kinds of duplicates that are dropped, in the order in which they are decided."""
         kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT], "pair": [SAME_PAIR]}
         return kinds.get(self.settings.drop_duplicates, [])
 
     def tables(self, stage: Sequence[str], job: Job) -> list[str]:
         """Returns the tables that a job of a stage writes."""
-        if job.kind != UNIT:
-            return ["places" if job.kind == LOCATIONS else "sentences"]
+        if job.kind == LOCATIONS:
+            return ["places"]
+        if job.kind == TRANSLATIONS:
+            return ["sentences"]
         return list(dict.fromkeys(WRITES.get(task, "records") for task in stage))
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
@@ -109,7 +113,8 @@ class Request:
         jobs = [Job(UNIT, source, number) for number, (source, _) in enumerate(self.units)]
         if LOCATIONS in stage:
             for index, source in enumerate(self.sources):
-                if downloads := source.downloads():
+                downloads = source.downloads()
+                if downloads:
                     jobs += [Job(LOCATIONS, index, number) for number in range(len(downloads.shards))]
         if TRANSLATIONS in stage:
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
@@ -164,6 +169,7 @@ class Look:
                 writers[table](row)
 
     def _rows(self, job: Job, tables: Collection[str]) -> Iterator[tuple[str, tuple]]:
+        """Yields (table, row) of a job."""
         if job.kind == LOCATIONS:
             for address, start, size in self.request.sources[job.source].downloads().addresses(job.number):
                 yield "places", (job.source, text_hash(address), job.number, start, size)
@@ -182,7 +188,7 @@ class Look:
                 yield from self._captions(job, source, unit, reading, tables)
 
     def _captions(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
-        """Yields rows of captions; their images are not read."""
+        """Yields (table, row) of captions; their images are not read."""
         has_downloads = source.downloads() is not None
         for item in source.read(unit, reading):
             if "addresses" in tables and has_downloads:
@@ -197,18 +203,22 @@ class Look:
                     yield "divided", (job.source, text.language, source.image_hash(image))
 
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading) -> Iterator:
-        """Yields a row for each pair, and for each caption that passes the filters of texts."""
+        """Yields a row of "records" for each pair, and for each caption that passes the filters of texts."""
         items = source.read(unit, reading)
         records = itertools.chain.from_iterable(source.records(item, reading) for item in items)
         for number, record in enumerate(records):
             if isinstance(record, Pair):
                 key = key_of_pair(record)
                 yield "records", (job.number, number, 0, key, key)
-            elif (kept := self.screen.accepted_texts(record, reading)) is not None:
-                (image,) = keys_of_captioned(SAME_IMAGE, kept)
-                keys = zip(keys_of_captioned(SAME_TEXT, kept), keys_of_captioned(SAME_PAIR, kept))
-                for text, pair in keys:
-                    yield "records", (job.number, number, image, text, pair)
+                continue
+            accepted = self.screen.accepted_texts(record, reading)
+            if accepted is None:
+                continue
+            (image,) = keys_of_captioned(SAME_IMAGE, accepted)
+            texts = keys_of_captioned(SAME_TEXT, accepted)
+            pairs = keys_of_captioned(SAME_PAIR, accepted)
+            for text, pair in zip(texts, pairs):
+                yield "records", (job.number, number, image, text, pair)
 
 
 def key_of_text(text: Text) -> int:
@@ -267,7 +277,7 @@ def _frequent(request: Request, key: str, bound: int) -> np.ndarray:
 
 
 def _query(request: Request, task: str) -> str:
-    """Returns the query for (unit, key, …): rows that the unit looks up, or keys of duplicates that it drops."""
+    """Returns the SQL query for rows (unit, key, …): rows that a unit looks up, or keys of duplicates that it drops."""
     table = {name: rows.files(request.folder, name) for name in TABLES}
     if task == LOCATIONS:  # the first place of each address
         first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
@@ -278,7 +288,11 @@ def _query(request: Request, task: str) -> str:
     if task == TRANSLATIONS:
         return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
             JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    records = table["records"]
+    return _duplicates_query(request, task, table["records"])
+
+
+def _duplicates_query(request: Request, task: str, records: str) -> str:
+    """Returns the query for (unit, key) of duplicates: the first unit with a key keeps it, the others drop it."""
     column = {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[task]
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
     if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and task == SAME_TEXT:  # only texts of the images that stay
@@ -292,6 +306,7 @@ def _query(request: Request, task: str) -> str:
 
 
 def _hold_out(request: Request) -> None:
+    """Writes the images that each divided source holds out."""
     divided = rows.files(request.folder, "divided")
     for index, source in enumerate(request.sources):
         path = path_of(request.folder, HELD_OUT, index)
@@ -315,15 +330,20 @@ class Decided:
         self._names = names
         self._read: dict[str, Any] = {}
 
-    def _get(self, task: str, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
+    def _get(self, task: str, read: Callable[[pathlib.Path], Any], default: Any) -> Any:
+        """Returns `read(file)` of a kind of decisions, or `default` if nothing had to be decided."""
         if task not in self._read:
             path = path_of(self._folder, task, self._source)
-            self._read[task] = read(path) if path.name in self._names else without
+            self._read[task] = read(path) if path.name in self._names else default
         return self._read[task]
 
-    def _of_unit(self, path: pathlib.Path) -> dict[str, np.ndarray]:
+    def _rows_of_unit(self, path: pathlib.Path) -> dict[str, np.ndarray]:
+        """Returns {column: values} of the unit's rows of a file, [N] each."""
         query = f"SELECT * FROM {rows.file(path)} WHERE unit = ?"
         return rows.ask(self._folder, query, [self._number]).fetchnumpy()
+
+    def _keys_of_unit(self, path: pathlib.Path) -> np.ndarray:
+        return self._rows_of_unit(path)["key"]
 
     @property
     def frequent_texts(self) -> np.ndarray:
@@ -337,7 +357,7 @@ class Decided:
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded image."""
-        locations = self._get(LOCATIONS, self._of_unit, None)
+        locations = self._get(LOCATIONS, self._rows_of_unit, None)
         if not locations:
             return None
         keys = locations["key"]
@@ -353,9 +373,9 @@ class Decided:
 
     def _translations(self, path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
         by_key: dict[int, list[tuple[str, str]]] = {}
-        rows = self._of_unit(path)
-        for key, *pair in zip(rows["key"].tolist(), rows["language"], rows["text"]):
-            by_key.setdefault(key, []).append(tuple(pair))
+        columns = self._rows_of_unit(path)
+        for key, language, text in zip(columns["key"].tolist(), columns["language"], columns["text"]):
+            by_key.setdefault(key, []).append((language, text))
         return by_key
 
     def split(self, language: str, image_id: str) -> str:
@@ -387,9 +407,10 @@ class Decided:
         return self._is_duplicate(decision, key_of_pair(pair))
 
     def _is_duplicate(self, decision: str, key: int) -> bool:
-        others = self._get(decision, lambda path: self._of_unit(path)["key"], np.empty(0, np.uint64))
+        """Whether an earlier unit, or an earlier call for this unit, has the key."""
+        in_earlier_units = self._get(decision, self._keys_of_unit, np.empty(0, np.uint64))
         seen = self._read.setdefault(f"seen {decision}", set())
-        if contains(others, key) or key in seen:
+        if contains(in_earlier_units, key) or key in seen:
             return True
         seen.add(key)
         return False

@@ -29,7 +29,7 @@ from mural_lite.remote_folders import local_copy
 from mural_lite.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
 from mural_tf.data.dataset_builder import build_folder
 
-KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
+KEPT = ("language_groups", "license", "packages")  # fields of the source's description that also hold for features
 
 
 def cache_features(
@@ -47,8 +47,8 @@ def cache_features(
       data_dir: folder of image-text records.
       output: a folder that does not exist, or holds this very data set.
       encoder: folder or handle of the SavedModel.
-      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation. An encoder
-        of our exports says in which way.
+      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation. For an
+        encoder of our exports, images are prepared as the export says.
       batch_size: images encoded at a time.
       max_skipped_fraction: share of images that may fail to decode.
 
@@ -74,14 +74,17 @@ def cache_features(
             tower.update(stored_preparation(encoder))
         tower.update(dict(resize=resize, image_size=image_size))
         skipped = CountsByKind()
-        sizes = [file.stat().st_size for file in files]
-        size, images, done = 0, 0, 0
-        for file, file_size in zip(files, sizes):
+        total_bytes = sum(file.stat().st_size for file in files)
+        bytes_read = 0
+        images = 0
+        feature_size = 0
+        for file in files:
             with tqdm(desc=file.name, unit=" images") as bar:
-                width, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
-            size, images = width or size, images + count
-            done += file_size
-            if skipped.are_too_many(images, max_skipped_fraction, done / max(sum(sizes), 1)):
+                size, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
+            feature_size = size or feature_size  # 0 for a file without readable images
+            images += count
+            bytes_read += file.stat().st_size
+            if skipped.are_too_many(images, max_skipped_fraction, bytes_read / max(total_bytes, 1)):
                 raise UserError(
                     f"Too many of {images} records cannot be used: {'; '.join(skipped.lines())}; at most "
                     f"--max_skipped_fraction={max_skipped_fraction} may. Repair the data or raise the bound."
@@ -91,9 +94,9 @@ def cache_features(
             for path in sorted((source / "text_pairs").iterdir()):
                 copy_file(path, folder / "text_pairs" / path.name)
         return {
-            "feature_size": size,
+            "feature_size": feature_size,
             "images": images,
-            "skipped": {problem: n for problem, (n, _) in skipped.items()},
+            "skipped": {problem: count for problem, (count, _) in skipped.items()},
             **_kept(source),
         }
 
@@ -101,11 +104,12 @@ def cache_features(
 
 
 def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) -> tuple[int, int]:
-    """Writes one file of records; returns the numbers in a feature and how many images were read."""
+    """Writes one file of records; returns the size of a feature, 0 without images, and how many images were read."""
     import tensorflow as tf
 
     (folder / "image_text").mkdir(exist_ok=True)
-    size, count = 0, 0
+    size = 0
+    count = 0
     with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
         for batch, read in _decoded_batches(file, tower, batch_size, skipped):
             count += read
@@ -127,7 +131,8 @@ def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, i
 
     from mural_tf.data.images import decode_image, evaluation_image
 
-    batch, lost = [], skipped.total
+    batch = []
+    skipped_before = skipped.total
     for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
         location = f"{file}, byte {offset}"
         try:
@@ -139,9 +144,10 @@ def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, i
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
             skipped.add(UNREADABLE_IMAGE, location)
         if len(batch) == batch_size:
-            yield batch, len(batch) + skipped.total - lost
-            batch, lost = [], skipped.total
-    yield batch, len(batch) + skipped.total - lost
+            yield batch, len(batch) + skipped.total - skipped_before
+            batch = []
+            skipped_before = skipped.total
+    yield batch, len(batch) + skipped.total - skipped_before
 
 
 def _load_encoder(encoder: str, image_size: int) -> Callable:
@@ -166,7 +172,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
 
 def _kept(source: pathlib.Path) -> dict:
-    """What the description of the source says that still holds."""
+    """Returns the fields of the source's description that also hold for its features."""
     try:
         description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -175,7 +181,7 @@ def _kept(source: pathlib.Path) -> dict:
 
 
 def describe_features(folder: pathlib.Path) -> str:
-    """Returns what `cache_features` has written, and how to train on it."""
+    """Returns the counts of a data set of `cache_features`, and the flags to train on it."""
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     return (
         f"{description['images']:,} images in {folder}, left out: {sum(description['skipped'].values())}. Train with "

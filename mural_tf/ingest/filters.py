@@ -1,4 +1,4 @@
-"""Decides what of a source becomes a record: usable images, and the filters that were chosen.
+"""The filters between sources and records: usable images, and the filters that a conversion chooses.
 
 The filters are the filters of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.4: sizes of images, lengths of texts, texts on
 too many images and images with too many texts, and images that look like evaluation images.
@@ -6,7 +6,7 @@ too many images and images with too many texts, and images that look like evalua
 Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
 
-What depends on all data (frequent texts and images, duplicates) is decided before, see decide.py.
+Decisions over all data (frequent texts and images, duplicates) are taken before, see decide.py.
 """
 
 from __future__ import annotations
@@ -40,39 +40,40 @@ from mural_tf.ingest.translated_captions import add_translations
 
 # Image files: checked without decoding, copied where the record format allows it.
 
-COPIED = ("JPEG", "PNG")  # what records hold and the input pipeline decodes
-_END_OF_JPEG, _END_OF_PNG = b"\xff\xd9", b"IEND\xaeB`\x82"
+COPIED = ("JPEG", "PNG")  # the formats of images in records, which the input pipeline decodes
+_END_MARKS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 _TAIL = 4096  # bytes at a file's end where its end mark is looked for: cameras and servers append a little
 
 
 def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> bytes:
-    """Returns what a record may hold: the file itself, undecoded, if it is JPEG or PNG, upright and small enough.
+    """Returns an image for a record: the file itself, undecoded, if it is JPEG or PNG, upright and small enough.
 
-    Everything else becomes an upright JPEG on white.
+    Every other image becomes an upright JPEG on white.
 
     Args:
       image: the file's content.
-      opened: what `open_image` returned.
-      image_size: a longer shorter side is shrunk to this many pixels; 0 leaves the size.
+      opened: the same image by `open_image`.
+      image_size: an image whose shorter side is longer is shrunk to it, in pixels; 0 leaves the size.
 
     Raises:
       BadImage: the file is cut off, or does not decode where decoding is needed.
     """
     shrink = image_size and min(opened.size) > image_size
     if opened.format in COPIED and is_plain(opened) and not shrink:
-        mark = _END_OF_JPEG if opened.format == "JPEG" else _END_OF_PNG
-        if mark not in image[-_TAIL:]:
+        if _END_MARKS[opened.format] not in image[-_TAIL:]:
             raise BadImage("image that is cut off")
         if orientation(opened) == 1:
             return image
     if not shrink:
         return encode_jpeg(upright(opened))
-    lies = opened.width > opened.height
+    was_wide = opened.width > opened.height
     scale = image_size / min(opened.size)
     size = tuple(max(image_size, round(side * scale)) for side in opened.size)
     opened.draft("RGB", size)  # JPEG: decode at an eighth, a quarter or half the size where that is enough
     decoded = upright(opened)
-    size = size if lies == (decoded.width > decoded.height) else size[::-1]
+    is_wide = decoded.width > decoded.height
+    if is_wide != was_wide:
+        size = size[::-1]
     return encode_jpeg(decoded.resize(size, PIL.Image.Resampling.BICUBIC))
 
 
@@ -85,10 +86,10 @@ _COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns the 64 bits of an opened image, which are of the upright picture; raises `BadImage`.
+    """Returns the 64 bits of an opened image, turned upright; raises `BadImage`.
 
-    With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit is whether one of the 8 x 8 lowest
-    frequencies C G Cᵀ is above their median: what ImageHash's `phash` gives, without SciPy and PyWavelets.
+    With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit says whether one of the 8 x 8 lowest
+    frequencies C G Cᵀ is above their median. ImageHash's `phash` gives the same, with SciPy and PyWavelets.
     """
     image.draft("L", (_ENOUGH, _ENOUGH))
     small = turned(image).convert("L").resize((_SIDE, _SIDE), PIL.Image.Resampling.LANCZOS)
@@ -117,6 +118,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
 
 
 def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
+    """Yields image files: files themselves, all images of a folder, and the files that a list (.txt) names."""
     for pattern in patterns:
         for path in find_files(pattern):
             if path.suffix == ".txt":  # a list of files, relative to its folder
@@ -146,7 +148,7 @@ _UNIGRAM = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def count_unigrams(text: str) -> int:
-    """Counts what white space separates, and every character of scripts without spaces between words."""
+    """Counts words, and in scripts without spaces between words every character."""
     return len(_UNIGRAM.findall(text))
 
 
@@ -155,10 +157,11 @@ EXCLUDED = "text of the --exclude_texts files"
 
 
 class Screen:
-    """The filters of one conversion; what all workers share lies in `folder`."""
+    """The filters of one conversion; `folder` holds the hashes that all workers share."""
 
     def __init__(self, settings: Settings, folder: pathlib.Path):
-        self.settings, self.filters = settings, settings.filters
+        self.settings = settings
+        self.filters = settings.filters
         self.excluded = _load_hashes(folder / EXCLUDED_TEXTS)
         self.evaluation_hashes = _load_hashes(folder / HASHES)
 
@@ -181,9 +184,10 @@ class Screen:
         return captioned._replace(texts=texts) if texts else None
 
     def accepted_image(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns the image as a record may hold it, with its captions and their translations, `None` if unusable."""
-        texts, tally = captioned.texts, reading.tally
-        location = f"{captioned.texts[0].place} ({captioned.image_id})"
+        """Returns the image for a record, with its captions and their translations, `None` if unusable or unwanted."""
+        texts = captioned.texts
+        tally = reading.tally
+        location = f"{texts[0].place} ({captioned.image_id})"
         try:
             image, reason = self._image_or_reason(captioned, reading.decided)
         except BadImage as error:
@@ -197,7 +201,7 @@ class Screen:
         return captioned._replace(image=image, texts=texts)
 
     def _image_or_reason(self, captioned: Captioned, decided) -> tuple[bytes, str]:
-        """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
+        """Returns the image for a record and "", or b"" and the reason against the image; raises `BadImage`."""
         filters = self.filters
         if contains_text(decided.frequent_images, captioned.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
@@ -214,7 +218,7 @@ class Screen:
         return usable_bytes(captioned.image, opened, self.settings.image_size), ""
 
     def reason_against(self, text: str, decided) -> str:
-        """Returns why a caption is not wanted, or ""."""
+        """Returns the reason against a caption, or ""."""
         filters = self.filters
         if filters.max_characters and len(text) > filters.max_characters:
             return f"caption of more than {filters.max_characters} characters"

@@ -44,7 +44,7 @@ def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, str]) -> Iterator[Callable]:
-    """Gives what adds a row, a tuple, to a table; `columns`: {name: type as pyarrow calls it}."""
+    """Gives a function that adds a row, a tuple, to a table; `columns`: {name: type as pyarrow calls it}."""
     _, pyarrow = _packages()
     types = {name: pyarrow.type_for_alias(type_name) for name, type_name in columns.items()}
     rows: list[tuple] = []
@@ -52,7 +52,8 @@ def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, s
         with pyarrow.parquet.ParquetWriter(partial, pyarrow.schema(types.items())) as file:
 
             def flush() -> None:
-                arrays = [pyarrow.array(column, type_name) for column, type_name in zip(zip(*rows), types.values())]
+                columns_of_rows = zip(*rows)
+                arrays = [pyarrow.array(values, type_) for values, type_ in zip(columns_of_rows, types.values())]
                 file.write_table(pyarrow.table(arrays, list(types)))
                 rows.clear()
 
@@ -67,12 +68,12 @@ def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, s
 
 
 def files(folder: pathlib.Path, table: str) -> str:
-    """Returns what SQL calls the rows of a table that all jobs have written."""
+    """Returns the SQL name of the rows of a table that all jobs have written."""
     return f"'{_quoted(folder)}/{table}-*.parquet'"
 
 
 def file(path: pathlib.Path) -> str:
-    """Returns what SQL calls a file."""
+    """Returns the SQL name of a file."""
     return f"'{_quoted(path)}'"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, copy_file, read_json
+from mural_lite.record_format import ImageTextRecord
 from mural_tf.data.dataset_builder import build_folder
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations
@@ -32,7 +33,7 @@ def build_translated(
       output: as in `build_folder`.
 
     Raises:
-      UserError: no such records, none of which is translated, or an `output` that holds something else.
+      UserError: there are no such records, no caption is translated, or `output` holds something else.
     """
     data_dir = as_path(data_dir)
     identity = {"name": "translated captions", "data_dir": str(data_dir), "translations": str(translations)}
@@ -40,10 +41,12 @@ def build_translated(
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pathlib.Path) -> dict:
+    """Writes all records into `folder` and returns the rest of `dataset.json`."""
     from mural_tf.data import records
 
     shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
-    counts, translations_of = collections.Counter(), _known(data_dir, as_path(translations))
+    counts: collections.Counter[str] = collections.Counter()
+    translations_of = _read_translations(data_dir, as_path(translations))
     translated = _translated(data_dir, translations_of, counts)
     records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
     if not counts["translations"]:
@@ -52,8 +55,9 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
             "pairs they are found by the caption's exact text."
         )
     for path in sorted(data_dir.glob("*/*.tfrecord")):
-        copy = folder / path.parent.name / path.name
-        if not (path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")):
+        is_translated = path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")
+        if not is_translated:
+            copy = folder / path.parent.name / path.name
             copy.parent.mkdir(exist_ok=True)
             copy_file(path, copy)
     path = data_dir / DESCRIPTION
@@ -62,16 +66,15 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     return {"counts": dict(counts), **evaluation_fields}
 
 
-def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
-    """Returns key -> (language, translation) of the captions of a data set, and of no others: these fit into memory."""
+def _read_translations(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns {key of a caption: its (language, translation)} of the data set's captions, which fit into memory."""
     from mural_tf.data import records
 
-    translations_of: dict[str, list[tuple[str, str]]] = {
-        key: []
-        for record in records.read_records(data_dir, records.IMAGE_TEXT, "train")
-        for caption, language in zip(record.captions, record.languages)
-        for key in keys_of(Text(caption, language, "", ""))
-    }
+    translations_of: dict[str, list[tuple[str, str]]] = {}
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
+        for caption, language in zip(record.captions, record.languages):
+            for key in keys_of(Text(caption, language, "", "")):
+                translations_of[key] = []
     for path in find_files(str(translations)):
         for key, language, target in read_translations(path, ()):
             if key in translations_of:
@@ -79,18 +82,27 @@ def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list
     return translations_of
 
 
-def _translated(data_dir: pathlib.Path, known: dict, counts: collections.Counter) -> Iterator:
+def _translated(
+    data_dir: pathlib.Path, translations_of: dict[str, list[tuple[str, str]]], counts: collections.Counter
+) -> Iterator[ImageTextRecord]:
+    """Yields the records of train with their translations, and counts these."""
     from mural_tf.data import records
 
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
         triples = zip(record.captions, record.languages, record.caption_groups)
-        texts = add_translations(record.image_id, [Text(*triple, "") for triple in triples], lambda key: known[key])
-        counts.update(images=1, captions=len(record.captions), translations=len(texts) - len(record.captions))
-        captions, languages, groups, _ = zip(*texts) if texts else ((), (), (), ())
-        yield records.ImageTextRecord(record.image_id, record.image, captions, languages, groups)
+        captions = [Text(caption, language, group, "") for caption, language, group in triples]
+        texts = add_translations(record.image_id, captions, translations_of.__getitem__)
+        counts.update(images=1, captions=len(captions), translations=len(texts) - len(captions))
+        yield ImageTextRecord(
+            record.image_id,
+            record.image,
+            [text.text for text in texts],
+            [text.language for text in texts],
+            [text.group for text in texts],
+        )
 
 
 def describe_translated(folder: pathlib.Path) -> str:
-    """Returns what `build_translated` has written."""
+    """Returns the counts of a data set of `build_translated` in words."""
     counts = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["counts"]
     return f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations."

@@ -6,6 +6,7 @@ adds them to its captions (--translations), translate.py to the split "train" of
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ _DIGITS = re.compile(r"[0-9#]+")
 
 
 class Translation(NamedTuple):
-    """A caption and its translation, by Google; `identity` names caption and image."""
+    """A caption and its translation by Google; `identity` identifies caption and image."""
 
     source: str
     source_language: str
@@ -42,32 +43,36 @@ def parse_google_line(line: str) -> Translation:
     """
     try:
         entry = parse_object(line)
-        source, target = entry["caption_tokenized"], entry["translation_tokenized"]
-        source_language, target_language = entry["src_lang"], entry["trg_lang"]
+        source = entry["caption_tokenized"]
+        target = entry["translation_tokenized"]
+        source_language = entry["src_lang"]
+        target_language = entry["trg_lang"]
     except (ValueError, KeyError):
         raise ValueError("line that is not a JSON object with a caption and its translation") from None
     identity = entry.get("image_id", entry.get("rec_num", ""))
     if not is_text(source) or not is_text(target) or not (isinstance(identity, int) or is_text(identity)):
         raise ValueError("caption, translation or id that is not text")
-    source, target = clean(source), clean(target)
+    source = clean(source)
+    target = clean(target)
     if not source or not target:
         raise ValueError("empty text")
-    languages = known_language(source_language), known_language(target_language)
-    if not all(languages):
+    source_language = known_language(source_language)
+    target_language = known_language(target_language)
+    if not source_language or not target_language:
         raise ValueError("unknown language")
-    return Translation(source, languages[0], target, languages[1], str(identity))
+    return Translation(source, source_language, target, target_language, str(identity))
 
 
 def translation_key(text: str) -> str:
-    """Returns what a caption has in common with its tokenised form: letters in lower case, and "#" for each number.
+    """Returns a key that a caption and its tokenised form share: its letters in lower case, and "#" for each number.
 
-    Google's translations are of captions that were tokenised, lower-cased and had digits replaced.
+    Google translated captions that were tokenised and lower-cased, with "#" for digits.
     """
     return _NO_LETTER.sub("", _DIGITS.sub("#", text.casefold()))
 
 
 def exact_key(text: str) -> str:
-    """The key of a caption word for word; no `translation_key` begins so."""
+    """Returns the key of a caption word for word; a `translation_key` never begins with a tab."""
     return f"\t{text}"
 
 
@@ -75,16 +80,23 @@ def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[
     """Yields (key of a caption, language, translation) of a file or data folder.
 
     Args:
-      path: `.jsonl`, also compressed, are Google's translations, and other files lines of
-        `English caption<TAB>language<TAB>translation`: both are of English captions, found by `translation_key`. A
-        folder's text pairs, split "train", translate both ways, between any languages and word for word.
+      path: a `.jsonl`, also compressed, of Google's translations, or another file with lines of
+        `English caption<TAB>language<TAB>translation`. Both translate English captions, found by `translation_key`. Of
+        a folder, the text pairs of "train" translate both ways, between any languages, and are found word for word.
       languages: target languages, BCP 47; empty for all.
 
     Raises:
       UserError: an unusable line; a translation that is lost would go unnoticed otherwise.
     """
-    read = _from_records if path.is_dir() else _from_google if ".jsonl" in path.name else _from_tsv
-    return ((key, language, target) for key, language, target in read(path) if not languages or language in languages)
+    if path.is_dir():
+        translations = _from_records(path)
+    elif ".jsonl" in path.name:
+        translations = _from_google(path)
+    else:
+        translations = _from_tsv(path)
+    for key, language, translation in translations:
+        if not languages or language in languages:
+            yield key, language, translation
 
 
 def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -120,7 +132,7 @@ def _refuse(problem: str, location: str, count: int = 1) -> None:
 
 
 def keys_of(text: Text) -> Iterator[str]:
-    """Yields what translations of a caption are found by."""
+    """Yields the keys by which translations of a caption are found."""
     yield exact_key(text.text)
     if text.language == "en":
         yield translation_key(text.text)
@@ -131,27 +143,28 @@ def add_translations(
 ) -> list[Text]:
     """Returns the captions of an image, each followed by its translations, which share its group.
 
-    A caption with translations and without a group gets one of its own. A translation that the image has already is
-    not repeated; if it has no group, it joins the caption's.
+    A caption with translations and without a group gets a new group. A translation that the image has already is not
+    repeated; if it has no group, it joins the caption's group.
 
     Args:
       image_id: of the image.
       texts: its captions.
       translations: returns the (language, translation) of a key of `keys_of`, in the order of the files.
     """
-    groups = {(text.language, text.text): text.group for text in texts}
-    added = []
+    group_of = {(text.language, text.text): text.group for text in texts}
+    added_to = []  # for each caption, the (language, translation) that are added
     for index, text in enumerate(texts):
-        own = text.language, text.text
-        translated = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
-        new_pairs = [pair for pair in translated if pair != own and not groups.get(pair)]
-        if new_pairs:
-            groups[own] = text.group or groups[own] or f"{image_id}:{index}"
-        added.append([pair for pair in new_pairs if pair not in groups])
-        groups.update(dict.fromkeys(new_pairs, groups[own]))
+        caption = (text.language, text.text)
+        candidates = itertools.chain.from_iterable(map(translations, keys_of(text)))
+        without_group = [pair for pair in dict.fromkeys(candidates) if pair != caption and not group_of.get(pair)]
+        if without_group:
+            group_of[caption] = text.group or group_of[caption] or f"{image_id}:{index}"
+        added_to.append([pair for pair in without_group if pair not in group_of])
+        for pair in without_group:
+            group_of[pair] = group_of[caption]
     result: list[Text] = []
-    for text, pairs in zip(texts, added):
-        group = text.group or groups[text.language, text.text]
+    for text, pairs in zip(texts, added_to):
+        group = text.group or group_of[text.language, text.text]
         result.append(text._replace(group=group))
-        result += [Text(target, language, group, text.place) for language, target in pairs]
+        result += [Text(translation, language, group, text.place) for language, translation in pairs]
     return result

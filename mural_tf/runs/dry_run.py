@@ -44,7 +44,7 @@ from mural_tf.training.tpu_lowering import lower_step
 from mural_tf.training.tpu_slices import Slice, find_slice
 
 HERE = "here"
-BUSY = 2.5  # load for each processor, beyond this program's own load
+BUSY = 2.5  # load per processor, from which on other programs slow the measured steps
 
 
 def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None:
@@ -65,7 +65,7 @@ def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
     announce("Building the model …")
     with tempfile.TemporaryDirectory() as folder:
-        if pieces:  # of the weights that the text tower starts with
+        if pieces:  # the vocabulary of the weights that the text tower starts with
             config.vocabulary.file = str(pathlib.Path(folder, "vocabulary.txt"))
             save_vocabulary(pieces, config.vocabulary.file)
         if slice_ is None:
@@ -100,14 +100,15 @@ def _print_for_slice(config: ConfigDict, slice_: Slice) -> None:
 def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, text_file: str = "") -> CompiledStep:
     """Returns the compiler's answer for a configuration's step, as each replica of the slice would run it."""
     announce("Lowering a step …")
-    train, replicas = config.train, slice_.replicas
-    rows = train.image_text_batch // replicas, train.text_text_batch // replicas
-    module = lower_apart(config, vocabulary_size, *rows, replicas)
+    replicas = slice_.replicas
+    captions = config.train.image_text_batch // replicas
+    pairs = config.train.text_text_batch // replicas
+    module = lower_apart(config, vocabulary_size, captions, pairs, replicas)
     return compile_step(module, slice_, text_file)
 
 
 def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
-    """Returns the module of `lower_step`, from a process of its own: its weights then leave the compiler memory."""
+    """Returns the module of `lower_step`, run in another process so that the model's weights leave the memory again."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_module, args=(sender, config, *sizes), daemon=True)
@@ -129,7 +130,7 @@ def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
 
 
 def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDict, *sizes: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is interrupted, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C interrupts the waiting process, which ends this one
     try:
         sender.send(lower_step(config, *sizes))
     except UserError as error:
@@ -137,7 +138,7 @@ def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDi
 
 
 def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice) -> None:
-    """Compiles the step with more chunks until it fits."""
+    """Compiles the step with more and more chunks, and prints the first number that fits."""
 
     def fits(chunks: int) -> bool:
         chunked = config.copy_and_resolve_references()
@@ -159,16 +160,19 @@ def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields lines of names and values, with the values below each other."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
-    yield from (f"  {name:<{width}}  {value}" for name, value in rows)
+    for name, value in rows:
+        yield f"  {name:<{width}}  {value}"
 
 
 def _number(value: float) -> str:
     return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _gb(size: float) -> str:
+def _bytes(size: float) -> str:
+    """Returns bytes in the largest unit that fits: 1.5e9 is "1.5 GB"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= factor:
             return f"{size / factor:,.3g} {unit}"
@@ -177,36 +181,37 @@ def _gb(size: float) -> str:
 
 def describe_step(step: CompiledStep, config: ConfigDict) -> str:
     """Returns the compiler's answer in lines."""
-    return "\n".join(line for part in (_accepted, _step_memory, _step_time, _step_parts) for line in part(step, config))
+    lines = [*_accepted(step, config), *_step_memory(step), *_step_time(step, config), *_step_parts(step)]
+    return "\n".join(lines)
 
 
 def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
-    slice_, train = step.slice, config.train
-    rows = f"{train.image_text_batch // slice_.replicas:,} image-caption and"
-    rows += f" {train.text_text_batch // slice_.replicas:,} text pairs per replica"
+    slice_ = step.slice
+    train = config.train
+    captions = train.image_text_batch // slice_.replicas
+    pairs = train.text_text_batch // slice_.replicas
+    rows = f"{captions:,} image-caption and {pairs:,} text pairs per replica"
     passes = "one pass" if train.micro_batches == 1 else f"two passes of {train.micro_batches} chunks"
     yield f"The TPU's own compiler accepts the step for {slice_.topology}: {rows}, in {passes}."
     if step.refused_features:
         yield f"But it has what a step must not have: {', '.join(step.refused_features[:5])}."
 
 
-def _step_memory(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
-    there = step.slice.generation.memory
-    yield f"\nMemory of a replica, by the compiler: {_gb(step.memory)} of {_gb(there)}"
-    yield from _table(
-        [
-            (
-                "arguments: weights, slots, a batch",
-                f"{_gb(step.arguments)}, of which {_gb(step.aliased)} are overwritten",
-            ),
-            ("temporary", _gb(step.temporary)),
-            ("program", _gb(step.program)),
-        ]
-    )
+def _step_memory(step: CompiledStep) -> Iterator[str]:
+    available = step.slice.generation.memory
+    yield f"\nMemory of a replica, by the compiler: {_bytes(step.memory)} of {_bytes(available)}"
+    arguments = f"{_bytes(step.arguments)}, of which {_bytes(step.aliased)} are overwritten"
+    rows = {
+        "arguments: weights, slots, a batch": arguments,
+        "temporary": _bytes(step.temporary),
+        "program": _bytes(step.program),
+    }
+    yield from _table(rows.items())
 
 
 def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
-    generation, steps = step.slice.generation, config.train.steps
+    generation = step.slice.generation
+    steps = config.train.steps
     yield (
         f"\nA step takes {step.seconds:.4g} seconds by the compiler's forecast: {step.cycles / 1e6:,.1f} million "
         f"cycles at {generation.clock / 1e9:.2f} GHz, without transfers between chips. No device has run it."
@@ -220,24 +225,26 @@ def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
     hours = _number(steps * step.seconds / 3600)
     yield f"{steps:,} steps take {hours} hours, without start, evaluation and checkpoints."
     for operation, transfers in step.collectives.items():
-        size = _gb(transfers["bytes"])
+        size = _bytes(transfers["bytes"])
         yield f"Between chips: {transfers['count']:,} {operation}, {size} per step and replica."
 
 
-def _step_parts(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+def _step_parts(step: CompiledStep) -> Iterator[str]:
     yield "\nCycles by part"
     yield from _table((name, f"{count / step.cycles:.1%}") for name, count in step.cycles_by_part.items())
     yield "\nThe most expensive operations"
-    yield from _table(
-        (f"{each['cycles'] / step.cycles:.1%}  {each['place'] or each['name']}", each["shape"])
-        for each in step.most_expensive
-    )
+    rows = []
+    for operation in step.most_expensive:
+        share = operation["cycles"] / step.cycles
+        name = operation["place"] or operation["name"]
+        rows.append((f"{share:.1%}  {name}", operation["shape"]))
+    yield from _table(rows)
 
 
 def describe_measurement(measurement: Measurement) -> str:
     """Returns a measurement in lines."""
-    parts = (_measured_head, _measured_memory, _measured_speed)
-    return "\n".join(line for part in parts for line in part(measurement))
+    lines = [*_measured_head(measurement), *_measured_memory(measurement), *_measured_speed(measurement)]
+    return "\n".join(lines)
 
 
 def _measured_head(measurement: Measurement) -> Iterator[str]:
@@ -250,11 +257,12 @@ def _measured_head(measurement: Measurement) -> Iterator[str]:
 
 def _measured_memory(measurement: Measurement) -> Iterator[str]:
     yield "\nMemory of a replica"
-    yield from _table((name, _gb(size)) for name, size in measurement.memory.items())
-    rows = ", ".join(
-        f"{max(1, math.ceil(count * measurement.share)):,} {part}" for part, count in measurement.rows.items()
-    )
-    yield f"  {_gb(measurement.peak)} were in use at most, with {rows} (measured)."
+    yield from _table((name, _bytes(size)) for name, size in measurement.memory.items())
+    rows = []
+    for name, count in measurement.rows.items():
+        measured = max(1, math.ceil(count * measurement.share))
+        rows.append(f"{measured:,} {name}")
+    yield f"  {_bytes(measurement.peak)} were in use at most, with {', '.join(rows)} (measured)."
 
 
 def _measured_speed(measurement: Measurement) -> Iterator[str]:

@@ -33,11 +33,12 @@ from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.trained_model import load_trained
 
-# What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
-# first four where the configuration leaves them at their defaults.
+# Settings of a tower that a fine-tuning configuration may change; all others are the source's. The first four are also
+# the source's where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
 TOWER_SETTINGS = (*INHERITED, "frozen", "cached", "adapter_dropout", "adapter_noise", "frozen_words")
 HEAD_SETTINGS = ("head_hidden_size", "adapter_size")
@@ -59,12 +60,13 @@ def finetune(
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
       source: a workdir, an export, a TF-Hub handle or folder of a text encoder, or a published checkpoint
         with both towers (`importers.kind_of`), which becomes a workdir next to the new workdir.
-      workdir: of the new run.
+      workdir: the folder of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
-      given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.
+      given: the fields that the user named, for example "optimizer.name". Other fields at their defaults are taken from
+        the source.
 
     Raises:
-      UserError: a source that cannot be used, or anything `pretrain` raises it for.
+      UserError: an unusable source, or a problem of `pretrain`.
     """
     if os.path.realpath(source) == os.path.realpath(workdir):
         raise UserError(f"--workdir={workdir} is the source itself, --from: name a new folder for the tuned model.")
@@ -73,15 +75,17 @@ def finetune(
         config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
     config, initialize = starting_point(as_begun(config, workdir), source, given)
     check_dev(config)
-    train_and_finish(config, workdir, tpu, debug_nans, profile, TunedStart(initialize) if initialize else None)
+    start = None if initialize is None else TunedStart(initialize)
+    train_and_finish(config, workdir, tpu, debug_nans, profile, start)
 
 
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration with the values that replaced zeros when the run began, should the data grow."""
-    begun = as_path(workdir) / "config.json"
-    if not begun.is_file():
+    """Returns the configuration with the values that replaced its zeros when the run began: data may grow meanwhile."""
+    saved = as_path(workdir) / "config.json"
+    if not saved.is_file():
         return config
-    config, before = config.copy_and_resolve_references(), load_config(local_copy(begun))
+    config = config.copy_and_resolve_references()
+    before = load_config(local_copy(saved))
     if not config.optimizer.learning_rate:
         config.optimizer = before.optimizer
     if not config.train.steps:
@@ -97,46 +101,45 @@ def starting_point(
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
     """Returns the configuration with the source's settings, and a function that sets a new model's weights.
 
-    The latter is `None` where the tower brings them. Arguments and errors as `finetune`.
+    The function is `None` where the tower brings its weights when it is built. Arguments and errors as `finetune`.
     """
     is_url = source.startswith(("http://", "https://"))
     folder = pathlib.Path(source) if is_url else newest_description(local_model(source))
-    user_config = config
     if (folder / "config.json").exists():
-        trained, student = load_config(folder / "config.json"), _student_of(config)
-        config = _with_source_architecture(config, trained, folder, given, student)
-        _check_given(user_config, config, given)
-        config = _with_source_settings(config, trained, given)
-        restore = _restore_export
-        if student is not None:
-            config.method.teacher = config.method.teacher or os.path.abspath(folder)
-            restore = functools.partial(_restore_both, student=student)
-        elif (folder / "checkpoints").is_dir():
-            restore = functools.partial(_restore_workdir, other_method=config.other_method)
-        elif config.other_method:
-            raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
-    elif config.method.get("student"):
-        raise UserError(
-            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is something else."
-        )
-    elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
-        raise UserError(
-            f"{source} holds an export's Hub modules, which TF-Hub's own layers train: give --from the export or "
-            "workdir that they were made from."
-        )
+        config, initialize = _from_trained_model(config, source, folder, given)
     else:
-        _check_hub_handle(source, folder)
+        _check_hub_handle(config, source, folder)
         config.text_tower.update(dict(name="hub", handle=source))
         config = settings_by_data(config, base_config(), given)
-        restore = None  # the tower brings its weights when it is built
-    if config.train.interpolate and (restore is None or config.other_method or method_class(config.model).starts_from):
+        initialize = None
+    is_other_model = initialize is None or config.other_method or method_class(config.model).starts_from
+    if config.train.interpolate and is_other_model:
         print("No mix with the source's weights at the end: the run goes on as another model than the source is.")
         config.train.interpolate = False
-    return config, None if restore is None else lambda model: restore(model, folder)
+    return config, initialize
+
+
+def _from_trained_model(
+    config: ConfigDict, source: str, folder: pathlib.Path, given: Collection[str]
+) -> tuple[ConfigDict, Callable[[DualEncoder], None]]:
+    """Does the work of `starting_point` for the `folder` of a workdir or an export."""
+    trained = load_config(folder / "config.json")
+    student = _student_of(config)
+    tuned = _with_source_architecture(config, trained, folder, given, student)
+    _check_given(config, tuned, given)
+    tuned = _with_source_settings(tuned, trained, given)
+    if student is not None:
+        tuned.method.teacher = tuned.method.teacher or os.path.abspath(folder)
+        return tuned, functools.partial(_restore_both, folder=folder, student=student)
+    if (folder / "checkpoints").is_dir():
+        return tuned, functools.partial(_restore_workdir, folder=folder, other_method=tuned.other_method)
+    if tuned.other_method:
+        raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
+    return tuned, functools.partial(_restore_export, folder=folder)
 
 
 def _check_given(user_config: ConfigDict, config: ConfigDict, given: Collection[str]) -> None:
-    """Raises `UserError` for a field that the user named and that is the source's all the same."""
+    """Raises `UserError` for a field that the user named, but that has to be the source's."""
     for name in sorted(given):
         if name.startswith(SOURCES_OWN) and _value(user_config, name) != _value(config, name):
             raise UserError(
@@ -146,24 +149,30 @@ def _check_given(user_config: ConfigDict, config: ConfigDict, given: Collection[
 
 
 def _value(config: ConfigDict, name: str) -> object:
+    """Returns the value of a field such as "text_tower.name"."""
     for part in name.split("."):
         config = config[part]
     return config
 
 
 def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> ConfigDict:
-    """Augmentation, optimiser and sizes where the configuration leaves them open; where to see what is forgotten."""
+    """Returns the configuration with the source's augmentation, optimiser and sizes where these are open.
+
+    Recall in the source's languages is then measured on the source's own data, so that forgetting shows.
+    """
     config.augmentation.update(inherited(config, source, "augmentation", source.augmentation, given))
-    own = source.data.directory
-    if not config.evaluation.source_data and own != config.data.directory and as_path(own).is_dir():
-        config.evaluation.source_data = own
+    source_data = source.data.directory
+    is_other_data = source_data != config.data.directory and as_path(source_data).is_dir()
+    if not config.evaluation.source_data and is_other_data:
+        config.evaluation.source_data = source_data
     return settings_by_data(config, source, given)
 
 
 def _student_of(config: ConfigDict) -> pathlib.Path | None:
     """Returns the folder whose text tower takes the place of the source's, if the configuration names one."""
-    for name in ("student", "teacher"):  # as whole paths, because the workdir keeps them
-        if (path := config.method.get(name, "")) and "://" not in path and not suggestion(path):
+    for name in ("student", "teacher"):  # absolute paths, because the workdir keeps them
+        path = config.method.get(name, "")
+        if path and "://" not in path and not suggestion(path):
             config.method[name] = os.path.abspath(os.path.expanduser(path))
     if not config.method.get("student"):
         return None
@@ -183,21 +192,16 @@ def _with_source_architecture(
     given: Collection[str] = (),
     student: pathlib.Path | None = None,
 ) -> ConfigDict:
-    """Returns the configuration with the towers, vocabulary and method of `source`; the student's for texts."""
+    """Returns the configuration with the towers, vocabulary and method of `source`; texts as the student's, if any."""
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
-    text_config, head = source, {name: config.text_tower[name] for name in HEAD_SETTINGS}
+    head_settings = {name: config.text_tower[name] for name in HEAD_SETTINGS}
+    text_config = source
     if student is not None:
         text_config = load_config(student / "config.json")
         check_stored(text_config, student / "config.json", given=config)
-    for tower, of in (("image_tower", source), ("text_tower", text_config)):
-        kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
-        kept.update(inherited(config, of, tower, INHERITED, given))
-        # Where heads alone were trained, they go on so; a student's tower is its own matter.
-        if of is source and of[tower].cached and f"{tower}.frozen" not in given:
-            kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
-        config[tower].update(of[tower].to_dict())
-        config[tower].update({**kept, "weights": ""})
+    _take_tower(config, "image_tower", source, given, keeps_cache=True)
+    _take_tower(config, "text_tower", text_config, given, keeps_cache=student is None)
     if _goes_on_as(source.model, config, folder / "config.json"):
         mount(config, source.model)
         config.shared_head = source.shared_head
@@ -210,14 +214,28 @@ def _with_source_architecture(
     config.vocabulary.update(text_config.vocabulary.to_dict())
     config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
-        _begin_head(config, text_config, student, head)
+        _set_bridge(config, text_config, student, head_settings)
     return config
 
 
-def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head: dict) -> None:
-    """Sets what a new head of a student's tower follows from; `head`: `HEAD_SETTINGS` of the bridge."""
-    config.method.heads_of, config.shared_head = "align", False
-    config.text_tower.update(head | dict(bridged=True))
+def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Collection[str], keeps_cache: bool) -> None:
+    """Replaces a tower by the source's, but for `TOWER_SETTINGS`.
+
+    `keeps_cache`: if only the source's head was trained, on a frozen and cached tower, that goes on.
+    """
+    kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
+    kept.update(inherited(config, source, tower, INHERITED, given))
+    if keeps_cache and source[tower].cached and f"{tower}.frozen" not in given:
+        kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
+    config[tower].update(source[tower].to_dict())
+    config[tower].update({**kept, "weights": ""})
+
+
+def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head_settings: dict) -> None:
+    """Sets the fields of a bridge: a new head, with `HEAD_SETTINGS`, on the text tower of a student."""
+    config.method.heads_of = "align"
+    config.shared_head = False
+    config.text_tower.update(head_settings | dict(bridged=True))
     if "student_size" not in config.method:
         return
     if not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size:
@@ -244,7 +262,17 @@ def _has_plain_heads(model: str) -> bool:
     return method_class(model).build_head is DualEncoder.build_head
 
 
-def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
+def _check_hub_handle(config: ConfigDict, source: str, folder: pathlib.Path) -> None:
+    """Raises `UserError` for a source that is neither a trained model nor a text tower of TF-Hub."""
+    if config.method.get("student"):
+        raise UserError(
+            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is something else."
+        )
+    if (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
+        raise UserError(
+            f"{source} holds an export's Hub modules, which TF-Hub's own layers train: give --from the export or "
+            "workdir that they were made from."
+        )
     if folder.is_dir() and not (folder / "saved_model.pb").exists():
         raise UserError(
             f"{source} is neither a workdir nor an export (no config.json) nor a TF-Hub module (no saved_model.pb) "
@@ -255,21 +283,26 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
 
 
 def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> Embedder:
-    """Takes the text tower from the student and everything else but the head from the source, which it returns."""
-    (pictures, tokenizer), (texts, _) = _trained_model(folder), _trained_model(student)
-    sources = {**pictures.weights_by_part(), "text_encoder": texts.text_encoder}
+    """Sets the weights of a bridge, and returns the embedder of the source, the model in `folder`.
+
+    The text tower is the student's, the new head stays as it is, and everything else is the source's.
+    """
+    source, tokenizer = _trained_model(folder)
+    student_model, _ = _trained_model(student)
+    sources = {**source.weights_by_part(), "text_encoder": student_model.text_encoder}
     parts = {name: part for name, part in model.weights_by_part().items() if not name.endswith("_head")}
     if hasattr(model.image_text_head, "own"):
-        parts["own"], sources["own"] = model.image_text_head.own, texts.text_head(texts.head_names[0])
+        parts["own"] = model.image_text_head.own
+        sources["own"] = student_model.text_head(student_model.head_names[0])
     for name, part in parts.items():
         for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
             variable.assign(value)
-    name = display_name(folder)
-    print(f"Starts from the images' side of {name} and the text tower of {display_name(student)}.", flush=True)
-    return embedder_of(pictures, tokenizer, pictures.configuration, name)
+    path = display_name(folder)
+    print(f"Starts from the images' side of {path} and the text tower of {display_name(student)}.", flush=True)
+    return embedder_of(source, tokenizer, source.configuration, path)
 
 
-def _trained_model(folder: pathlib.Path) -> tuple:
+def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenizer]:
     """Returns the model of a workdir or an export, and its tokenizer."""
     from mural_tf.export.restore import restore_from_export
 
@@ -288,7 +321,7 @@ def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: boo
 
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
-    """Copies the variables of an export's Hub modules, by name and shape; the temperature is in the model card."""
+    """Copies the variables of an export's Hub modules by name and shape, and the temperature of its model card."""
     from mural_tf.export.restore import restore_from_export
 
     restore_from_export(model, folder)

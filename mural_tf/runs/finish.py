@@ -1,4 +1,4 @@
-"""What follows the last training step: evaluation, export, a search, and a summary that says where things are."""
+"""The end of a run, after its last training step: evaluation, export, a search, and a summary of the files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -36,30 +36,31 @@ from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_
 
 
 class MeasuredModel:
-    """The model to evaluate and export: the trained one, or, of several replicas or averaged weights, a copy.
+    """The model to evaluate and export: the trained one, or a copy if there are several replicas or averaged weights.
 
-    The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
-    uses what a checkpoint holds: BatchNorm statistics averaged over the replicas. Weights that are averaged over steps
-    replace its latest weights.
+    The copy is on one device and has the weights of the latest checkpoint. So one process evaluates, with the BatchNorm
+    statistics of a checkpoint, which are averaged over the replicas. Weights that are averaged over steps replace the
+    latest weights.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
         self._average = model.step.average
-        self._alone = alone and self._average is None
-        self._model = model.towers if self._alone else None
-        self._config, self._workdir = config, workdir
+        self._is_original = alone and self._average is None
+        self._model = model.towers if self._is_original else None
+        self._config = config
+        self._workdir = workdir
         self.tokenizer = tokenizer
         self._restored: int | None = None
         self._embedder: Embedder | None = None
 
     def at(self, step: int) -> DualEncoder:
-        """Returns the model after `step` steps, which must be the latest checkpoint's where it is a copy."""
+        """Returns the model after `step` steps; for a copy, the latest checkpoint must be of this step."""
         if self._model is None:
-            # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables; a
-            # scope is of its thread.
+            # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables;
+            # another thread is outside that scope.
             with concurrent.futures.ThreadPoolExecutor(1) as outside:
                 self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
-        if not self._alone and self._restored != step:
+        if not self._is_original and self._restored != step:
             restore_for_inference(self._model, self._workdir, "latest")
             if self._average is not None:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
@@ -83,16 +84,19 @@ class MeasuredModel:
 
 
 class SplitEvaluation:
-    """Measures image-text retrieval on one split; what `training.callbacks.PeriodicEvaluation` calls."""
+    """Measures image-text retrieval on one split; `training.callbacks.PeriodicEvaluation` calls it."""
 
     def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
         name = "emoji" if config.data.source == "emoji" else "retrieval"
         self.name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
-        self.model, self.split = measured.at, split
-        self._measured, self._config, self._said = measured, config, ""
+        self.model = measured.at
+        self.split = split
+        self._measured = measured
+        self._config = config
+        self._last_line = ""
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or `None` where the data has no such split: often there is only training data."""
+        """Returns the evaluation, or `None` if the data has no such split: often there is only training data."""
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
             self._say("No evaluation with images: the model has no image tower.")
@@ -109,9 +113,9 @@ class SplitEvaluation:
 
     def _say(self, line: str) -> None:
         """Prints a line, once for all evaluations of a run."""
-        if line != self._said:
+        if line != self._last_line:
             print(line, flush=True)
-        self._said = line
+        self._last_line = line
 
 
 EXPORT = "export"
@@ -119,7 +123,7 @@ SUMMARY = "summary.json"
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
-    """Returns whether everything after training was done too."""
+    """Whether a run has been trained, evaluated and exported."""
     return (workdir / SUMMARY).exists()
 
 
@@ -128,20 +132,19 @@ def finish_run(
 ) -> None:
     """Evaluates by `evaluation_of(measured, config, split)`, exports and searches, then prints the summary.
 
-    Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
+    Each file appears when it is complete, and the summary last: an interrupted end of a run can be repeated.
     """
-    split, step = config.evaluation.split, config.train.steps
-    print(f"Evaluating on {split} …", flush=True)
-    evaluate, seconds = evaluation_of(measured, config, split), {"training": training_seconds(read_metrics(workdir))}
+    step = config.train.steps
+    seconds = {"training": training_seconds(read_metrics(workdir))}
+    print(f"Evaluating on {config.evaluation.split} …", flush=True)
+    evaluate = evaluation_of(measured, config, config.evaluation.split)
     with _timed(seconds, "evaluation"):
         evaluation = evaluate(step)
-    metrics, groups = {}, ""
     if evaluation is not None:
-        keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
+        # A run that was killed after its evaluation has the row already.
+        keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))
         append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
         write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
-        metrics = evaluation.metrics
-        groups = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
         print("Exporting …", flush=True)
         evaluated = evaluations_of(workdir, step, exactly=True)
@@ -152,18 +155,38 @@ def finish_run(
     with _timed(seconds, "search"):
         searches = {} if embedder is None else find_examples(evaluation, embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
-    lines = [f"{sentence!r}: {', '.join(name for name, _ in hits[:3])}, …" for sentence, hits in searches.items()]
-    trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
-    summary = {
-        "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
-        "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
-    }  # fmt: skip
+    summary = _summary(config, workdir, evaluation, searches)
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)
 
 
+def _summary(
+    config: ConfigDict, workdir: pathlib.Path, evaluation: Evaluation | None, searches: Mapping[str, Sequence]
+) -> dict[str, object]:
+    """Returns the values of the summary; `searches`: the result of `find_examples`."""
+    metrics = {}
+    table = ""
+    if evaluation is not None:
+        metrics = evaluation.metrics
+        table = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+    found = []
+    for sentence, pictures in searches.items():
+        names = [name for name, _ in pictures[:3]]
+        found.append(f"{sentence!r}: {', '.join(names)}, …")
+    trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
+    return {
+        "step": config.train.steps,
+        "split": config.evaluation.split,
+        "table": table,
+        "metrics": metrics,
+        "search": found,
+        "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
+    }
+
+
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Sets `seconds[stage]` to the time that the block takes."""
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun
@@ -173,30 +196,42 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Prints the summary of a finished run and what to do next."""
     path = workdir / SUMMARY
     summary = read_json(path)
-    table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
-    searches = json_field(summary, "search", list[str], path)
-    export, data, tuned = workdir / EXPORT, config.data.directory, f"{display_name(workdir)}_tuned"
-    source = f"{workdir} --trust" if names_code(config) else str(workdir)
-    with_images = has_images(config.image_tower)
-    # A workdir has the states of texts that training made, so that an index takes half of the time.
-    model = export if names_code(config) and export.exists() else workdir
-    part = f" --split={split}" if table else ""
-    # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
-    change = " --config.other_method=True" if method_class(config.model).starts_from else ""
-    lines = [
-        "",
-        *([f"Mean recall on {data}, split {split}:", table, ""] if table else []),
-        *(f"Found for {line}" for line in searches),
-        "Written:",
-        f"  {workdir / 'checkpoints'}  weights and optimiser",
-        *([f"  {export}  both encoders as SavedModels"] if export.exists() else []),
+    table = json_field(summary, "table", str, path)
+    split = json_field(summary, "split", str, path)
+    export = workdir / EXPORT
+    lines = [""]
+    if table:
+        lines += [f"Mean recall on {config.data.directory}, split {split}:", table, ""]
+    lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
+    lines += ["Written:", f"  {workdir / 'checkpoints'}  weights and optimiser"]
+    if export.exists():
+        lines.append(f"  {export}  both encoders as SavedModels")
+    lines += [
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        *([f"  python -m mural_tf search index {data}{part} --model={model} --output=my_index"] if with_images else []),
-        *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-    ]  # fmt: skip
-    if takes_steps(method_class(config.model)):
-        lines.append(f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
-                     f"--config.data.directory={data}")  # fmt: skip
+    ]
+    lines += [f"  {command}" for command in _next_commands(config, workdir, split, bool(table))]
     print(display_name("\n".join(lines)))
+
+
+def _next_commands(config: ConfigDict, workdir: pathlib.Path, split: str, is_evaluated: bool) -> list[str]:
+    """Returns the commands that search, evaluate and fine-tune the model of a finished run."""
+    data = config.data.directory
+    export = workdir / EXPORT
+    source = f"{workdir} --trust" if names_code(config) else str(workdir)
+    method = method_class(config.model)
+    commands = []
+    if has_images(config.image_tower):
+        # A workdir has the states of texts that training made, so that an index takes half of the time.
+        model = export if names_code(config) and export.exists() else workdir
+        part = f" --split={split}" if is_evaluated else ""
+        commands.append(f"python -m mural_tf search index {data}{part} --model={model} --output=my_index")
+    if is_evaluated:
+        commands.append(f"python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}")
+    if takes_steps(method):
+        # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
+        change = " --config.other_method=True" if method.starts_from else ""
+        tuned = f"--workdir={display_name(workdir)}_tuned --config.data.directory={data}"
+        commands.append(f"python -m mural_tf finetune --config=finetune{change} --from={source} {tuned}")
+    return commands

@@ -1,4 +1,4 @@
-"""Trained weights from elsewhere as a workdir: what evaluation, fine-tuning, export and search take.
+"""Trained weights from elsewhere as a workdir, for evaluation, fine-tuning, export and search.
 
 [MURAL] A.1 trains from scratch or by "checkpoint initialization": ALIGN's towers, and the heads on top of the
 text tower from scratch. Here an ALIGN with `config.model="mural"` keeps its image-text head, which its images were
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -55,7 +56,7 @@ def import_into_workdir(
     text: str | pathlib.Path = "",
     as_trained: bool = False,
 ) -> None:
-    """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
+    """Writes a workdir whose model has the weights; parts that are in neither the weights nor `onto` are fresh.
 
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
@@ -63,11 +64,11 @@ def import_into_workdir(
       source: a key of `importers.importers()`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
-      config: what the weights do not say; the default is `base_config()`.
-      method: "align", "mural" and so on; "" is the weights' own, or else the configuration's.
+      config: settings that the weights lack; the default is `base_config()`.
+      method: for example "align"; "" is the weights' own, or else the configuration's.
       onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
       text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
-      as_trained: of SigLIP, see `import_weights`.
+      as_trained: for SigLIP, see `import_weights`.
 
     Raises:
       UserError: files that are missing, damaged or do not fit, or a workdir that is in use.
@@ -85,7 +86,7 @@ def _check_source(source: str) -> None:
 
 
 def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration of an import that takes a vocabulary file: of big_vision's weights, which hold none."""
+    """Returns the configuration of an import with a vocabulary file, because big_vision's weights bring none."""
     _check_source(source)
     if source == WORKDIR:
         raise UserError("--vocabulary is for weights from elsewhere, and not for a workdir.")
@@ -95,6 +96,7 @@ def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pa
 
 
 def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, as_trained) -> None:
+    """Does the work of `import_into_workdir` in a local folder."""
     _check_empty(workdir)
     if source == WORKDIR:
         if onto:
@@ -108,7 +110,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     model, config, pieces, fresh = _build(source, weights, config, method, onto, text, as_trained)
     config.vocabulary.sha256 = digest(pieces)
     with lock_workdir(workdir):
-        _check_empty(workdir)  # another process may have been faster
+        _check_empty(workdir)  # another process may have written it meanwhile
         open_workdir(workdir, config)
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
@@ -131,14 +133,9 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
     if source != WORKDIR:
         weights = local_model(weights)
-        if source in SAVED_AS and not (weights / "config.json").is_file():
-            raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
-        if source == "bert" and (weights / MODULES).is_file():
-            raise UserError(
-                f"{weights} has {MODULES} of Sentence-Transformers, and `import bert` would lose its pooling: import "
-                "it with `python -m mural_tf import sentences`."
-            )
-    before, pieces = None, []
+        _check_folder(source, weights)
+    before = None
+    pieces: list[str] = []
     if onto:
         before, tokenizer, config, _ = load_trained(local_model(onto))
         pieces = tokenizer.vocabulary
@@ -147,47 +144,75 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
-    taken = [] if source == WORKDIR else _taken(source, weights, text, onto)
-    size_before = config.embedding_size
-    for family, folder, parts in taken:
-        size = config.embedding_size
-        if onto and "text_encoder" in parts:  # prompts are of the text tower that goes
+    parts_from = [] if source == WORKDIR else _parts_from(source, weights, text, onto)
+    loaded: list[str] = []
+    for _, _, parts in parts_from:
+        loaded += parts
+    config, loaded_pieces = _configure(config, parts_from, loaded, weights, onto, text, as_trained)
+    pieces = loaded_pieces or pieces or _vocabulary_of_data(config)
+    keras.utils.set_random_seed(config.seed)
+    with building(loaded, only_texts=config.image_tower.name == "none"):
+        model = build_model(config.copy_and_resolve_references(), len(pieces))
+    for family, folder, parts in parts_from:
+        importers()[family].load_weights(folder, model, config, parts)
+    copied = [] if before is None else _copy_parts(before, model, loaded)
+    fresh = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
+    if not has_images(config.image_tower):
+        fresh = [name for name in fresh if name != "image_encoder"]
+    return model, config, pieces, fresh
+
+
+def _check_folder(source: str, weights: pathlib.Path) -> None:
+    """Raises `UserError` for a folder of weights that needs another command, or lacks its configuration."""
+    if source in SAVED_AS and not (weights / "config.json").is_file():
+        raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
+    if source == "bert" and (weights / MODULES).is_file():
+        raise UserError(
+            f"{weights} has {MODULES} of Sentence-Transformers, and `import bert` would lose its pooling: import "
+            "it with `python -m mural_tf import sentences`."
+        )
+
+
+def _configure(
+    config: ConfigDict, parts_from: Sequence[PartsFrom], loaded: Collection[str], weights, onto, text, as_trained: bool
+) -> tuple[ConfigDict, list[str]]:
+    """Returns the configuration with the architecture of weights, and their vocabulary or [].
+
+    Raises `UserError` for images and texts that are not embedded into one space.
+    """
+    pieces: list[str] = []
+    size_at_first = config.embedding_size
+    for number, (family, folder, parts) in enumerate(parts_from):
+        size_before = config.embedding_size
+        if onto and "text_encoder" in parts:  # its prompts are for the text tower that is replaced
             config.vocabulary.update(dict(prompt="", prompts=()))
-        config, own_pieces = configure(family, folder, config, as_trained and family == source, parts)
+        config, own_pieces = configure(family, folder, config, as_trained and number == 0, parts)
         pieces = own_pieces or pieces
-    brought = [part for _, _, parts in taken for part in parts]
-    if config.embedding_size != size_before and "image_encoder" not in brought:
+    size = config.embedding_size
+    if size != size_at_first and "image_encoder" not in loaded:
         if onto and has_images(config.image_tower):
             raise UserError(
-                f"The head of {weights} leads to {config.embedding_size} numbers, the images of {onto} to "
-                f"{size_before}: they are not in one space."
+                f"The head of {weights} leads to {size} numbers, the images of {onto} to "
+                f"{size_at_first}: they are not in one space."
             )
-        config.image_tower.projection = config.embedding_size  # it is fresh, and leads where the texts are
-    if text and config.embedding_size != size:
+        config.image_tower.projection = size  # the image tower is fresh, and leads into the texts' space
+    if text and size != size_before:
         raise UserError(
-            f"The head of {text} leads to {config.embedding_size} numbers, the images of {weights} to {size}: they are "
+            f"The head of {text} leads to {size} numbers, the images of {weights} to {size_before}: they are "
             "not of one space."
         )
-    if taken:
-        config.origin = "; ".join(str(origin_of(family, folder)) for family, folder, _ in taken)
-        config.origin += "; pictures and casing as its trainers had them" * as_trained
-    pieces = pieces or _vocabulary_of_data(config)
-    keras.utils.set_random_seed(config.seed)
-    with building(brought, only_texts=config.image_tower.name == "none"):
-        model = build_model(config.copy_and_resolve_references(), len(pieces))
-    for family, folder, parts in taken:
-        importers()[family].load_weights(folder, model, config, parts)
-    new_text = "text_encoder" in brought
-    kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
-    there = (*brought, *kept, *(() if has_images(config.image_tower) else ("image_encoder",)))
-    return model, config, pieces, [name for name in model.weights_by_part() if name not in there]
+    if parts_from:
+        config.origin = "; ".join(str(origin_of(family, folder)) for family, folder, _ in parts_from)
+        if as_trained:
+            config.origin += "; pictures and casing as its trainers had them"
+    return config, pieces
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
-    """Returns `source`, or for a published checkpoint the workdir next to `workdir` that it becomes.
+    """Returns `source`; a published checkpoint is first made into a workdir next to `workdir`, which is returned.
 
-    That is made once and called as `workdir`, with "_" and `role`. Raises `UserError` as `import_into_workdir`, and for
-    a checkpoint without `part` or a vocabulary.
+    This workdir is made once, and its name is the name of `workdir` with "_" and `role`. Raises `UserError` as
+    `import_into_workdir`, and for a checkpoint without `part` or a vocabulary.
     """
     if "://" in source and source.startswith("http"):
         return source
@@ -205,17 +230,23 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     return str(imported)
 
 
-def _parts(source: str, text, onto) -> tuple[str, ...]:
-    """Returns the parts that are taken of the weights; under a workdir's texts CLIP's, English alone, are left out."""
-    leaves_texts = text or (onto and source == "clip")
-    return tuple(part for part in importers()[source].parts if not (leaves_texts and part in TEXT))
+class PartsFrom(NamedTuple):
+    """A folder of weights of a family, and the parts of the model that are loaded from it."""
+
+    family: str
+    folder: pathlib.Path
+    parts: tuple[str, ...]
 
 
-def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
-    """Returns what fills the model: the source, its place, and the parts that are taken of it."""
+def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFrom]:
+    """Returns the weights to load: the source's, and those of the text tower `text`, if one is given."""
     parts = importers()[source].parts
+    if text or (onto and source == "clip"):  # CLIP's texts are only English: the workdir's are kept
+        own_parts = PartsFrom(source, weights, tuple(part for part in parts if part not in TEXT))
+    else:
+        own_parts = PartsFrom(source, weights, tuple(parts))
     if not text:
-        return [(source, weights, _parts(source, text, onto))]
+        return [own_parts]
     folder = local_model(text)
     family = kind_of(folder)
     if "image_encoder" not in parts or not family or not set(importers()[family].parts) <= set(TEXT):
@@ -224,25 +255,28 @@ def _taken(source: str, weights, text, onto) -> list[tuple[str, pathlib.Path, tu
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
     text_parts = TEXT if has_own_head(family, folder) else ("text_encoder",)
-    return [(source, weights, _parts(source, text, onto)), (family, folder, text_parts)]
+    return [own_parts, PartsFrom(family, folder, text_parts)]
 
 
-def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:
-    """Copies the parts that were not brought and fit; the heads of another text tower do not."""
-    old, kept = before.weights_by_part(), []
+def _copy_parts(before: DualEncoder, model: DualEncoder, loaded: Collection[str]) -> list[str]:
+    """Copies the parts that were not loaded and fit, and returns their names; heads only fit their own text tower."""
+    old_parts = before.weights_by_part()
+    copied = []
     for name, part in model.weights_by_part().items():
-        if name in brought or name not in old or (new_text and name.endswith("_head")):
+        if name in loaded or name not in old_parts:
             continue
-        pairs = list(zip(variables_of(part), variables_of(old[name])))
-        if all(new.shape == value.shape for new, value in pairs):
-            for new, value in pairs:
-                new.assign(value)
-            kept.append(name)
-    return kept
+        if "text_encoder" in loaded and name.endswith("_head"):
+            continue
+        pairs = list(zip(variables_of(part), variables_of(old_parts[name])))
+        if all(new.shape == old.shape for new, old in pairs):
+            for new, old in pairs:
+                new.assign(old)
+            copied.append(name)
+    return copied
 
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:
-    """The given vocabulary, or one of the training data, as pretraining would build it."""
+    """Returns the given vocabulary, or a vocabulary of the training data, as pretraining would build it."""
     if not config.vocabulary.file and not config.data.directory:
         raise UserError(
             "An image tower brings no vocabulary: name a text tower with --text=…, a file with "

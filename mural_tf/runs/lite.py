@@ -1,15 +1,16 @@
 """Writes a model's `lite/`: both encoders as LiteRT files, each in the kind that was measured to be best.
 
-Kinds are tried in this order, and a kind that loses more than `MOST_LOST` points of mean recall in any language is
-passed over:
+Kinds are tried in this order, and the first that loses at most `MOST_LOST` points of mean recall in every language is
+taken:
 
     int8                          products, 1x1 convolutions and the table of pieces; a scale per channel
-    int8, table in float32        and then the first layer, and the last one
+    int8, table in float32        then also the first layer in float32, then also the last layer
     float16                       half the file; computes as float32 does
     float32                       as trained
 
-Texts come first. Pictures follow together with the texts' choice, so that the loss is the whole model's; int8 is
-tried there only if it is faster, since depthwise convolutions stay float32. All numbers go into report.json.
+The text encoder is chosen first. Pictures are measured with that text encoder, so that the loss is the whole model's;
+int8 is tried for them only if it is faster, because depthwise convolutions stay float32. All numbers go into
+report.json.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -56,7 +57,7 @@ from mural_tf.training.trained_model import load_trained
 KINDS = ("int8", "float16", "float32")
 MOST_LOST = 0.5  # points of mean recall, in any language
 FASTER = 0.9  # of float16's time: int8 is tried for pictures only below it
-MOST_PICTURES = 1000  # whose cosines are compared
+MOST_PICTURES = 1000  # that are compared by cosine
 TIMED = 32  # texts, or pictures, that are timed
 
 
@@ -68,24 +69,29 @@ class Choice:
     in_float: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.precision}, {' and '.join(self.in_float)} in float32" if self.in_float else self.precision
+        if self.in_float:
+            return f"{self.precision}, {' and '.join(self.in_float)} in float32"
+        return self.precision
 
     def apply(self, content: bytes) -> bytes:
         """Returns the file of a float32 encoder in this kind."""
         if self.precision == "int8":
             return to_int8(content, self.in_float)
-        return to_float16(content) if self.precision == "float16" else content
+        if self.precision == "float16":
+            return to_float16(content)
+        return content
 
 
 def choices(content: bytes, precision: str) -> list[Choice]:
-    """Returns what to try of a float32 encoder, in order; `precision`: only this one, "" for all."""
+    """Returns the choices to try for a float32 encoder, in order; `precision`: only this one, "" for all."""
     if precision:
         return [Choice(precision)]
     layers = layers_of(content)
     products = [layer for layer in layers if layer != "table"]
-    costly = [layer for layer in ("table", *products[:1], *products[-1:]) if layer in layers]
-    kept = [tuple(dict.fromkeys(costly[:count])) for count in range(len(costly) + 1)]
-    return [*(Choice("int8", layers) for layers in dict.fromkeys(kept)), Choice("float16"), Choice("float32")]
+    sensitive = [layer for layer in ("table", *products[:1], *products[-1:]) if layer in layers]
+    sensitive = list(dict.fromkeys(sensitive))  # the first layer may be the last one, too
+    tried = [Choice("int8", tuple(sensitive[:count])) for count in range(len(sensitive) + 1)]
+    return [*tried, Choice("float16"), Choice("float32")]
 
 
 def export_lite(
@@ -97,11 +103,11 @@ def export_lite(
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 
     Args:
-      workdir: whose checkpoint; its data (`data.directory`, `evaluation.split`) measure the recall. Without data, and
-        for a model of texts alone, only cosines are measured.
+      workdir: a trained model. Recall is measured on its data (`data.directory`, `evaluation.split`). Without data, and
+        for a model without images, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
-      precision: of both encoders, one of `KINDS`; "": the best of them.
+      precision: of both encoders, one of `KINDS`; "": the best for each encoder.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
@@ -113,28 +119,30 @@ def export_lite(
     model, tokenizer, config, step = load_trained(local_copy(workdir), checkpoint)
     model = in_precision(model, config, tokenizer.vocabulary_size)
     original = Remembered(embedder_of(model, tokenizer, config, str(workdir), step))
-    settings, content = tokenizer.for_lite()
-    card = export / "model_card.json"
-    trained_in = json_field(read_json(card), "training_data.languages", list[str], card, []) if card.is_file() else []
+    settings, vocabulary = tokenizer.for_lite()
+    languages = _trained_languages(export)
     announce("Converting to LiteRT …")
-    in_float = {TEXT_ENCODER: convert_text_encoder(model, tokenizer.max_length)}
+    encoders = {TEXT_ENCODER: convert_text_encoder(model, tokenizer.max_length)}
     if has_images(config.image_tower):
-        in_float[IMAGE_ENCODER] = convert_image_encoder(model)
-    heads = list(model.head_names[1:])
+        encoders[IMAGE_ENCODER] = convert_image_encoder(model)
+    description = {
+        "format": FORMAT,
+        "step": step,
+        "embedding_size": original.embedder.embedding_size,
+        "heads": list(model.head_names[1:]),
+        "text": settings | {"sha256": hashlib.sha256(vocabulary).hexdigest()},
+        "languages": languages,
+        "bytes": {},
+        "bound": 2.0,
+    }
     del model
     with whole_folder(export / FOLDER, DESCRIPTION) as partial:
         save_config(config, partial / "config.json")
-        in_lines = settings["kind"] in pieces.IN_LINES
-        (partial / (pieces.VOCABULARY if in_lines else pieces.MODEL)).write_bytes(content)
-        if settings["kind"] == "sentence_pieces":
-            write_places(content, partial / PLACES)
-        settings["sha256"] = hashlib.sha256(content).hexdigest()
+        _write_vocabulary(settings["kind"], vocabulary, partial)
         save_array(partial / PROBES, encode_probes(original.embedder))
-        description = dict(format=FORMAT, step=step, embedding_size=original.embedder.embedding_size, heads=heads)
-        description |= dict(text=settings, languages=trained_in, bytes={}, bound=2.0)
-        trial = _Trial(partial, description, original, config, in_float)
-        for name in in_float:
-            trial.choose(name, choices(in_float[name], precision))
+        trial = _Trial(partial, description, original, config, encoders)
+        for name, content in encoders.items():
+            trial.choose(name, choices(content, precision))
         report = trial.report()
         _write(partial / REPORT, report)
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir()) if path.name != DESCRIPTION}
@@ -143,90 +151,137 @@ def export_lite(
     return report
 
 
+def _trained_languages(export: pathlib.Path) -> list[str]:
+    """Returns the languages that an export's model card names, [] if there is no card."""
+    card = export / "model_card.json"
+    if not card.is_file():
+        return []
+    return json_field(read_json(card), "training_data.languages", list[str], card, [])
+
+
+def _write_vocabulary(kind: str, content: bytes, folder: pathlib.Path) -> None:
+    """Writes the files that texts are divided by."""
+    name = pieces.VOCABULARY if kind in pieces.IN_LINES else pieces.MODEL
+    (folder / name).write_bytes(content)
+    if kind == "sentence_pieces":
+        write_places(content, folder / PLACES)
+
+
 def _write(path: pathlib.Path, values: dict) -> None:
     path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class _Trial:
-    """Tries kinds in a folder that is being written; at the end the chosen encoders lie there."""
+    """Tries kinds of encoders in a folder that is being written, and leaves the chosen encoders there.
 
-    def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, in_float):
-        self._folder, self._description, self._original = folder, description, original
-        self._config, self._in_float = config, in_float
-        self._tried: dict[str, list[dict]] = {name: [] for name in in_float}
+    Args:
+      folder: of the lite encoders.
+      description: lite.json.
+      original: the trained model.
+      config: of the trained model.
+      encoders: file's name -> float32 encoder.
+
+    Attributes:
+      bound: 1 - the lowest cosine between an original and a lite embedding that is still right.
+    """
+
+    def __init__(self, folder: pathlib.Path, description: dict, original: Remembered, config, encoders):
+        self._folder = folder
+        self._description = description
+        self._original = original
+        self._config = config
+        self._encoders = encoders
+        self._rows: dict[str, list[dict]] = {name: [] for name in encoders}  # of the report
         self._texts: list[str] = list(TEXTS)
-        self._embedders: dict[str, Remembered] = {}
+        self._embedders: dict[str, Remembered] = {}  # with the chosen encoders
         self.bound = TOLERANCE
-        for name, content in in_float.items():
+        for name, content in encoders.items():
             (folder / name).write_bytes(content)
         self._expected = self._recalls(original, original)
 
     def choose(self, name: str, candidates: Sequence[Choice]) -> None:
-        """Leaves the first of the candidates for an encoder that loses at most `MOST_LOST` in every language."""
+        """Leaves the first candidate that loses at most `MOST_LOST` in every language as an encoder, or the last."""
         if name == IMAGE_ENCODER and len(candidates) > 1 and not self._is_faster(name):
             candidates = [choice for choice in candidates if choice.precision != "int8"]
         for choice in candidates:
             announce(f"Trying {name.removesuffix('.tflite')} in {choice} …")
             row, embedder = self._try(name, choice)
-            self._tried[name].append(row)
+            self._rows[name].append(row)
             if choice is candidates[-1] or max(row["lost"].values(), default=0.0) <= MOST_LOST:
-                row["chosen"], self._embedders[name] = True, embedder
+                row["chosen"] = True
+                self._embedders[name] = embedder
                 return
 
     def _is_faster(self, name: str) -> bool:
+        """Whether int8 takes less than `FASTER` of float16's time."""
         times = {}
         for precision in ("float16", "int8"):
-            self._opened(name, Choice(precision))
+            self._open(name, Choice(precision))
             times[precision] = self._milliseconds(name)
         return times["int8"] < FASTER * times["float16"]
 
-    def _opened(self, name: str, choice: Choice) -> Embedder:
-        (self._folder / name).write_bytes(choice.apply(self._in_float[name]))
+    def _open(self, name: str, choice: Choice) -> Embedder:
+        """Writes an encoder as chosen, and returns the embedder of the folder."""
+        (self._folder / name).write_bytes(choice.apply(self._encoders[name]))
         _write(self._folder / DESCRIPTION, self._description)
         return lite_embedder(self._folder)
 
     def _try(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
-        embedder = Remembered(self._opened(name, choice))
+        """Returns the row of the report for a choice, and the embedder with it."""
+        embedder = Remembered(self._open(name, choice))
         if name == TEXT_ENCODER:
             recalls = self._recalls(embedder, self._original)
             cosines = self._original.cosines_of_texts(embedder, self._texts)
         else:
             recalls = self._recalls(self._embedders[TEXT_ENCODER], embedder)
             cosines = self._original.cosines_of_images(embedder)
-        lost = {language: round(self._expected[language] - recall, 2) for language, recall in recalls.items()}
-        row = dict(kind=str(choice), bytes=(self._folder / name).stat().st_size)
-        row |= dict(milliseconds=round(self._milliseconds(name), 2))
-        row |= dict(smallest_cosine=float(cosines.min()), mean_cosine=float(cosines.mean()), compared=len(cosines))
-        return row | dict(lost=lost, chosen=False), embedder
+        row = {
+            "kind": str(choice),
+            "bytes": (self._folder / name).stat().st_size,
+            "milliseconds": round(self._milliseconds(name), 2),
+            "smallest_cosine": float(cosines.min()),
+            "mean_cosine": float(cosines.mean()),
+            "compared": len(cosines),
+            "lost": {language: round(self._expected[language] - recall, 2) for language, recall in recalls.items()},
+            "chosen": False,
+        }
+        return row, embedder
 
     def _recalls(self, texts: Remembered, images: Remembered) -> dict[str, float]:
-        """The mean recall of each language, in percent; {} where nothing can be measured."""
-        both = _Both(texts, images)
+        """Returns the mean recall of each language in percent, {} without images or data."""
         if not has_images(self._config.image_tower):
             return {}
+        towers = _Towers(texts, images)
         try:
-            metrics = measure_retrieval(both, self._config.data.directory, self._config.evaluation.split).metrics
+            metrics = measure_retrieval(towers, self._config.data.directory, self._config.evaluation.split).metrics
         except UserError as error:
             announce(f"Recall is not measured: {error}")
             return {}
         self._texts = list(self._original.texts) or self._texts
-        rows = (key.split("/") for key in metrics)
-        return {
-            row[1]: metrics["/".join(row)] for row in rows
-            if row[-1] == "mean_recall" and len(row) == 3 and f"retrieval/{row[1]}/text_to_image/recall@1" in metrics
-        }  # fmt: skip
+        recalls = {}
+        for key, value in metrics.items():
+            name, _, metric = key.rpartition("/")
+            _, _, language = name.partition("/")
+            if metric == "mean_recall" and f"retrieval/{language}/text_to_image/recall@1" in metrics:  # not a group
+                recalls[language] = value
+        return recalls
+
+    def _examples(self, name: str) -> Sequence:
+        """Returns the texts in UTF-8, features or pictures by which an encoder is timed."""
+        tower = self._config.image_tower
+        if name == TEXT_ENCODER:
+            every = max(1, len(self._texts) // TIMED)
+            return [text.encode("utf-8") for text in self._texts[::every]]
+        if takes_features(tower):
+            return np.ones((TIMED, tower.feature_size), np.float32)
+        shape = (TIMED, tower.image_size, tower.image_size, 3)
+        return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
     def _milliseconds(self, name: str) -> float:
-        """Processor milliseconds per text or picture by the encoder that lies in the folder, least of three rounds."""
-        model, tower = LiteModel(self._folder), self._config.image_tower
-        if name == TEXT_ENCODER:
-            run: Callable = model.text_function()
-            examples: list = [text.encode("utf-8") for text in self._texts[:: max(1, len(self._texts) // TIMED)]]
-        elif takes_features(tower):
-            run, examples = model.embed_images, list(np.ones((TIMED, tower.feature_size), np.float32))
-        else:
-            shape = (TIMED, tower.image_size, tower.image_size, 3)
-            run, examples = model.embed_images, list(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+        """Returns the processor milliseconds per text or picture of an encoder in the folder, the least of three."""
+        model = LiteModel(self._folder)
+        run: Callable = model.text_function() if name == TEXT_ENCODER else model.embed_images
+        examples = self._examples(name)
         seconds = []
         for _ in range(3):
             start = time.process_time()
@@ -235,12 +290,14 @@ class _Trial:
         return 1000.0 * min(seconds) / len(examples)
 
     def report(self) -> dict:
-        """Returns report.json, and sets `bound`."""
-        for rows in self._tried.values():
+        """Returns the values of report.json, and sets `bound`."""
+        for rows in self._rows.values():
             chosen = next(row for row in rows if row["chosen"])
-            few = chosen["compared"] <= len(TEXTS)
-            self.bound = max(self.bound, (2.0 if few else 1.0) * (1.0 - chosen["smallest_cosine"]))
-        encoders = {name.removesuffix(".tflite"): rows for name, rows in self._tried.items()}
+            distance = 1.0 - chosen["smallest_cosine"]
+            if chosen["compared"] <= len(TEXTS):  # few examples, so that others may be further away
+                distance *= 2.0
+            self.bound = max(self.bound, distance)
+        encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
         data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
         return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self.bound)
 
@@ -249,7 +306,9 @@ class Remembered:
     """An embedder that encodes no text and no picture twice.
 
     Attributes:
-      embedder: that encodes. texts: text -> vector. images: hash of a picture -> vector, None where it does not decode.
+      embedder: encodes new texts and pictures.
+      texts: text -> vector.
+      images: hash of a picture -> vector, `None` if the picture does not decode.
     """
 
     def __init__(self, embedder: Embedder):
@@ -259,43 +318,52 @@ class Remembered:
         self._encoded: dict[int, bytes] = {}
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
-        """As `Embedder` has it."""
-        unknown = [text for text in dict.fromkeys(texts) if text not in self.texts]
-        self.texts.update(zip(unknown, self.embedder.encode_text(unknown, **options)))
+        """Does the same as `Embedder.encode_text`."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.texts]
+        self.texts.update(zip(new, self.embedder.encode_text(new, **options)))
         return np.array([self.texts[text] for text in texts], np.float32)
 
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
-        """As `Embedder` has it, with `on_error` "skip"."""
-        keys = list(self._keys(images))
-        kept = [number for number, key in enumerate(keys) if self.images[key] is not None]
-        return np.array([self.images[keys[number]] for number in kept], np.float32), np.array(kept, np.int64)
+        """Does the same as `Embedder.encode_image` with `on_error` "skip"."""
+        embeddings = []
+        readable = []
+        for number, image in enumerate(images):
+            embedding = self._embedding(image)
+            if embedding is not None:
+                embeddings.append(embedding)
+                readable.append(number)
+        return np.array(embeddings, np.float32), np.array(readable, np.int64)
 
-    def _keys(self, images: Iterable[bytes]) -> Iterator[int]:
-        for image in images:
-            key = bytes_hash(image)
-            if key not in self.images:
-                vectors, kept = self.embedder.encode_image([image], on_error="skip")
-                self.images[key] = vectors[0] if len(kept) else None
-                if len(self._encoded) < MOST_PICTURES:
-                    self._encoded[key] = image
-            yield key
+    def _embedding(self, image: bytes) -> np.ndarray | None:
+        """Returns a picture's vector, `None` if the picture does not decode."""
+        key = bytes_hash(image)
+        if key not in self.images:
+            vectors, readable = self.embedder.encode_image([image], on_error="skip")
+            self.images[key] = vectors[0] if len(readable) else None
+            if len(self._encoded) < MOST_PICTURES:
+                self._encoded[key] = image
+        return self.images[key]
 
     def cosines_of_texts(self, other: Remembered, texts: Sequence[str]) -> np.ndarray:
-        """Returns the cosine of each text's two vectors, [N]."""
+        """Returns the cosine of each text's two vectors, float32 [N]."""
         return np.sum(self.encode_text(texts) * other.encode_text(texts), axis=1)
 
     def cosines_of_images(self, other: Remembered) -> np.ndarray:
-        """Returns the same of all pictures that were met."""
+        """Returns the cosine of both vectors of each encoded picture, float32 [N]; [1] without pictures."""
         images = list(self._encoded.values())
-        (ours, _), (theirs, _) = self.encode_image(images), other.encode_image(images)
-        return np.sum(ours * theirs, axis=1) if len(ours) else np.ones(1)
+        ours, _ = self.encode_image(images)
+        theirs, _ = other.encode_image(images)
+        if not len(ours):
+            return np.ones(1)
+        return np.sum(ours * theirs, axis=1)
 
 
-class _Both:
-    """What `measure_retrieval` asks: texts by one embedder, pictures by another."""
+class _Towers:
+    """The embedder that `measure_retrieval` takes: texts by one embedder, pictures by another."""
 
     def __init__(self, texts: Remembered, images: Remembered):
-        self.encode_text, self.encode_image = texts.encode_text, images.encode_image
+        self.encode_text = texts.encode_text
+        self.encode_image = images.encode_image
         self.takes_languages = texts.embedder.takes_languages
 
 
@@ -304,10 +372,13 @@ def describe(report: dict) -> str:
     lines = ["encoder        kind                                          MB      ms  cosine>=  most recall lost"]
     for name, rows in report["encoders"].items():
         for row in rows:
-            language, most = max(row["lost"].items(), key=lambda pair: pair[1], default=("not measured", None))
-            lost = f"{most:.2f} in {language}" if most is not None else language
+            lost = "not measured"
+            if row["lost"]:
+                language = max(row["lost"], key=row["lost"].get)
+                lost = f"{row['lost'][language]:.2f} in {language}"
             numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {lost}"
-            lines.append(f"{name:14} {row['kind']:38} {numbers}{'  <- chosen' if row['chosen'] else ''}")
+            mark = "  <- chosen" if row["chosen"] else ""
+            lines.append(f"{name:14} {row['kind']:38} {numbers}{mark}")
     return "\n".join(lines)
 
 
@@ -318,7 +389,8 @@ NORMAL = 1
 
 
 def write_places(model: bytes, path: pathlib.Path) -> None:
-    """Writes the positions of the pieces in a SentencePiece model's file, and hashes to find them by their text."""
+    """Writes the positions of the pieces in a SentencePiece model's file, and hashes to find pieces by their text."""
+    plain_type = bytes([NORMAL])
     spans: list[tuple[int, int]] = []
     texts: list[bytes] = []
     scores: list[tuple[float, int]] = []
@@ -326,9 +398,10 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
     others: list[tuple[int, int]] = []
     for field, begin, value, end in fields(model, 0, len(model)):
         if field == PIECE:
-            parts = {name: model[first:last] for name, _, first, last in fields(model, value, end)}
-            if parts.get(TYPE, bytes([NORMAL])) == bytes([NORMAL]):
-                scores.append((np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0], len(spans)))
+            parts = {part: model[first:last] for part, _, first, last in fields(model, value, end)}
+            if parts.get(TYPE, plain_type) == plain_type:
+                score = np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0]
+                scores.append((score, len(spans)))
             else:
                 always.append(len(spans))
             spans.append((begin, end))
@@ -336,7 +409,7 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
     if scores:
-        always += [min(scores)[1], max(scores)[1]]
+        always += [min(scores)[1], max(scores)[1]]  # unknown characters are weighed by these, see few_pieces.py
     hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
     order = np.argsort(hashes, kind="stable")
     np.savez(

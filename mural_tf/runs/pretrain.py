@@ -70,7 +70,7 @@ def train_and_finish(
     profile: str,
     start: Start | None = None,
 ) -> None:
-    """The part that pretraining and fine-tuning share; `start`: where weights come from, `None`: from scratch."""
+    """Does the work of pretraining and fine-tuning; `start`: where weights come from, `None`: from scratch."""
     start = start or Start()
     config, pieces = _with_weights_of_towers(complete(config))
     check_places(config)
@@ -101,6 +101,7 @@ def train_and_finish(
 
 
 def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, start: Start, signals) -> bool:
+    """Trains in a local workdir and finishes the run; returns whether the run reached its last step."""
     writes = is_chief(strategy)
     _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
@@ -180,7 +181,7 @@ def _starts_from_weights(config: ConfigDict) -> bool:
 
 
 def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
-    """Returns the configuration with what trained towers say of themselves, and the text tower's vocabulary or []."""
+    """Returns the configuration with the architecture of trained towers, and the text tower's vocabulary or []."""
     if not _starts_from_weights(config):
         return config, []
     from mural_tf.pretrained.importers import configure_towers  # knows every family, and other runs do without
@@ -189,7 +190,7 @@ def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
 
 
 def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: Callable):
-    """Returns `prepare()`, called by the chief before all others, which then have what it wrote into the workdir."""
+    """Returns `prepare()`, called first by the chief, and then by the others with the chief's files in the workdir."""
 
     def prepare_and_share():
         if not is_chief(strategy):
@@ -205,7 +206,7 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
 
 
 def _prepare(config: ConfigDict, pieces: list[str], workdir: pathlib.Path) -> WordPieceTokenizer:
-    """`pieces`: the vocabulary of the weights that the text tower starts with, or none."""
+    """Returns the tokenizer; `pieces`: the vocabulary of the weights that the text tower starts with, or []."""
     check_optimizer(config.optimizer)
     prepare_data(config)
     if pieces and not (workdir / "vocabulary.txt").exists():

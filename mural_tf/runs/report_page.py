@@ -32,7 +32,7 @@ from mural_tf.training.workdir import flat
 
 NAME = "report.html"
 IMAGES = 300  # of the split, among which the examples are searched
-EXAMPLES = 3  # found, and as many missed, in each language shown
+EXAMPLES = 3  # queries that are found, and as many that are missed, for each language shown
 SIDE = 96  # pixels of a thumbnail's longer side
 # Shown after training on the emoji benchmark: a wish in a well-resourced and one in an under-resourced language.
 EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
@@ -96,7 +96,7 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """The table of groups, with a column of the recalls before the run if they were measured."""
+    """Returns the table of groups, with a column of the recalls before the run if they were measured."""
     before = _at_step(rows, evaluation.name, 0)
     heads = ["group", "languages", "mean recall, %"]
     if before:
@@ -127,6 +127,7 @@ def _at_step(rows: list[dict], name: str, step: int) -> dict:
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
+    """Returns {name of a loss: its (step, value)}."""
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         for key, value in row.items():
@@ -136,7 +137,7 @@ def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _recalls(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
-    """The mean recall of groups and of all languages, for evaluations at two steps or more."""
+    """Returns {group, or all languages: (step, mean recall)}, for evaluations at two steps or more."""
     languages = set()
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -155,7 +156,7 @@ def _recalls(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
-    """Bars of the last evaluation, and of others that were made before the first step and after the last."""
+    """Returns bars of the last evaluation, and of other evaluations from before the first and after the last step."""
     charts = [_bars(evaluation.name, evaluation.metrics, _at_step(rows, evaluation.name, 0), evaluation)]
     names: dict[str, None] = {}
     for row in rows:
@@ -170,7 +171,7 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
 
 
 def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> dict[str, object]:
-    """Each language once, in its last group: for example, of a tuned model in "tuned" or "others"."""
+    """Returns a chart with each language once, in its last group: in "tuned" or "others" for a tuned model."""
     group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
@@ -193,7 +194,7 @@ def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> d
 
 
 def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, list[tuple[str, bytes]]]:
-    """Returns {example query of the data: ids and pictures closest to it, the closest first}."""
+    """Returns {example query for the data: (id, picture) of the closest pictures, the closest first}."""
     sentences = EXAMPLE_QUERIES.get(config.data.source, ())
     if not sentences:
         return {}
@@ -201,16 +202,17 @@ def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict
     ids = list(pool.image_numbers)
     images, numbers = evaluation.pictures
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
-    shown = np.unique(numbers[rows]).tolist()
-    pictures = dict(zip(shown, pool.read(shown)))
+    nearest = numbers[rows]  # [queries, MOST]
+    shown = np.unique(nearest).tolist()
+    picture_of = dict(zip(shown, pool.read(shown)))
     examples = {}
-    for sentence, nearest in zip(sentences, numbers[rows].tolist()):
-        examples[sentence] = [(ids[number], pictures[number]) for number in nearest]
+    for sentence, its_nearest in zip(sentences, nearest.tolist()):
+        examples[sentence] = [(ids[number], picture_of[number]) for number in its_nearest]
     return examples
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
-    """Examples in the languages with the highest, the middle and the lowest recall; `None` if there are no pictures."""
+    """Returns examples in the languages with the highest, the middle and the lowest recall; `None` without pictures."""
     if takes_features(config.image_tower):
         return None
     try:
@@ -222,24 +224,27 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
     images = images[rows]
     numbers = numbers[rows]
     pictures = list(pool.read(numbers.tolist()))
-    best = sorted(evaluation.sizes, key=lambda x: -evaluation.metrics[f"{evaluation.name}/{x}/mean_recall"])
+    metrics = evaluation.metrics
+    by_recall = sorted(evaluation.sizes, key=lambda language: -metrics[f"{evaluation.name}/{language}/mean_recall"])
     languages = {}
-    for language in dict.fromkeys((best[0], best[len(best) // 2], best[-1])):
+    for language in dict.fromkeys((by_recall[0], by_recall[len(by_recall) // 2], by_recall[-1])):
         texts, owners = pool.readable_captions(language, numbers)
-        if texts:
-            queries = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-            right = [query for query in queries if query.found[0].rank <= 1]
-            chosen = [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
-            languages[language] = [_example(query, texts[query.number], pictures) for query in chosen]
+        if not texts:
+            continue
+        queries = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
+        right = [query for query in queries if query.found[0].rank <= 1]
+        chosen = [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
+        languages[language] = [_example(query, texts[query.number], pictures) for query in chosen]
     return {"count": len(numbers), "total": len(pool.image_numbers), "languages": languages}
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
-    """The first three pictures and, if the right pictures are not among them, these behind a gap."""
-    rank, first = searched.found[0].rank, searched.found[0].top[:3]
-    shown_pictures = [(thumbnail_url(pictures[i], SIDE), i in searched.right) for i in first]
+    """Returns a query with its first three pictures and, if none of these is right, a gap and the right pictures."""
+    rank = searched.found[0].rank
+    first = searched.found[0].top[:3]
+    shown_pictures = [(thumbnail_url(pictures[number], SIDE), number in searched.right) for number in first]
     if not searched.right.intersection(first):
-        right = [(thumbnail_url(pictures[i], SIDE), True) for i in sorted(searched.right)]
+        right = [(thumbnail_url(pictures[number], SIDE), True) for number in sorted(searched.right)]
         shown_pictures += [(None, False), *right]
     note = "found" if rank <= 1 else f"the right one has rank {rank:g}"
     return {"text": text, "note": note, "pictures": shown_pictures}
@@ -249,6 +254,7 @@ def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) ->
 
 
 def _data(config: ConfigDict) -> list[tuple[str, str]]:
+    """Returns (name, value) of the data set's description."""
     lines = [("folder", config.data.directory)]
     try:
         described = read_json(as_path(config.data.directory) / "dataset.json")
@@ -265,10 +271,12 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
 
 
 def _items(value: object) -> Iterable[tuple[str, object]]:
+    """Returns the items of a mapping, and none of other values: other people's descriptions may hold anything."""
     return value.items() if isinstance(value, Mapping) else ()
 
 
 def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
+    """Returns (name, value) of the configuration and the environment."""
     lines = [(name, json.dumps(value, default=list)) for name, value in flat(config.to_dict()).items()]
     with contextlib.suppress(UserError):
         lines += [(name, str(value)) for name, value in flat(read_json(workdir / "environment.json")).items()]

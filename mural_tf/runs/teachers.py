@@ -6,6 +6,7 @@ import array
 import dataclasses
 import functools
 import hashlib
+import itertools
 import pathlib
 import tempfile
 
@@ -26,8 +27,10 @@ from mural_tf.models.dual_encoder import DualEncoder
 class Teacher:
     """A teacher from outside.
 
-    digest: 16 hexadecimal digits that identify it; another teacher has others.
-    embed: texts, UTF-8, to float32 [N, D]; a row of zeros where it has no vector. It is loaded when it is called.
+    Attributes:
+      digest: 16 hexadecimal digits that identify it.
+      embed: function from texts in UTF-8 to float32 [N, D], zeros for a text without a vector; its first call loads
+        the teacher.
     """
 
     digest: str
@@ -43,21 +46,23 @@ class TextVectors:
 
     def __init__(self, folder: pathlib.Path):
         self._files = vector_files(folder)
-        summed = hashlib.blake2b(digest_size=8)
+        content_hash = hashlib.blake2b(digest_size=8)
         for file in self._files:
             items = about_of(file).get("kind", "texts")
             if items != "texts":
                 raise UserError(f"{folder} holds vectors of {items}: a teacher needs vectors of texts.")
             with open(file, "rb") as content:
-                summed.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
-        self.digest = summed.hexdigest()
-        blocks = (vectors.shape[1] for file in self._files for _, vectors in read_rows(file, ["name"]))
-        self.width = next(blocks, 0)
+                content_hash.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
+        self.digest = content_hash.hexdigest()
+        blocks = itertools.chain.from_iterable(read_rows(file, ["name"]) for file in self._files)
+        _, first_vectors = next(blocks, (None, np.empty([0, 0])))
+        self.width = first_vectors.shape[1]
         self._keys: np.ndarray | None = None
 
     def _read(self) -> None:
-        """Reads the texts, of which 64 bits each stay, and the vectors into a file that is mapped."""
-        keys, dtype = array.array("Q"), None
+        """Reads a 64-bit hash of each text, and the vectors into a file that is mapped into memory."""
+        keys = array.array("Q")
+        dtype = None
         self._store = tempfile.TemporaryFile()
         for file in self._files:
             for rows, vectors in read_rows(file, ["name"]):
@@ -103,11 +108,12 @@ def open_teacher(path: str) -> Teacher:
         raise UserError(
             f"method.teacher={path} does not exist: give a model, or a folder that python -m mural_tf embed wrote."
         )
-    loaded, trust = functools.lru_cache(maxsize=1)(open_model), is_trusting()
+    open_once = functools.lru_cache(maxsize=1)(open_model)
+    trust = is_trusting()
 
     def embed(texts: list[bytes]) -> np.ndarray:
         strings = [text.decode("utf-8", "replace") for text in texts]
-        return loaded(folder, trust=trust).encode_text(strings, progress=False)
+        return open_once(folder, trust=trust).encode_text(strings, progress=False)
 
     return Teacher(model_digest(folder), embed)
 

@@ -1,8 +1,8 @@
 """Additions of fine-tuning to a run: settings that follow the data, recall elsewhere, and mixes with the source.
 
-Zeros in the configuration (`configs/finetune.py`) mean values that follow from the number of captions. Dev is
-measured in the languages of the training captions ("tuned") and in all others that dev, or the dev split of the
-source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned weights, after
+Zeros in the configuration (`configs/finetune.py`) mean values that follow from the number of captions. Recall on dev
+is measured in two groups: "tuned" are the languages of the training captions, "others" all other languages of dev or of
+the dev split of the source's own data. At the end `mix` tries weights between the source's and the tuned weights, after
 Wortsman et al., "Robust fine-tuning of zero-shot models" (2022), "WiSE-FT", and keeps the mix that dev prefers.
 """
 
@@ -46,7 +46,7 @@ from mural_tf.training.strategy import is_chief
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS = 15
 EPOCHS_OF_PAIRS = 12  # of a stage that learns from translation pairs
-STAGE_RATE = 4e-3  # that stage's rate for a text tower of `STAGE_WIDTH`; falls as the square of the width rises
+STAGE_RATE = 4e-3  # that stage's rate for a text tower of `STAGE_WIDTH`; falls with the square of the width
 STAGE_WIDTH = 128
 FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
 SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
@@ -69,7 +69,9 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     config = config.copy_and_resolve_references()
     train = config.train
     if not takes_steps(method_class(config.model)):
-        train.steps, train.evaluate_first, train.interpolate = 0, True, False
+        train.steps = 0
+        train.evaluate_first = True
+        train.interpolate = False
         config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
         train.text_text_batch = train.image_text_batch = 1
         return config
@@ -87,15 +89,21 @@ def _set_sizes(config: ConfigDict) -> str:
     """Sets the batches and steps that are 0 by the number of texts, and describes them."""
     train = config.train
     if method_class(config.model).sized_by == TEXT_PAIRS:
-        texts, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
+        texts = "translation pairs"
+        epochs = EPOCHS_OF_PAIRS
+        counts = pair_counts(config.data)
         total = sum(counts.values())
         # Many small steps teach more than few large steps of the same texts; captions only keep their embeddings.
-        train.text_text_batch = batch = train.text_text_batch or max(batch_for(total) // 2, 1)
+        batch = train.text_text_batch or max(batch_for(total) // 2, 1)
+        train.text_text_batch = batch
         train.image_text_batch = train.image_text_batch or max(batch // 4, 1)
     else:
-        texts, epochs, counts = "captions", EPOCHS, caption_counts(config.data)
+        texts = "captions"
+        epochs = EPOCHS
+        counts = caption_counts(config.data)
         total = sum(counts.values())
-        train.image_text_batch = batch = train.image_text_batch or batch_for(total)
+        batch = train.image_text_batch or batch_for(total)
+        train.image_text_batch = batch
         train.text_text_batch = train.text_text_batch or batch
     if not train.steps:
         train.steps = min(max(math.ceil(epochs * total / batch), FEWEST_STEPS), MOST_STEPS)
@@ -107,30 +115,35 @@ def _set_sizes(config: ConfigDict) -> str:
 
 
 def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> None:
-    """A stage has its own optimiser; otherwise open fields are the source's, and rates keep their ratio."""
-    optimizer, rate = config.optimizer, config.optimizer.learning_rate
+    """Sets fields of the optimiser that the configuration leaves open.
+
+    A stage has its own optimiser; otherwise open fields are the source's, and both learning rates keep their ratio.
+    """
+    optimizer = config.optimizer
+    rate = optimizer.learning_rate
     if method_class(config.model).sized_by == TEXT_PAIRS:
         width = max(config.text_tower.hidden_size, STAGE_WIDTH)
         optimizer.learning_rate = rate or STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
     rate = rate or source.optimizer.learning_rate * RATE
-    text_rate = "text_text_learning_rate"
-    is_open = optimizer[text_rate] == base_config().optimizer[text_rate] and f"optimizer.{text_rate}" not in given
+    is_default = optimizer.text_text_learning_rate == base_config().optimizer.text_text_learning_rate
+    is_open = is_default and "optimizer.text_text_learning_rate" not in given
     optimizer.update(inherited(config, source, "optimizer", source.optimizer, given))
     optimizer.learning_rate = rate
     if is_open and source.optimizer.learning_rate:
-        optimizer[text_rate] *= rate / source.optimizer.learning_rate
+        optimizer.text_text_learning_rate *= rate / source.optimizer.learning_rate
 
 
 def batch_for(captions: int) -> int:
-    """The power of two closest to three times the root of the number of captions, within bounds; at most `captions`."""
+    """Returns the power of two closest to three times the root of `captions`, within bounds and at most `captions`."""
     size = 2 ** round(math.log2(3 * math.sqrt(captions)))
-    return min(max(size, SMALLEST_BATCH), LARGEST_BATCH, 2 ** int(math.log2(captions)))
+    largest = min(LARGEST_BATCH, 2 ** int(math.log2(captions)))
+    return min(max(size, SMALLEST_BATCH), largest)
 
 
 @functools.lru_cache(maxsize=8)
 def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
-    """Texts of records by language: of `dataset.json`, or else of the first records, scaled by bytes."""
+    """Returns {language: texts} of records: from `dataset.json`, or else estimated by the first records."""
     files = source.files(record_type)
     if source.format != "mural":
         return _estimated_counts(files, lambda *_: [""])
@@ -138,42 +151,51 @@ def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
         stated = stated_languages(files, records.parse_text_pair, "language_b")
     else:
         stated = stated_languages(files, records.parse_image_text, "language")
-    return _estimated_counts(files, _languages_of) if stated is None else stated
+    if stated is not None:
+        return stated
+    return _estimated_counts(files, _languages_of)
 
 
 def _languages_of(serialized: bytes, name: str, number: int) -> Sequence[str]:
+    """Returns the languages of a record's captions, or the second language of a text pair; [] if it is damaged."""
     try:
         record = records.parse_record(serialized, name, number)
     except UserError:  # damaged records are counted in training
         return []
-    return [record.language_b] if isinstance(record, records.TextPair) else record.languages
+    if isinstance(record, records.TextPair):
+        return [record.language_b]
+    return record.languages
 
 
 def _estimated_counts(files: Sequence[str], languages_of: Callable[..., Sequence[str]]) -> dict[str, int]:
+    """Returns {language: texts} by the first `SAMPLED` records, scaled by the bytes of all files."""
     counts: collections.Counter[str] = collections.Counter()
-    number = size = 0  # of the records that were read
+    records_read = 0
+    bytes_read = 0
     for name in files:
-        serialized = tfrecord.read_all(name, lambda *_: None, open_path)
-        for _, data in itertools.islice(serialized, SAMPLED - number):
-            number += 1
-            size += len(data) + tfrecord.FRAME
-            counts.update(languages_of(data, name, number))
-    scale = sum(records.file_sizes(files).values()) / size if number == SAMPLED else 1.0
+        serialized_records = tfrecord.read_all(name, lambda *_: None, open_path)
+        for _, serialized in itertools.islice(serialized_records, SAMPLED - records_read):
+            records_read += 1
+            bytes_read += len(serialized) + tfrecord.FRAME
+            counts.update(languages_of(serialized, name, records_read))
+    scale = 1.0
+    if records_read == SAMPLED:
+        scale = sum(records.file_sizes(files).values()) / bytes_read
     return {language: round(count * scale) for language, count in counts.items()}
 
 
 def caption_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training captions by language, of `data.image_text_languages` where these are given.
+    """Returns {language: training captions}, only of `data.image_text_languages` if these are given.
 
-    Raises `UserError` if there are not any.
+    Raises `UserError` without captions.
     """
     return _counts_in(data.image_text_languages, data, "image_text", records.IMAGE_TEXT, "captions")
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training text pairs by their second language, of `data.text_text_languages` where these are given.
+    """Returns {second language: training text pairs}, only of `data.text_text_languages` if these are given.
 
-    Captions as pairs count as captions. Raises `UserError` without pairs.
+    Where captions are the pairs, captions are counted. Raises `UserError` without pairs.
     """
     if data.text_pairs != "files":
         return caption_counts(data)
@@ -181,32 +203,40 @@ def pair_counts(data: ConfigDict) -> dict[str, int]:
 
 
 def _counts_in(languages, data: ConfigDict, stream: str, record_type: str, texts: str) -> dict[str, int]:
+    """Returns {language: texts} of a stream's sources; `languages`: only these, empty for all."""
     counts: collections.Counter[str] = collections.Counter()
     for source, _ in stream_sources(data, stream):
         for language, count in _counts_of(source, record_type).items():
-            counts[language or data.default_language] += count
-    wanted = languages or counts
-    counts_in = {language: count for language, count in counts.items() if count and language in wanted}
-    if not counts_in:
+            language = language or data.default_language
+            if not languages or language in languages:
+                counts[language] += count
+    positive = {language: count for language, count in counts.items() if count}
+    if not positive:
         named = f" in {list(languages)}" if languages else ""
         raise UserError(f"{data.directory} has no training {texts}{named}.")
-    return counts_in
+    return positive
 
 
 def inherited(
     config: ConfigDict, source: ConfigDict, branch: str, names: Iterable[str], given: Collection[str] = ()
 ) -> dict:
-    """Returns {field: value} of a branch: the source's where the configuration's is the default and is not `given`."""
-    own, default = config[branch], base_config()[branch]
-    return {
-        name: own[name] if own[name] != default[name] or f"{branch}.{name}" in given else source[branch][name]
-        for name in names
-        if name in own and name in source[branch]
-    }
+    """Returns {field: value} of a branch: the configuration's values, but the source's for defaults not in `given`.
+
+    Fields that only one of both configurations has are left out.
+    """
+    own = config[branch]
+    defaults = base_config()[branch]
+    values = {}
+    for name in names:
+        if name not in own or name not in source[branch]:
+            continue
+        is_chosen = own[name] != defaults[name] or f"{branch}.{name}" in given
+        values[name] = own[name] if is_chosen else source[branch][name]
+    return values
 
 
 class TunedEvaluation(SplitEvaluation):
-    """Adds the groups "tuned" and "others" to the evaluation of a split; see the module."""
+    """The evaluation of a split with the groups "tuned" and "others"; see the module."""
 
     def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
         super().__init__(measured, config, split)
@@ -217,31 +247,33 @@ class TunedEvaluation(SplitEvaluation):
         evaluation = super().__call__(step)
         if evaluation is None:
             return None
-        tuned = caption_counts(self._config.data)
-        others = self._measure_others(evaluation, step)
-        metrics = evaluation.metrics | others
-        groups = dict(evaluation.groups)
-        rows = [*evaluation.sizes, *dict.fromkeys(key.split("/")[1] for key in others)]
-        for name in (TUNED, OTHERS):
-            members = tuple(row for row in rows if (row in tuned) == (name == TUNED))
-            if not members:
-                continue
-            groups[name] = members
-            for metric in ("mean_recall", HELD_OUT):
-                values = [metrics.get(f"{evaluation.name}/{row}/{metric}") for row in members]
-                if None not in values:
-                    metrics[f"{evaluation.name}/{name}/{metric}"] = float(np.mean(values))
-        evaluation.metrics = metrics
-        evaluation.groups = groups
+        metrics_of_others = self._measure_others(evaluation, step)
+        languages = [*evaluation.sizes, *dict.fromkeys(key.split("/")[1] for key in metrics_of_others)]
+        evaluation.metrics = evaluation.metrics | metrics_of_others
+        evaluation.groups = dict(evaluation.groups)
+        trained = caption_counts(self._config.data)
+        self._add_group(evaluation, TUNED, [language for language in languages if language in trained])
+        self._add_group(evaluation, OTHERS, [language for language in languages if language not in trained])
         return evaluation
 
+    @staticmethod
+    def _add_group(evaluation: Evaluation, group: str, languages: Sequence[str]) -> None:
+        """Adds a group of languages to an evaluation, with the means of their metrics; nothing without languages."""
+        if not languages:
+            return
+        evaluation.groups[group] = tuple(languages)
+        for metric in ("mean_recall", HELD_OUT):
+            values = [evaluation.metrics.get(f"{evaluation.name}/{language}/{metric}") for language in languages]
+            if None not in values:
+                evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
+
     def score(self, evaluation: Evaluation) -> float:
-        """The mean of both groups' mean recalls; of one, where there is one."""
-        keys = (f"{evaluation.name}/{group}/mean_recall" for group in (TUNED, OTHERS))
+        """Returns the mean of the mean recalls of both groups, or of the only group."""
+        keys = [f"{evaluation.name}/{group}/mean_recall" for group in (TUNED, OTHERS)]
         return float(np.mean([evaluation.metrics[key] for key in keys if key in evaluation.metrics]))
 
     def _measure_others(self, evaluation: Evaluation, step: int) -> dict[str, float]:
-        """Metrics of the languages that the source's data has beyond the evaluation's."""
+        """Returns metrics of languages that are in the source's data, but not in the evaluation."""
         if self._other_languages is None:
             self._other_languages = self._find_others(evaluation)
         if not self._other_languages:
@@ -249,10 +281,11 @@ class TunedEvaluation(SplitEvaluation):
         embedder = self._measured.embedder(step)
         size = self._config.evaluation.batch_size
         measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
-        rows = tuple(f"{evaluation.name}/{language}/" for language in measured.sizes)
-        return {key: value for key, value in measured.metrics.items() if key.startswith(rows)}
+        prefixes = tuple(f"{evaluation.name}/{language}/" for language in measured.sizes)
+        return {key: value for key, value in measured.metrics.items() if key.startswith(prefixes)}
 
     def _find_others(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Returns the languages of the source's own data that the evaluation does not measure."""
         if not self._source or as_path(self._source) == as_path(self._config.data.directory):
             return ()
         try:
@@ -267,10 +300,11 @@ class TunedStart(Start):
     """A run that goes on from a trained model.
 
     Args:
-      initialize: sets a model's weights; it may return the model that the images' side comes from.
+      initialize: sets a model's weights; it may return the model that the image tower comes from.
     """
 
-    evaluation, is_trained = TunedEvaluation, True
+    evaluation = TunedEvaluation
+    is_trained = True
 
     def __init__(self, initialize: Callable[[DualEncoder], Embedder | None]):
         self._initialize = initialize
@@ -295,7 +329,7 @@ class TunedStart(Start):
 
 
 def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Measures the model that a bridge takes its images' side from, as a row of step 0: changes show against it."""
+    """Measures the model that a bridge takes its image tower from, as step 0, to compare the bridge with it."""
     measured = types.SimpleNamespace(embedder=lambda step: source, at=None)
     evaluation = TunedEvaluation(measured, config, config.evaluation.split)(0)
     if evaluation is not None:
@@ -325,8 +359,8 @@ def mix(
 ) -> None:
     """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
 
-    Prints and writes each share's recalls, and measures the source on the split of the result too, as a row of step 0.
-    `check_dev` has seen that there is a dev split.
+    It prints and writes each share's recalls. It also measures the source on the result's split, as step 0. `check_dev`
+    has made sure of a dev split.
     """
     step = config.train.steps
     model = measured.at(step)
@@ -340,25 +374,32 @@ def mix(
         if evaluation is not None:
             append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
     rows = []
-    best = (-math.inf, 1.0)  # score, share
+    best_score = -math.inf
+    best_share = 1.0
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
         if evaluation is None:  # a model without pictures
             break
-        best = max(best, (evaluate.score(evaluation), share))
-        keys = {name: f"{evaluation.name}/{name}/mean_recall" for name in (TUNED, OTHERS)}
-        recalls = {name: evaluation.metrics[key] for name, key in keys.items() if key in evaluation.metrics}
-        rows.append({"share": share, **recalls})
-    _assign(variables, source, tuned, best[1])
+        score = evaluate.score(evaluation)
+        if score >= best_score:
+            best_score = score
+            best_share = share
+        row = {"share": share}
+        for group in (TUNED, OTHERS):
+            key = f"{evaluation.name}/{group}/mean_recall"
+            if key in evaluation.metrics:
+                row[group] = evaluation.metrics[key]
+        rows.append(row)
+    _assign(variables, source, tuned, best_share)
     save_result(model, workdir, step)
-    write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
+    write_whole(workdir / MIXES, json.dumps({"chosen": best_share, "mixes": rows}, indent=2) + "\n")
     if rows:
-        print("\n".join(describe_mixes(rows, best[1])), flush=True)
+        print("\n".join(describe_mixes(rows, best_share)), flush=True)
 
 
 class StandingTowers:
-    """The embedder of a model whose head alone changes: images are encoded once, and the states of texts are known."""
+    """The embedder of a model of which only the head changes: images are encoded once, states of texts are known."""
 
     takes_languages = False
 
@@ -387,11 +428,13 @@ def evaluated_texts(config: ConfigDict) -> list[bytes]:
 
 
 def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Gives a model that does not train the choice that dev prefers, by all languages' mean recall; keeps the result.
+    """Sets the choice of a model without training steps to the best mean recall on dev, and keeps the run's result.
 
     Args:
-      model: that has learned.
-      measured: it, or its copy.
+      model: a model that has learned.
+      measured: the same model, or its copy.
+      config: the run's configuration.
+      workdir: the run's folder.
     """
     result = measured.at(0)
     head = result.image_text_head
@@ -420,22 +463,26 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
-    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the unchanged source."""
-    names = [name for name in (TUNED, OTHERS) if name in rows[0]]
-    lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(names)]
+    """Returns lines of the mean recall on dev for each share of the tuned weights; 0 is the unchanged source."""
+    groups = [group for group in (TUNED, OTHERS) if group in rows[0]]
+    lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(groups)]
     for row in rows:
-        cells = "  ".join(f"{row[name]:{len(name)}.1f}" for name in names)
-        lines.append(f"{row['share']:14.2f}  {cells}" + ("  <- the result" if row["share"] == chosen else ""))
+        cells = "  ".join(f"{row[group]:{len(group)}.1f}" for group in groups)
+        mark = "  <- the result" if row["share"] == chosen else ""
+        lines.append(f"{row['share']:14.2f}  {cells}{mark}")
     return lines
 
 
 def _variables(model: DualEncoder) -> list:
-    """The numbers that a trained model consists of, each variable once."""
+    """Returns the variables of a trained model, each once."""
     variables = itertools.chain.from_iterable(map(variables_of, model.weights_by_part().values()))
     return list({variable.ref(): variable for variable in variables}.values())
 
 
 def _assign(variables, source, tuned, share: float) -> None:
+    """Sets variables to the mean of source and tuned values, weighted by the share of the tuned ones."""
     for variable, before, after in zip(variables, source, tuned):
-        is_number = np.issubdtype(before.dtype, np.floating)
-        variable.assign((1.0 - share) * before + share * after if is_number else after)
+        if np.issubdtype(before.dtype, np.floating):
+            variable.assign((1.0 - share) * before + share * after)
+        else:  # counters and tables
+            variable.assign(after)

@@ -1,21 +1,20 @@
 """Two text towers in one export: each text goes through the tower that dev prefers for its language.
 
-A bridged tower knows more languages than the model that taught it, and the languages that the teacher knows it often
-knows less well. Both embed into one space, so each text can go its own way. Dev says which tower a language takes. A
-text does not say its language, so the graph guesses the way from the text's letters: it adds a weight for each run of
-one to three letters, a logistic regression on the training texts (Cavnar and Trenkle, "N-Gram-Based Text
-Categorization", 1994, find languages by such runs). A language counts by what dev's recall differs between the towers,
-all its texts together.
+A bridged tower knows more languages than the model that taught it (the "own" tower), but often knows the teacher's
+languages less well. Both embed into one space, so each text can take the better tower. Dev says which tower is better
+for a language. A text does not say its language, so the graph guesses the tower from the text's letters: it adds a
+weight for each run of one to three letters. The weights are a logistic regression on the training texts (Cavnar and
+Trenkle, "N-Gram-Based Text Categorization", 1994, find languages by such runs). All texts of a language together weigh
+as much as the two towers differ in dev's recall.
 
-Recalls are taken as among `GALLERY` pictures. Dev has fewer, which favours a tower that is about right everywhere over
-one that knows some names exactly and no others: the first five of 369 pictures are the first fourteen of a thousand. By
-R@1, 5 and 10 of 369 the bridged tower was preferred in languages in which it was worse.
+Recalls are estimated for a gallery of `GALLERY` pictures. Dev has fewer, and a small gallery favours a tower that is
+about right everywhere over a tower that knows some names exactly and no others: the first five of 369 pictures are the
+first fourteen of a thousand. By R@1, 5 and 10 of 369 the bridged tower was preferred in languages where it was worse.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import json
 import pathlib
 import shutil
@@ -40,16 +39,16 @@ from mural_tf.metrics import ranking
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
-ROUNDS = 300  # of Adagrad, on all texts at once
-RATE = 0.5
+ROUNDS = 300  # steps of Adagrad, each on all texts
+RATE = 0.5  # Adagrad's learning rate
 GALLERY = 1_000  # pictures, about as many as are searched later
 
 
-class Ways(tf.Module):
-    """Tells for each text whether it takes the model's own tower: string [B] → bool [B]."""
+class TowerChoice(tf.Module):
+    """Whether each text takes the own tower: string [B] → bool [B]."""
 
     def __init__(self, weights: np.ndarray):
-        """`weights`: float32 [BUCKETS + 1], of the runs and of every text; positive for the own tower."""
+        """`weights`: float32 [BUCKETS + 1], of the runs' buckets, and a bias; positive for the own tower."""
         super().__init__()
         self.weights = tf.Variable(weights, trainable=False, name="weights")
 
@@ -61,147 +60,172 @@ class Ways(tf.Module):
 
 
 def buckets_of(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Returns int64 [B, (runs)]: for each run of letters of a text, string [B], its bucket."""
+    """Returns the bucket of each run of letters of texts, string [B], as int64 [B, (runs)]."""
     spaced = tf.strings.join([" ", tf.strings.lower(texts, "utf-8"), " "])
-    letters = tf.strings.unicode_split(tf.strings.substr(spaced, 0, 256, unit="UTF8_CHAR"), "UTF-8")
-    return tf.strings.to_hash_bucket_fast(tf.strings.ngrams(letters, RUNS, separator=""), BUCKETS)
+    starts = tf.strings.substr(spaced, 0, 256, unit="UTF8_CHAR")
+    letters = tf.strings.unicode_split(starts, "UTF-8")
+    runs = tf.strings.ngrams(letters, RUNS, separator="")
+    return tf.strings.to_hash_bucket_fast(runs, BUCKETS)
 
 
-def learn_ways(texts: Sequence[str], languages: Sequence[str], gains: Mapping[str, float]) -> np.ndarray:
-    """Returns the weights of `Ways`, float32 [BUCKETS + 1].
+def learn_choice(texts: Sequence[str], languages: Sequence[str], gains: Mapping[str, float]) -> np.ndarray:
+    """Returns the weights of `TowerChoice`, float32 [BUCKETS + 1].
 
     Args:
-      texts, languages: of training, one language for each text.
-      gains: by language, points of recall that the own tower gains on dev; texts of other languages count nothing.
+      texts: training texts.
+      languages: the language of each text.
+      gains: language -> points of recall on dev that the own tower is better; texts of other languages are ignored.
     """
-    gain = np.array([gains.get(language, 0.0) for language in languages])
+    text_gains = np.array([gains.get(language, 0.0) for language in languages])
     counts = collections.Counter(languages)
-    stakes = np.abs(gain) / np.array([counts[language] for language in languages])
-    stakes /= max(stakes.sum(), 1e-12)
+    importance = np.abs(text_gains) / np.array([counts[language] for language in languages])
+    importance /= max(importance.sum(), 1e-12)
     buckets = buckets_of(tf.constant([text.encode("utf-8", "replace") for text in texts]))
-    columns = buckets.flat_values.numpy()
-    rows = buckets.value_rowids().numpy()
+    bucket_of_run = buckets.flat_values.numpy()
+    text_of_run = buckets.value_rowids().numpy()
     scale = 1.0 / np.sqrt(np.maximum(buckets.row_lengths().numpy(), 1))
     weights = np.zeros(BUCKETS + 1)
     squares = np.full(BUCKETS + 1, 1e-12)
     for _ in range(ROUNDS):
-        sums = np.bincount(rows, weights[columns], len(texts)) * scale + weights[-1]
-        errors = (1.0 / (1.0 + np.exp(-sums)) - (gain > 0)) * stakes
-        slopes = np.append(np.bincount(columns, (errors * scale)[rows], BUCKETS), errors.sum())
-        squares += slopes**2
-        weights -= RATE * slopes / np.sqrt(squares)
+        logits = np.bincount(text_of_run, weights[bucket_of_run], len(texts)) * scale + weights[-1]
+        probabilities = 1.0 / (1.0 + np.exp(-logits))
+        errors = (probabilities - (text_gains > 0)) * importance
+        bucket_gradients = np.bincount(bucket_of_run, (errors * scale)[text_of_run], BUCKETS)
+        gradients = np.append(bucket_gradients, errors.sum())
+        squares += gradients**2
+        weights -= RATE * gradients / np.sqrt(squares)
     return weights.astype(np.float32)
 
 
 class TwoTowers(tf.Module):
     """Both text encoders, as exports have them: string [B] → float32 [B, D]."""
 
-    def __init__(self, own, other, ways: Ways):
+    def __init__(self, own, other, choice: TowerChoice):
         super().__init__()
-        self.own, self.other, self.ways = own, other, ways
+        self.own = own
+        self.other = other
+        self.choice = choice
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def embed(self, text):
-        is_own = self.ways(text)
-        rows, parts = [], []
-        for tower, mask in ((self.own, is_own), (self.other, tf.logical_not(is_own))):
-            rows.append(tf.where(mask)[:, 0])
-            parts.append(tower.signatures["serving_default"](text=tf.gather(text, rows[-1]))["embedding"])
+        takes_own = self.choice(text)
+        rows = []
+        embeddings = []
+        for tower, takes_tower in ((self.own, takes_own), (self.other, tf.logical_not(takes_own))):
+            tower_rows = tf.where(takes_tower)[:, 0]
+            outputs = tower.signatures["serving_default"](text=tf.gather(text, tower_rows))
+            rows.append(tower_rows)
+            embeddings.append(outputs["embedding"])
         indices = tf.concat(rows, axis=0)[:, None]
-        shape = [tf.size(text, tf.int64), parts[0].shape[1]]
-        return {"embedding": tf.scatter_nd(indices, tf.concat(parts, axis=0), shape)}
+        shape = [tf.size(text, tf.int64), embeddings[0].shape[1]]
+        return {"embedding": tf.scatter_nd(indices, tf.concat(embeddings, axis=0), shape)}
 
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
-    """Returns the texts of training and their languages, each once."""
-    pairs: dict[tuple[str, str], None] = {}
+    """Returns the training texts and their languages, each text once per language."""
+    text_languages: dict[tuple[str, str], None] = {}  # a set that keeps its order
     if records.find_files(data_dir, records.IMAGE_TEXT, "train"):
         for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
-            pairs.update(dict.fromkeys(zip(record.captions, record.languages)))
+            text_languages.update(dict.fromkeys(zip(record.captions, record.languages)))
     if records.find_files(data_dir, records.TEXT_PAIRS, "train"):
         for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
-            pairs[pair.text_a, pair.language_a] = pairs[pair.text_b, pair.language_b] = None
-    texts, languages = zip(*pairs)
+            text_languages[pair.text_a, pair.language_a] = None
+            text_languages[pair.text_b, pair.language_b] = None
+    texts, languages = zip(*text_languages)
     return list(texts), list(languages)
 
 
 def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
-    """Returns by language how well dev's images and captions find each other, as among `GALLERY` images, in percent.
+    """Returns {language: mean recall of dev's images and captions in percent}, as in a gallery of `GALLERY` images.
 
-    It is the mean of both directions and of R@1, 5 and 10 in such a gallery. In dev these are lower ranks, at least 1.
+    It is the mean over both directions and R@1, 5 and 10. For a smaller gallery these ranks are scaled down, to at
+    least 1: for example 10 of 1,000 images becomes 4 of 369.
     """
     pool = read_pool(data_dir, "dev")
-    wanted = sorted(set().union(*pool.owners.values()))
-    images, kept = embedder.encode_image(pool.read(wanted), on_error="skip", progress=False)
-    row_of = np.full(len(pool.image_numbers), -1)
-    row_of[np.array(wanted)[kept]] = np.arange(len(kept))
+    numbers = sorted(set().union(*pool.owners.values()))
+    images, readable = embedder.encode_image(pool.read(numbers), on_error="skip", progress=False)
+    row_of_number = np.full(len(pool.image_numbers), -1)  # row of `images`; -1: unreadable
+    row_of_number[np.array(numbers)[readable]] = np.arange(len(readable))
     recalls = {}
     for language, captions in sorted(pool.texts.items()):
-        owners = row_of[pool.owners[language]]
-        texts = [text for text, owner in zip(captions, owners) if owner >= 0]
+        rows = row_of_number[pool.owners[language]]
+        texts = [text for text, row in zip(captions, rows) if row >= 0]
         if not texts:  # its only images cannot be read
             continue
-        with_caption, owners = np.unique(owners[owners >= 0], return_inverse=True)
+        gallery, owners = np.unique(rows[rows >= 0], return_inverse=True)
         pairs = owners, np.arange(len(texts))
-        ranks = ranking.ranks_both_ways(images[with_caption], encode_captions(embedder, texts, language), pairs)
-        firsts = [max(1, round(first * len(with_caption) / GALLERY)) for first in ranking.CUTOFFS]
-        by_rank = [ranking.recall_at(way, first) for way, first in itertools.product(ranks, firsts)]
-        recalls[language] = float(np.mean(by_rank))
+        ranks = ranking.ranks_both_ways(images[gallery], encode_captions(embedder, texts, language), pairs)
+        recalls[language] = _mean_recall(ranks, len(gallery))
     return recalls
 
 
-def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[str, dict[str, float]]:
-    """Writes an export with both text towers and returns `dev_recalls` by language, {"own", "other"} each.
+def _mean_recall(ranks: Sequence[np.ndarray], size: int) -> float:
+    """Returns the mean recall of ranks of both directions in a gallery of `size` images, in percent."""
+    recalls = []
+    for direction_ranks in ranks:
+        for cutoff in ranking.CUTOFFS:
+            scaled_cutoff = max(1, round(cutoff * size / GALLERY))
+            recalls.append(ranking.recall_at(direction_ranks, scaled_cutoff))
+    return float(np.mean(recalls))
 
-    It has no `hub` modules: a text tower there has one vocabulary.
+
+def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[str, dict[str, float]]:
+    """Writes an export with both text towers and returns {language: {"own": recall, "other": recall}} on dev.
+
+    The export has no `hub` modules, because a text tower there has one vocabulary.
 
     Args:
       other: an export of a bridged model.
-      own: an export of the model that it was bridged to, with the same images' side.
+      own: an export of the model that it was bridged to, with the same image tower.
       data_dir: has training texts with their languages, and a dev split.
       output: the folder to make.
 
     Raises:
-      UserError: the exports are not of one space, the data says too little, or `output` is there.
+      UserError: the exports are not of one space, the data lacks records, or `output` exists.
     """
-    folders = [pathlib.Path(local_copy(path)) for path in (own, other)]
-    embedders = [open_model(folder) for folder in folders]
+    own_folder = pathlib.Path(local_copy(own))
+    other_folder = pathlib.Path(local_copy(other))
+    own_embedder = open_model(own_folder)
+    other_embedder = open_model(other_folder)
     picture = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
-    vectors = [embedder.encode_image([picture]) for embedder in embedders]
-    difference = np.abs(vectors[0] - vectors[1]).max()
+    difference = np.abs(own_embedder.encode_image([picture]) - other_embedder.encode_image([picture])).max()
     if difference > 1e-3:
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
-    by_own, by_other = [dev_recalls(embedder, data_dir) for embedder in embedders]
-    recalls = {language: {"own": recall, "other": by_other[language]} for language, recall in by_own.items()}
-    gains = {language: recall - by_other[language] for language, recall in by_own.items()}
-    weights = learn_ways(*training_texts(data_dir), gains)
+    own_recalls = dev_recalls(own_embedder, data_dir)
+    other_recalls = dev_recalls(other_embedder, data_dir)
+    recalls = {}
+    gains = {}
+    for language, recall in own_recalls.items():
+        recalls[language] = {"own": recall, "other": other_recalls[language]}
+        gains[language] = recall - other_recalls[language]
+    choice = TowerChoice(learn_choice(*training_texts(data_dir), gains))
 
     output = as_path(output)
     with exclusive_lock(output.parent / f".{output.name}.lock", f"Another process is writing {output}."):
         if output.exists():
             raise UserError(f"{output} exists: name another folder.")
         with whole_folder(output, MODEL_CARD) as partial:
-            _write(partial, folders, Ways(weights), recalls)
-    by_own_tower = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
-    print(f"Languages whose texts take the own tower: {by_own_tower}. Written: {display_name(output)}", flush=True)
+            _write(partial, own_folder, other_folder, choice, recalls)
+    own_languages = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
+    print(f"Languages whose texts take the own tower: {own_languages}. Written: {display_name(output)}", flush=True)
     return recalls
 
 
-def _write(folder: pathlib.Path, folders: Sequence[pathlib.Path], ways: Ways, recalls: Mapping) -> None:
-    """Writes the export of two others, the own model's and its bridge's."""
-    other = folders[1]
+def _write(folder: pathlib.Path, own: pathlib.Path, other: pathlib.Path, choice: TowerChoice, recalls: Mapping) -> None:
+    """Writes into `folder` the export `other` of the bridged model with the text tower of the export `own` added."""
     shutil.copytree(other / IMAGE_ENCODER / _newest(other), folder / IMAGE_ENCODER / "1")
     shutil.copytree(other / "serving", folder / "serving")
-    described = newest_description(other)
+    description = newest_description(other)
     for name in ("config.json", "vocabulary.txt"):
-        shutil.copy(described / name, folder / name)
-    towers = [load_saved_model(export / TEXT_ENCODER / _newest(export)) for export in folders]
-    module = TwoTowers(*towers, ways)
+        shutil.copy(description / name, folder / name)
+    own_tower = load_saved_model(own / TEXT_ENCODER / _newest(own))
+    other_tower = load_saved_model(other / TEXT_ENCODER / _newest(other))
+    module = TwoTowers(own_tower, other_tower, choice)
     encoder_folder = folder / TEXT_ENCODER / "1"
     save_for_inference(module, encoder_folder, {"serving_default": module.embed})
     write_warmup_requests(encoder_folder, TEXT_ENCODER)
     seal_graph(encoder_folder)
-    card = read_json(described / MODEL_CARD) | {"version": 1, "text_towers": recalls}
+    card = read_json(description / MODEL_CARD) | {"version": 1, "text_towers": recalls}
     (folder / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

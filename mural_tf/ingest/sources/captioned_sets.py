@@ -21,47 +21,48 @@ from mural_tf.data.caption_files import Caption
 from mural_tf.ingest.source import Reading, Text, find_files
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
-RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
+RECORD_SPLITS = {"val": "dev", "restval": "train"}  # a set's split -> the records' split; others keep their names
 BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all captions of an image
 
 
 class CaptionedSet(CaptionedImages):
-    """Collects all captions of an image; a family gives `captions`. Such sets fit into memory."""
+    """Base of sources that collect all captions of an image; a family implements `captions`. They fit into memory."""
 
     NAME: ClassVar[str] = ""
 
     def captions(self, reading: Reading) -> Iterable[tuple[Caption, str, str]]:
-        """Yields (caption, group, split) in any order; an empty group is a meaning of its own."""
+        """Yields (caption, group, split) in any order; a caption with group "" shares its meaning with no other."""
         raise NotImplementedError
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Every unit reads all captions, and takes its share of the images."""
+        """Returns units that each read all captions and yield a share of the images."""
         files = self.input_files()
         size = sum(path.stat().st_size for path in files)
-        parts = max(1, min(MOST_PARTS[""], size * TYPICAL_IMAGE // (BYTES_FOR_AN_IMAGE * unit_bytes)))
         weight = size * TYPICAL_IMAGE // BYTES_FOR_AN_IMAGE
+        parts = max(1, min(MOST_PARTS[""], weight // unit_bytes))
         return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per image, in the order of its first caption; the same text and language only once."""
-        items, tally = self._all
-        if unit.number == 0:
+        items, tally = self._items_of_all_units
+        if unit.number == 0:  # so that each problem is counted once
             reading.tally.add(tally)
             reading.tally.places += tally.places
         for number in unit.share(len(items)):
             yield items[number]
 
     @functools.cached_property
-    def _all(self) -> tuple[list[ImageItem], Tally]:
+    def _items_of_all_units(self) -> tuple[list[ImageItem], Tally]:
         """The items of all units, and the tally of problems; kept, for reading takes longer than a unit's records."""
         reading = Reading()
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
         for caption, group, split in self.captions(reading):
-            if (caption.image_id, caption.language, caption.caption) in seen:
+            key = (caption.image_id, caption.language, caption.caption)
+            if key in seen:
                 reading.tally.leave_out("caption that its image has already", caption.location)
                 continue
-            seen.add((caption.image_id, caption.language, caption.caption))
+            seen.add(key)
             image_id = f"{self.NAME}/{caption.image_id}"
             item = items.setdefault((split, image_id), ImageItem(caption.image_file, image_id, [], split))
             group = group or f"{image_id}:{caption.language}:{len(item.texts)}"
@@ -73,13 +74,13 @@ class CaptionedSet(CaptionedImages):
 class Coco(CaptionedSet):
     """MS-COCO's JSON schema: `coco:captions_train2014.json,images=train2014,also=ja@stair_captions_v1.2_train.json`.
 
-    YJ Captions alone: `coco:yjcaptions.json,language=ja,images=train2014`.
+    YJ Captions without COCO's own: `coco:yjcaptions.json,language=ja,images=train2014`.
 
     Attributes:
       images: folder of the images.
       language: of the captions.
-      also: further files on the same images, as LANGUAGE@FILE joined by "+"; images that only these know are kept.
-      split: which the records go to.
+      also: further files on the same images, as LANGUAGE@FILE joined by "+"; images that only these name are kept.
+      split: of the records.
     """
 
     KIND: ClassVar[str] = "coco"
@@ -90,11 +91,16 @@ class Coco(CaptionedSet):
 
     def input_files(self) -> list[pathlib.Path]:
         """Returns the caption files."""
-        return [*self.files(), *(path for _, path in further_files(self.also))]
+        return [path for _, path in self._captions_files()]
+
+    def _captions_files(self) -> list[tuple[str, pathlib.Path]]:
+        """Returns (language, file) of all captions."""
+        own_files = [(self.language, path) for path in self.files()]
+        return own_files + further_files(self.also)
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the files one after the other."""
-        for language, path in [(self.language, path) for path in self.files()] + further_files(self.also):
+        for language, path in self._captions_files():
             for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 yield caption, "", self.split
 
@@ -106,7 +112,8 @@ def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
         language, at, pattern = text.partition("@")
         if not at:
             raise UserError(f"also={text!r}: expected LANGUAGE@FILE, for example also=ja@stair.json.")
-        files += [(language, path) for path in find_files(pattern)]
+        for path in find_files(pattern):
+            files.append((language, path))
     return files
 
 
@@ -132,22 +139,22 @@ class Karpathy(CaptionedSet):
 
     def input_files(self) -> list[pathlib.Path]:
         """Returns the split file and the further captions."""
-        return [*self.files(), *(path for _, path in further_files(self.also))]
+        return self.files() + [path for _, path in further_files(self.also)]
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Reads the splits, then what other files say of their images."""
-        names: dict[str, tuple[str, str]] = {}
+        """Yields the captions of the splits, then captions of the same images from further files."""
+        file_and_split: dict[str, tuple[str, str]] = {}  # by the image's id
         for path in self.files():
             for split in self.splits:
-                target = "train" if split == "restval" else RECORD_SPLITS.get(split, split)
+                record_split = RECORD_SPLITS.get(split, split)
                 for caption in caption_files.read_karpathy(path, split, "en", on_problem=reading.tally.skip):
-                    names[caption.image_id] = (caption.image_file, target)
-                    yield caption, "", target
+                    file_and_split[caption.image_id] = (caption.image_file, record_split)
+                    yield caption, "", record_split
         for language, path in further_files(self.also):
             for caption in caption_files.read_coco(path, language, reading.tally.skip):
-                if caption.image_id in names:
-                    image_file, target = names[caption.image_id]
-                    yield caption._replace(image_file=image_file), "", target
+                if caption.image_id in file_and_split:
+                    image_file, record_split = file_and_split[caption.image_id]
+                    yield caption._replace(image_file=image_file), "", record_split
 
 
 @dataclasses.dataclass
@@ -196,12 +203,14 @@ class Multi30k(CaptionedSet):
         return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.gz")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Reads task 1 first."""
+        """Yields the captions of task 1, then those of task 2."""
         for split in self.splits:
-            target = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
+            record_split = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
             for language in ("en", "de", "fr", "cs"):
                 for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.tally.skip):
-                    yield caption, f"flickr30k/{caption.image_id}:translations", target
-            for language in ("en", "de") if not split.startswith(("test_2017", "test_2018")) else ():
+                    yield caption, f"flickr30k/{caption.image_id}:translations", record_split
+            if split.startswith(("test_2017", "test_2018")):  # only task 1 has these
+                continue
+            for language in ("en", "de"):
                 for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.tally.skip):
-                    yield caption, "", target
+                    yield caption, "", record_split

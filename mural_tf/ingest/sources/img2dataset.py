@@ -27,7 +27,7 @@ class Img2dataset(ShardSource):
 
     Attributes:
       language: of the captions.
-      language_column: the name of saved metadata that hold each caption's language (LAION-2B-multi: LANGUAGE).
+      language_column: the field of the saved metadata with each caption's language (LAION-2B-multi: LANGUAGE).
     """
 
     KIND: ClassVar[str] = "img2dataset"
@@ -39,7 +39,7 @@ class Img2dataset(ShardSource):
         return find_shards(self.path)
 
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
-        """Yields what a shard holds."""
+        """Yields the image-caption pairs of a shard."""
         tally = reading.tally
         for sample in read_samples(item, tally.skip):
             text = self._text(sample, item, tally)
@@ -47,10 +47,10 @@ class Img2dataset(ShardSource):
                 yield Captioned(self._image_id(sample), sample.image, [text], "train")
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
-        """Yields (image id, caption) of a shard."""
-        unheard = Tally()
-        for sample in read_samples(item, unheard.skip, images=False):
-            text = self._text(sample, item, unheard)
+        """Yields (image id, caption) of a shard; problems are not counted here, but by `records`."""
+        ignored = Tally()
+        for sample in read_samples(item, ignored.skip, images=False):
+            text = self._text(sample, item, ignored)
             if text is not None:
                 yield self._image_id(sample), text
 
@@ -59,11 +59,14 @@ class Img2dataset(ShardSource):
         return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
+        """Returns a sample's caption, or `None` if it is unusable, which is counted."""
         location = f"{shard}, {sample.key}"
         if not is_text(sample.metadata.get("url") or ""):
             tally.skip("address that is not text", location)
             return None
-        code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
+        code = self.language
+        if self.language_column:
+            code = sample.metadata.get(self.language_column) or ""
         language = known_language(code)
         if not language:
             tally.skip("unknown language", f"{location}: {code!r}")
@@ -80,8 +83,7 @@ class Img2dataset(ShardSource):
 
 # Images by file name or address, for sources whose captions name them.
 
-# Bytes of an image as img2dataset stores it, about: how much a caption's record will weigh.
-TYPICAL_IMAGE = 32_000
+TYPICAL_IMAGE = 32_000  # bytes of an image as img2dataset stores it, about
 
 
 class ImageFolder:
@@ -115,7 +117,7 @@ class ImageItem(NamedTuple):
 
 @dataclasses.dataclass
 class CaptionedImages(Source):
-    """Base of sources whose captions name images that lie elsewhere; a family gives `read`."""
+    """Base of sources whose captions name images that are elsewhere; a family implements `read`."""
 
     ITEM: ClassVar[str] = IMAGE
     images: str = ""
@@ -123,9 +125,9 @@ class CaptionedImages(Source):
     def check(self) -> None:
         """Finds the images: files of a folder, or img2dataset's output."""
         if not self.images or not as_path(self.images).is_dir():
+            problem = f"; {self.images} is not a folder" if self.images else ""
             raise UserError(
-                f"{self.KIND}:{self.path} needs images=FOLDER, with image files or img2dataset's output"
-                + (f"; {self.images} is not a folder." if self.images else ".")
+                f"{self.KIND}:{self.path} needs images=FOLDER, with image files or img2dataset's output{problem}."
             )
         super().check()
         self._store = None
@@ -144,15 +146,17 @@ class CaptionedImages(Source):
         return store if isinstance(store, DownloadedImages) else None
 
     def weight(self, path: pathlib.Path) -> int:
-        """A line has some 150 bytes, and an image."""
+        """Returns bytes of records: a line has some 150 bytes, and names one image."""
         return unpacked_size(path) * TYPICAL_IMAGE // 150
 
     def records(self, item: ImageItem, reading: Reading) -> Iterable[Captioned]:
-        """Yields the image with its captions, if it is there."""
+        """Yields the image with its captions; a missing or damaged image is counted."""
+        problem = "missing image"
         try:
-            image, problem = self.store().get(item.image_file, reading.decided), "missing image"
+            image = self.store().get(item.image_file, reading.decided)
         except BadImage as error:
-            image, problem = None, str(error)
+            image = None
+            problem = str(error)
         if image is None:
             reading.tally.skip(problem, f"{item.texts[0].place} ({item.image_file})", len(item.texts))
         else:
@@ -160,9 +164,13 @@ class CaptionedImages(Source):
 
     def texts(self, item: ImageItem) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption)."""
-        return ((item.image_id, text) for text in item.texts)
+        for text in item.texts:
+            yield item.image_id, text
 
 
 def _is_download(folder: pathlib.Path) -> bool:
-    """Whether a folder looks like an output of img2dataset."""
-    return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
+    """Whether a folder has files as img2dataset writes them."""
+    for pattern in ("*.tar", "*.tfrecord", "*_stats.json"):
+        for _ in folder.glob(pattern):
+            return True
+    return False

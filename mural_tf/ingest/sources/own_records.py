@@ -10,7 +10,15 @@ from typing import ClassVar
 from mural_lite import tfrecord
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, open_path
-from mural_lite.record_format import ImageTextRecord, UnusableRecord, missing_shards, parse_record
+from mural_lite.record_format import (
+    IMAGE_TEXT,
+    TEXT_PAIRS,
+    ImageTextRecord,
+    TextPair,
+    UnusableRecord,
+    missing_shards,
+    parse_record,
+)
 from mural_lite.skipped import MISSING_SHARD, Tally
 from mural_lite.text_files import Unit
 from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Text
@@ -30,33 +38,32 @@ class OwnRecords(ShardSource):
     def files(self) -> list[pathlib.Path]:
         """Returns the shards of the splits."""
         root = as_path(self.path)
-        readable = [
-            path
-            for record_type in ("image_text", "text_pairs")
-            for split in self.splits
-            for path in sorted((root / record_type).glob(f"{split}-*.tfrecord"))
-        ]
-        if not readable:
+        shards: list[pathlib.Path] = []
+        for record_type in (IMAGE_TEXT, TEXT_PAIRS):
+            for split in self.splits:
+                shards += sorted((root / record_type).glob(f"{split}-*.tfrecord"))
+        if not shards:
             raise UserError(
                 f"No records of split {'+'.join(self.splits)} in {root}: expected image_text/train-*.tfrecord or "
                 "text_pairs/train-*.tfrecord there."
             )
-        return readable
+        return shards
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shard; the first shard counts the missing shards."""
+        """Yields the shard; missing shards are counted with the first one."""
         names = [str(path) for path in self.files()]
-        for name in missing_shards(names) if unit.path == names[0] else ():
-            reading.tally.skip(MISSING_SHARD, name)
+        if unit.path == names[0]:
+            for name in missing_shards(names):
+                reading.tally.skip(MISSING_SHARD, name)
         yield from super().read(unit, reading)
 
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned | Pair]:
-        """Yields what a shard holds."""
+        """Yields the records of a shard."""
         tally = reading.tally
         split = item.name.split("-")[0]
         for record, location in _parsed(item, tally):
             if isinstance(record, ImageTextRecord):
-                texts = _texts(record, location, tally)
+                texts = _usable_texts(record, location, tally)
                 if texts:
                     yield Captioned(record.image_id, record.image, texts, split)
                 elif not record.captions:
@@ -69,16 +76,18 @@ class OwnRecords(ShardSource):
                 )
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
-        """Yields (image id, caption); of text pairs both texts, without an id."""
+        """Yields (image id, caption), and both texts of a text pair with "" as the id."""
         for record in self.records(item, Reading()):
             if isinstance(record, Captioned):
-                yield from ((record.image_id, text) for text in record.texts)
+                for text in record.texts:
+                    yield record.image_id, text
             else:
                 yield "", Text(record.text_a, record.language_a, "", record.place)
                 yield "", Text(record.text_b, record.language_b, "", record.place)
 
 
-def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
+def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple[ImageTextRecord | TextPair, str]]:
+    """Yields (record, place) of a shard; unusable records are counted."""
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
         location = f"{path}, record {number}"
         try:
@@ -87,10 +96,12 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
             tally.skip(error.problem, location)
 
 
-def _texts(record, location: str, tally: Tally) -> list[Text]:
-    """Returns the captions that can be used; the others are counted."""
-    triples = zip(record.captions, record.languages, record.caption_groups)
-    texts = [Text(caption, language, group, location) for caption, language, group in triples if caption.strip()]
+def _usable_texts(record: ImageTextRecord, location: str, tally: Tally) -> list[Text]:
+    """Returns the captions that are not empty; the others are counted."""
+    texts = []
+    for caption, language, group in zip(record.captions, record.languages, record.caption_groups):
+        if caption.strip():
+            texts.append(Text(caption, language, group, location))
     if len(texts) < len(record.captions):
         tally.skip("empty caption", location, len(record.captions) - len(texts))
     return texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -36,12 +37,12 @@ from mural_lite.text_files import (
 )
 from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, known_language, lines_of
 
-_NOTHING = object()
+_END = object()  # in place of the lines that a shorter file lacks
 PARQUET = ".parquet"
 
 
 class LinePair(NamedTuple):
-    """Line i of two aligned files, and of their scores if used, still as bytes; `None`: too long a line."""
+    """Line i of two aligned files, and of the file of scores if one is used, as bytes; `None` for a line too long."""
 
     lines: tuple[bytes | None, ...]
     languages: tuple[str, str]
@@ -59,7 +60,7 @@ class AlignedFiles(NamedTuple):
 
 
 class AlignedSource(Source):
-    """Two files side by side, plain or compressed, line i with line i; a family says which by `pairs`."""
+    """Base of sources of two files, plain or compressed, whose lines i belong together; a family implements `pairs`."""
 
     min_score = 0.0
 
@@ -73,7 +74,10 @@ class AlignedSource(Source):
 
     def input_files(self) -> list[pathlib.Path]:
         """Returns both files of every pair."""
-        return [path for pair in self.pairs() for path in (pair.path_a, pair.path_b) if path.exists()]
+        paths: list[pathlib.Path] = []
+        for pair in self.pairs():
+            paths += [pair.path_a, pair.path_b]
+        return [path for path in paths if path.exists()]
 
     def weight(self, path: pathlib.Path) -> int:
         """The partner's lines are about as long."""
@@ -82,14 +86,17 @@ class AlignedSource(Source):
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
         """Yields the aligned lines of a pair of files, or of a part of it."""
         pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
-        file_reading = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
+        file_reading = _reading_of_file(unit, reading)
         languages = self.tags(pair.codes, str(pair.path_a), file_reading)
-        if languages is not None and not pair.path_b.exists():
+        if languages is None:
+            return
+        if not pair.path_b.exists():
             file_reading.tally.skip("aligned file without its partner", str(pair.path_b))
-        elif languages is not None:
-            with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
-                files, part = {str(pair.path_a): a, str(pair.path_b): b}, unit.part(unpacked_size(pair.path_a))
-                yield from read_aligned_lines(files, languages, reading, pair.split, part)
+            return
+        part = unit.part(unpacked_size(pair.path_a))
+        with open_binary(pair.path_a) as (file_a, _), open_binary(pair.path_b) as (file_b, _):
+            files = {str(pair.path_a): file_a, str(pair.path_b): file_b}
+            yield from read_aligned_lines(files, languages, reading, pair.split, part)
 
     def tags(self, codes: tuple[str, str], location: str, reading: Reading) -> tuple[str, str] | None:
         """Returns the pair's language tags, or `None` (reported to `reading`) if a language is unknown."""
@@ -102,12 +109,13 @@ class AlignedSource(Source):
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
         tally = reading.tally
-        line_a, line_b, *scores = item.lines
+        line_a, line_b, *scores = item.lines  # no score, or one
         if line_a is None or line_b is None:
             tally.skip(TOO_LONG, item.place)
             return
         try:
-            text_a, text_b = clean(decode(line_a)), clean(decode(line_b))
+            text_a = clean(decode(line_a))
+            text_b = clean(decode(line_b))
         except UnicodeDecodeError:
             tally.skip("text that is not UTF-8", item.place)
             return
@@ -121,42 +129,49 @@ class AlignedSource(Source):
             yield Pair(text_a, item.languages[0], text_b, item.languages[1], "", item.place, item.split)
 
 
+def _reading_of_file(unit: Unit, reading: Reading) -> Reading:
+    """Returns where problems of the whole file are counted: `reading` for its first unit, so that they count once."""
+    return reading if unit.number == 0 else Reading()
+
+
 def read_aligned_lines(
     files: dict[str, IO[bytes]], languages: tuple[str, str], reading: Reading, split: str, part: Part
 ) -> Iterator[LinePair]:
     """Yields line i of two files, and of a third one with scores, in bounded memory.
 
-    A line ends with \\n alone: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
-    before the other, the rest is a problem: nothing says which lines are missing.
+    A line ends only with \\n: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
+    before another, the rest is a problem, because nothing says which lines are missing.
 
     Args:
-      files: by name.
-      languages: of the first two.
+      files: {name: file}, in the order of the lines of a `LinePair`.
+      languages: of the first two files.
       reading: where problems are counted.
       split: of the pairs.
-      part: only lines that begin in this part of the first file; what is wrong before it is another part's problem.
+      part: only lines that begin in this part of the first file; a problem before it is counted with an earlier part.
     """
-    names, number, content_of_part = list(files), 0, part.begin == 0
-    streams = [buffered(file) for file in files.values()]
+    names = list(files)
+    number = 0  # of the last line
+    is_own_problem = part.begin == 0  # whether the files were complete up to this part
+    first, *others = [buffered(file) for file in files.values()]
     try:
-        passed, part = skip_to(streams[0], part)
-        content_of_part = not any([skip_lines(stream, passed) for stream in streams[1:]])
-        lines_of = [bounded_lines(streams[0], part), *map(bounded_lines, streams[1:])]
-        together = itertools.zip_longest(*lines_of, fillvalue=_NOTHING)
-        for number, lines in enumerate(together, start=passed + 1):
-            if lines[0] is _NOTHING and part.end is not None:
-                return  # behind the part the others go on
-            if _NOTHING in lines:
-                if content_of_part:
-                    location = f"{names[lines.index(_NOTHING)]}:{number}"
+        passed, part = skip_to(first, part)
+        lacking = [skip_lines(other, passed) for other in others]
+        is_own_problem = not any(lacking)
+        aligned = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
+        for number, lines in enumerate(aligned, start=passed + 1):
+            if lines[0] is _END and part.end is not None:
+                return  # the part ends here, the other files do not
+            if _END in lines:
+                if is_own_problem:
+                    location = f"{names[lines.index(_END)]}:{number}"
                     reading.tally.skip("aligned file with fewer lines than its partner", location)
                 return
             if number == 1:
-                lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
+                lines = tuple(line and line.removeprefix(codecs.BOM_UTF8) for line in lines)
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile) as error:
         refuse_failure(error, names[0])
-        if content_of_part:
+        if is_own_problem:
             reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
@@ -172,22 +187,22 @@ class Opus(AlignedSource):
     """OPUS's Moses zips, for example `opus:downloads/de-en.txt.zip,min_score=1.1`.
 
     `OPUS-{CORPUS}/{version}/moses/{a}-{b}.txt.zip` holds `{CORPUS}.{a}-{b}.{a}` and `….{b}`, CCMatrix also `….scores`,
-    one number on each line. Other members (README, LICENSE, ids) are not looked at.
+    one number on each line. Other members (README, LICENSE, ids) are ignored.
 
     Attributes:
-      min_score: leaves out what CCMatrix's scores put below; 0 leaves out none.
+      min_score: the lowest of CCMatrix's scores that is kept; 0 keeps all pairs and reads no scores.
     """
 
     KIND: ClassVar[str] = "opus"
     min_score: float = 0.0
 
     def weight(self, path: pathlib.Path) -> int:
-        """A zip says how large its members are."""
+        """Returns about how many bytes the records will have, by the sizes of the zip's members."""
         try:
             with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 return int(sum(member.file_size for member in archive.infolist()) * self.GROWTH)
         except (zipfile.BadZipFile, OSError, ValueError):
-            return Source.weight(self, path)  # what is wrong is said where the file is read
+            return Source.weight(self, path)  # reading the file reports the problem
 
     def files(self) -> list[pathlib.Path]:
         """Returns the zips."""
@@ -197,7 +212,7 @@ class Opus(AlignedSource):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
         """Yields the aligned lines of a zip, or of a part of it."""
-        file_reading = reading if unit.number == 0 else Reading()
+        file_reading = _reading_of_file(unit, reading)
         try:
             with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:
                 yield from self._read_archive(unit, archive, reading, file_reading)
@@ -210,7 +225,10 @@ class Opus(AlignedSource):
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
             file_reading.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
 
-    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading):
+    def _read_archive(
+        self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading
+    ) -> Iterator[LinePair]:
+        """Yields the unit's lines; problems of lines go to `reading`, problems of the whole zip to `file_reading`."""
         aligned = aligned_names(archive.namelist())
         if aligned is None:
             file_reading.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
@@ -221,8 +239,8 @@ class Opus(AlignedSource):
             return
         if scores is None and self.min_score:
             raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
+        names = (*members, scores) if self.min_score else members
         with contextlib.ExitStack() as stack:
-            names = (*members, scores) if self.min_score else members
             files = {f"{unit.path}!{name}": stack.enter_context(archive.open(name)) for name in names}
             part = unit.part(archive.getinfo(members[0]).file_size)
             yield from read_aligned_lines(files, languages, reading, "train", part)
@@ -234,18 +252,19 @@ def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str
     Returns:
       ((name a, name b), (code a, code b), name of the scores or `None`), or `None` if there is no such pair.
     """
-    listed = set(names)
-    for name in sorted(listed):
+    for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
-        for a, b in _splits(stem.replace("/", ".").rpartition(".")[2]):
-            if suffix == a and f"{stem}.{b}" in listed:
+        pair = stem.replace("/", ".").rpartition(".")[2]
+        for code_a, code_b in _divisions(pair):
+            partner = f"{stem}.{code_b}"
+            if suffix == code_a and partner in names:
                 scores = f"{stem}.scores"
-                return (name, f"{stem}.{b}"), (a, b), scores if scores in listed else None
+                return (name, partner), (code_a, code_b), scores if scores in names else None
     return None
 
 
-def _splits(pair: str) -> Iterator[tuple[str, str]]:
-    """Every way to divide "zh-Hant-en" at a hyphen: codes may hold one themselves."""
+def _divisions(pair: str) -> Iterator[tuple[str, str]]:
+    """Yields every way to divide "zh-Hant-en" at a hyphen, because a code may contain hyphens."""
     parts = pair.split("-")
     for middle in range(1, len(parts)):
         yield "-".join(parts[:middle]), "-".join(parts[middle:])
@@ -286,10 +305,11 @@ class Tatoeba(AlignedSource):
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""
-        files = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
-        if not files:
+        paths = sorted(as_path(self.path).glob("tatoeba.*-eng.???"))
+        foreign = [path for path in paths if path.suffix != ".eng"]
+        if not foreign:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
-        for path in files:
+        for path in foreign:
             yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), "test")
 
 
@@ -302,10 +322,10 @@ class Pairs(Source):
 
     Attributes:
       text_a, text_b: columns of the texts, by number from 0 or by name; "translation.de" is the field de of a column.
-      language_a, language_b: of the texts; or the column that holds it, as "column 2" or "column lang".
-      group: column that pairs of the same meaning share; "": there is no such column.
+      language_a, language_b: languages of the texts; or columns with the languages, as "column 2" or "column lang".
+      group: column whose value is equal in pairs of one meaning; "": there is no such column.
       header: whether the first line of a TSV names the columns.
-      split: which the pairs go to.
+      split: of the pairs.
     """
 
     KIND: ClassVar[str] = "pairs"
@@ -318,41 +338,50 @@ class Pairs(Source):
     split: str = "train"
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Parquet files are cut between row groups, others between lines."""
-        units = []
+        """Returns parts of files: Parquet is cut between row groups, other files between lines."""
+        units: list[Unit] = []
         for path in self.files():
-            is_parquet = path.suffix == PARQUET
-            units += row_group_units(path, 1.0, unit_bytes) if is_parquet else cut(path, self.weight(path), unit_bytes)
+            if path.suffix == PARQUET:
+                units += row_group_units(path, 1.0, unit_bytes)
+            else:
+                units += cut(path, self.weight(path), unit_bytes)
         return units
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
         """Yields ({column that an option names: value}, place) of each row, `None` for a row that lacks one."""
-        codes = column_of(self.language_a), column_of(self.language_b)
-        columns = [column for column in (self.text_a, self.text_b, self.group, *codes) if column]
+        options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
+        columns = [column for column in options if column]
         path = as_path(unit.path)
         if path.suffix == PARQUET:
             yield from _rows_of_parquet(path, columns, unit, reading)
             return
-        header = next(read_lines(path, lambda *problem: None), (1, ""))[1] if self.header else ""
-        numbers = {column: _number_of(column, (header or "").split("\t"), path) for column in columns}
-        least = 1 + max(numbers.values())
+        header = _first_line(path) if self.header else ""
+        number_of = {column: _number_of(column, header.split("\t"), path) for column in columns}
+        last = max(number_of.values())
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
-            yield ({c: fields[n] for c, n in numbers.items()} if len(fields) >= least else None), location
+            if len(fields) > last:
+                yield {column: fields[number] for column, number in number_of.items()}, location
+            else:
+                yield None, location
 
     def records(self, item: tuple[dict[str, Any] | None, str], reading: Reading) -> Iterable[Pair]:
         """Yields the row's pair."""
-        (row, location), tally = item, reading.tally
+        row, location = item
+        tally = reading.tally
         if row is None:
             tally.skip("row with the wrong number of columns", location)
             return
-        texts, group = (row[self.text_a], row[self.text_b]), row[self.group] if self.group else ""
-        if not all(map(is_text, texts)) or not (isinstance(group, int) or is_text(group)):
+        text_a = row[self.text_a]
+        text_b = row[self.text_b]
+        group = row[self.group] if self.group else ""
+        if not (is_text(text_a) and is_text(text_b) and (is_text(group) or isinstance(group, int))):
             tally.skip("text or group that is not text", location)
             return
-        text_a, text_b = map(clean, texts)
-        codes = (row.get(column_of(option), option) for option in (self.language_a, self.language_b))
-        language_a, language_b = map(known_language, codes)
+        text_a = clean(text_a)
+        text_b = clean(text_b)
+        language_a = known_language(row.get(column_of(self.language_a), self.language_a))
+        language_b = known_language(row.get(column_of(self.language_b), self.language_b))
         if not text_a or not text_b:
             tally.skip("empty text", location)
         elif not language_a or not language_b:
@@ -361,42 +390,61 @@ class Pairs(Source):
             yield Pair(text_a, language_a, text_b, language_b, str(group), location, self.split)
 
 
+def _first_line(path: pathlib.Path) -> str:
+    """Returns the first line of a text file, "" if it is unreadable: `lines_of` reports that."""
+    _, line = next(read_lines(path, lambda *problem: None), (1, ""))
+    return line or ""
+
+
 def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:
-    """Returns the number of a column that is named by it or by its name; raises `UserError` for other names."""
-    if column in names or column.isdigit():
-        return names.index(column) if column in names else int(column)
+    """Returns the number of a column that an option gives by its name or number; raises `UserError` for others."""
+    if column in names:
+        return names.index(column)
+    if column.isdigit():
+        return int(column)
     raise UserError(f"{path} lacks the column {column!r}: expected a number from 0, or with header=true a name of its "
                     f"first line ({', '.join(names)}).")  # fmt: skip
 
 
-def _rows_of_parquet(path: pathlib.Path, columns: Sequence[str], unit: Unit, reading: Reading) -> Iterator[tuple]:
+def _rows_of_parquet(
+    path: pathlib.Path, columns: Sequence[str], unit: Unit, reading: Reading
+) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Yields ({column: value}, place) of each row, `None` for a row that lacks a column."""
     try:
         file = open_parquet(path)
     except UnreadableParquet as error:
         reading.tally.skip("Parquet file that cannot be read", str(error))
         return
-    names, fields = file.schema_arrow.names, {}
-    for column in columns:
-        number = column.isdigit() and column not in names and int(column) < len(names)
-        fields[column] = [names[int(column)]] if number else [column] if column in names else column.split(".")
-        if fields[column][0] not in names:
+    names = file.schema_arrow.names
+    keys_of = {column: _keys_of(column, names) for column in columns}
+    for column, keys in keys_of.items():
+        if keys[0] not in names:
             raise UserError(f"{path} lacks the column {column!r}; it has {', '.join(names)}.")
-    roots = sorted({name for name, *_ in fields.values()})
-    for number, row in read_rows(path, roots, reading.tally.skip, unit.share(file.num_row_groups)):
+    parquet_columns = sorted({keys[0] for keys in keys_of.values()})
+    for number, row in read_rows(path, parquet_columns, reading.tally.skip, unit.share(file.num_row_groups)):
         try:
-            values = {column: functools.reduce(operator.getitem, names, row) for column, names in fields.items()}
+            values = {column: functools.reduce(operator.getitem, keys, row) for column, keys in keys_of.items()}
         except (LookupError, TypeError):  # a field that this row does not have
             values = None
         yield values, f"{path}, row {number}"
 
 
+def _keys_of(column: str, names: Sequence[str]) -> list[str]:
+    """Returns the keys that lead to a value in a row: ["translation", "de"] for the column "translation.de"."""
+    if column in names:
+        return [column]
+    if column.isdigit() and int(column) < len(names):
+        return [names[int(column)]]
+    return column.split(".")
+
+
 def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:
-    """Returns a file's units, each of whole row groups; a file that cannot be read is one, and reported by its reader.
+    """Returns a file's units, each of whole row groups. An unreadable file is one unit: reading it reports the problem.
 
     Args:
       path: the file.
       growth: bytes of records per byte of unpacked columns.
-      unit_bytes: of records that a unit should have.
+      unit_bytes: bytes of records that a unit should have.
     """
     with contextlib.suppress(UnreadableParquet):
         metadata = open_parquet(path).metadata
@@ -407,11 +455,11 @@ def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[
 
 def skip_lines(content: io.BufferedReader, count: int) -> int:
     """Skips `count` lines; returns how many of them the file lacks."""
-    last = b"\n"
+    last_byte = b"\n"
     while count and (chunk := content.peek(2**16)):
         lines = chunk.count(b"\n")
         if lines < count:
-            last = content.read(len(chunk))[-1:]
+            last_byte = content.read(len(chunk))[-1:]
             count -= lines
             continue
         end = -1
@@ -419,4 +467,6 @@ def skip_lines(content: io.BufferedReader, count: int) -> int:
             end = chunk.index(b"\n", end + 1)
         content.read(end + 1)
         return 0
-    return max(0, count - (last != b"\n"))
+    if last_byte != b"\n":  # a last line without an end
+        count -= 1
+    return max(0, count)

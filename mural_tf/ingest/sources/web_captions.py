@@ -12,7 +12,7 @@ from mural_tf.ingest.sources.img2dataset import CaptionedImages, ImageItem
 
 
 class TsvOfCaptions(CaptionedImages):
-    """Rows with the address of an image and a caption; a family says in which columns, or leaves it to its options."""
+    """Base of sources whose rows have an image's address and a caption, in the columns `url` and `caption`, from 0."""
 
     url: ClassVar[int] = 0
     caption: ClassVar[int] = 1
@@ -27,7 +27,8 @@ class TsvOfCaptions(CaptionedImages):
             if len(fields) <= max(self.url, self.caption):
                 reading.tally.skip("row with the wrong number of columns", location)
                 continue
-            url, caption = fields[self.url].strip(), clean(fields[self.caption])
+            url = fields[self.url].strip()
+            caption = clean(fields[self.caption])
             if not self._is_usable(fields):
                 reading.tally.skip("row that says it failed", location)
             elif not url or not caption:
@@ -36,6 +37,7 @@ class TsvOfCaptions(CaptionedImages):
                 yield ImageItem(url, url, [Text(caption, language, "", location)], self.split)
 
     def _is_usable(self, fields: list[str]) -> bool:
+        """Whether the row does not say that its translation failed."""
         del fields
         return True
 
@@ -45,11 +47,11 @@ class CaptionsTsv(TsvOfCaptions):
     """Any TSV of addresses (or file names) and captions: `captions:mine.tsv,url=0,caption=1,images=downloads/mine`.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
+      images: the output of img2dataset, or a folder of files; see docs/data.md.
       url, caption: numbers of the columns, from 0.
       language: of the captions.
       header: whether the first line names the columns.
-      split: which the records go to.
+      split: of the records.
     """
 
     KIND: ClassVar[str] = "captions"

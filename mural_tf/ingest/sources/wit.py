@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -34,7 +35,8 @@ from mural_tf.ingest.source import Reading, Text, known_language
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
 TEST, DEV = "test", "dev"
-_LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed
+# Characters; WIT's longest context has far fewer: a longer field begins with a quotation mark that is never closed.
+_LONGEST_FIELD = 1 << 20
 
 
 @dataclasses.dataclass
@@ -45,7 +47,7 @@ class Wit(CaptionedImages):
     image's address. MURAL's own division was never published. See docs/data.md.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files.
+      images: the output of img2dataset, or a folder of files.
       languages: joined by "+"; default all.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
@@ -65,11 +67,14 @@ class Wit(CaptionedImages):
         super().check()
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Rows may hold line breaks: a file is read from its beginning."""
-        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
+        """Returns one unit per file: rows may hold line breaks, so a file is read from its beginning."""
+        units: list[Unit] = []
+        for path in self.files():
+            units += cut(path, self.weight(path), unit_bytes, most=1)
+        return units
 
     def weight(self, path: pathlib.Path) -> int:
-        """Less than half of the rows have a reference description, and all columns take some 2,000 bytes."""
+        """Returns bytes of records: less than half of the rows have a caption, and a row has some 2,000 bytes."""
         return unpacked_size(path) * TYPICAL_IMAGE // 4000
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
@@ -84,15 +89,15 @@ class Wit(CaptionedImages):
 
     @property
     def is_divided(self) -> bool:
-        """Whether images are held out here."""
+        """Whether the conversion holds out images for dev and test."""
         return not self.split
 
     def image_hash(self, image_id: str) -> np.uint64:
-        """Returns the hash that places an image."""
+        """Returns the hash by which images are ordered."""
         return image_hash(image_id)
 
     def hold_out(self, hashes: dict[str, np.ndarray]) -> HeldOut:
-        """Chooses the images that are held out.
+        """Returns the images that are held out.
 
         Args:
           hashes: language -> `image_hash`es of all its captions' images, with repeats, uint64.
@@ -130,7 +135,7 @@ def read_wit(
 
 
 def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
-    """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
+    """Yields ({column: field}, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _LinesOfRows(read_lines(path, on_problem))
     rows = csv.reader(lines, delimiter="\t")
@@ -164,10 +169,12 @@ class _LinesOfRows:
     """
 
     def __init__(self, lines: Iterator[tuple[int, str | None]]):
-        self._lines, self.last, self._characters = lines, 0, 0
+        self._lines = lines
+        self.last = 0  # the number of the last line
+        self._characters = 0  # of the row so far
 
     def begin_row(self) -> None:
-        """Counts from here."""
+        """Counts the characters of a new row."""
         self._characters = 0
 
     def __iter__(self):
@@ -175,7 +182,7 @@ class _LinesOfRows:
 
     def __next__(self) -> str:
         self.last, text = next(self._lines)
-        while text is None:  # a problem that `read_lines` has told
+        while text is None:  # an unreadable line, which `read_lines` has reported
             self.last, text = next(self._lines)
         self._characters += len(text)
         if self._characters > LONGEST_LINE:
@@ -184,76 +191,90 @@ class _LinesOfRows:
 
 
 class HeldOut:
-    """Which images are held out: sorted hashes per language and split."""
+    """The images that are held out: splits[language][split] are sorted `image_hash`es, uint64 [N].
+
+    Attributes:
+      everywhere: an image that one language holds out is in no other language's training data.
+      images: the hashes of all languages and splits, sorted, uint64 [M].
+    """
 
     def __init__(self, everywhere: bool, splits: dict[str, dict[str, np.ndarray]]):
-        self.everywhere, self.splits = everywhere, splits
-        none = [np.empty(0, np.uint64)]
-        self.images = np.unique(np.concatenate(none + [a for s in splits.values() for a in s.values()]))
+        self.everywhere = everywhere
+        self.splits = splits
+        self.images = _union(itertools.chain.from_iterable(by_split.values() for by_split in splits.values()))
 
     def as_json(self) -> str:
-        """Returns it as text, for `from_json`."""
-        splits = {name: {s: [int(h) for h in a] for s, a in by_split.items()} for name, by_split in self.splits.items()}
-        return json.dumps({"everywhere": self.everywhere, "splits": splits})
+        """Returns the JSON text that `from_json` reads."""
+        return json.dumps({"everywhere": self.everywhere, "splits": self.splits}, default=np.ndarray.tolist)
 
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
-        """Returns what `as_json` wrote."""
+        """Returns the images of a text of `as_json`."""
         values = json.loads(text)
-        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in values["splits"].items()}
+        splits: dict[str, dict[str, np.ndarray]] = {}
+        for language, by_split in values["splits"].items():
+            splits[language] = {split: np.array(hashes, np.uint64) for split, hashes in by_split.items()}
         return cls(values["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
-        """Returns train, dev or test; "" if the image is held out in another language only."""
+        """Returns train, dev or test; "" if only another language holds the image out."""
         value = image_hash(image_id)
         for split, hashes in self.splits.get(language, {}).items():
             if contains(hashes, value):
                 return split
-        return "" if self.everywhere and contains(self.images, value) else "train"
+        if self.everywhere and contains(self.images, value):
+            return ""
+        return "train"
+
+
+def _union(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Returns the sorted hashes of all arrays, each once, uint64 [N]."""
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))
 
 
 def image_hash(image_id: str) -> np.uint64:
-    """Returns the hash that places an image."""
+    """Returns the hash by which images are ordered."""
     return np.uint64(text_hash(f"mural\t{image_id}"))
 
 
 def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool) -> dict:
-    """Returns {language: {split: hashes of the images that are held out}}.
+    """Returns {language: {split: hashes of the images that are held out}}: all test sets first, then all dev sets.
 
     Args:
-      hashes: of the images of all captions of each language, with repeats.
-      sizes: of dev and of test in pairs, largest first; a language gets the first of which both together are at most
-        half of its pairs, or else half of its pairs.
-      everywhere: no image of a test set is in another language's dev set or training data, and so on.
+      hashes: language -> hashes of the images of all its captions, with repeats.
+      sizes: sizes that dev and test may each have, in pairs, largest first; see `_split_size`.
+      everywhere: an image of one language's test set is in no language's dev set.
     """
-    nothing = np.empty(0, np.uint64)
-    splits: dict[str, dict[str, np.ndarray]] = {language: {} for language in sorted(hashes)}
-    taken = {TEST: nothing, DEV: nothing}
-    for split, other, from_top in ((TEST, DEV, False), (DEV, TEST, True)):
-        for language, by_split in splits.items():
-            images, counts = np.unique(hashes[language], return_counts=True)
-            size = _size(int(counts.sum()), sizes)
-            free = np.isin(images, taken[other] if everywhere else by_split.get(other, nothing), invert=True)
-            by_split[split] = _first_pairs(images[free], counts[free], size, from_top)
-        taken[split] = np.unique(np.concatenate([by_split[split] for by_split in splits.values()]))
+    splits: dict[str, dict[str, np.ndarray]] = {}
+    for language in sorted(hashes):
+        images, counts = np.unique(hashes[language], return_counts=True)
+        size = _split_size(int(counts.sum()), sizes)
+        splits[language] = {TEST: _first_pairs(images, counts, size)}
+    all_tests = _union(by_split[TEST] for by_split in splits.values())
+    for language, by_split in splits.items():
+        images, counts = np.unique(hashes[language], return_counts=True)
+        size = _split_size(int(counts.sum()), sizes)
+        is_free = np.isin(images, all_tests if everywhere else by_split[TEST], invert=True)
+        by_split[DEV] = _first_pairs(images[is_free][::-1], counts[is_free][::-1], size)
     return splits
 
 
-def _size(pairs: int, sizes: Sequence[int]) -> int:
+def _split_size(pairs: int, sizes: Sequence[int]) -> int:
+    """Returns the first size with which dev and test together are at most half of the pairs, else half of the pairs."""
     for size in sizes:
         if 4 * size <= pairs:
             return size
     return pairs // 4
 
 
-def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int, from_top: bool) -> np.ndarray:
-    """Takes images in order while their pairs fit into `size`; one with too many pairs is passed over."""
-    order = range(len(images) - 1, -1, -1) if from_top else range(len(images))
-    chosen, total = [], 0
-    for index in order:
+def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
+    """Takes images in order while their pairs fit into `size`; an image with too many pairs is passed over."""
+    chosen = []
+    total = 0
+    for image, count in zip(images, counts):
         if total == size:
             break
-        if total + counts[index] <= size:
-            chosen.append(images[index])
-            total += counts[index]
+        if total + count <= size:
+            chosen.append(image)
+            total += count
     return np.array(sorted(chosen), np.uint64)

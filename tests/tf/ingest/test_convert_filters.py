@@ -325,7 +325,7 @@ def test_duplicates_are_an_oracles_row_by_row(tmp_path, which, kinds):
         for kind, name in zip(stage, kinds):
             found = set()
             for unit in range(UNITS):
-                keys = Decided(folder, unit, 0, request.names())._of_unit(path_of(folder, kind))["key"]
+                keys = Decided(folder, unit, 0, request.names())._rows_of_unit(path_of(folder, kind))["key"]
                 assert keys.dtype == np.uint64 and (np.diff(keys.astype(np.int64)) > 0).all()
                 found |= {(unit, int(key)) for key in keys}
             assert found == expected[name] and found

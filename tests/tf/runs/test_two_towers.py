@@ -15,12 +15,12 @@ from mural_tf.export.serving import unlisted_operations
 from mural_tf.runs import two_towers
 from mural_tf.runs.two_towers import (
     BUCKETS,
+    TowerChoice,
     TwoTowers,
-    Ways,
     buckets_of,
     dev_recalls,
     export_two_towers,
-    learn_ways,
+    learn_choice,
 )
 
 
@@ -39,7 +39,7 @@ def test_the_weight_of_a_text_by_hand():
     for threshold, way in ((-0.8, True), (-0.9, False)):
         weights = np.zeros(BUCKETS + 1, np.float32)
         weights[a], weights[-1] = 2.0, threshold  # " x ": 3 letters, 2 pairs, 1 triple; 2 / sqrt(6) = 0.816
-        assert Ways(weights)(tf.constant(["x"])).numpy().tolist() == [way]
+        assert TowerChoice(weights)(tf.constant(["x"])).numpy().tolist() == [way]
 
 
 def test_texts_take_the_way_of_their_language_and_doubt_the_one_with_more_at_stake():
@@ -52,9 +52,9 @@ def test_texts_take_the_way_of_their_language_and_doubt_the_one_with_more_at_sta
     pairs += [("same", "de"), ("same", "uz")]
     texts, names = zip(*pairs)
     for stakes, way in (((9.0, -1.0), True), ((1.0, -9.0), False)):
-        ways = Ways(learn_ways(texts, names, dict(zip(("de", "uz"), stakes))))
+        choice = TowerChoice(learn_choice(texts, names, dict(zip(("de", "uz"), stakes))))
         asked = ["Haus", "Schulhaus", "mushuk", "same"]
-        assert ways(tf.constant(asked)).numpy().tolist() == [True, True, False, way]
+        assert choice(tf.constant(asked)).numpy().tolist() == [True, True, False, way]
 
 
 class Vectors:
@@ -133,7 +133,7 @@ def test_each_text_gets_the_vector_of_its_tower(texts):
     weights = np.zeros(BUCKETS + 1, np.float32)
     for letter, weight in (("a", 1.0), ("b", -1.0)):
         weights[int(tf.strings.to_hash_bucket_fast([letter], BUCKETS)[0])] = weight
-    towers = TwoTowers(Tower(1.0), Tower(2.0), Ways(weights))
+    towers = TwoTowers(Tower(1.0), Tower(2.0), TowerChoice(weights))
     found = towers.embed(tf.constant(texts, tf.string))["embedding"]
     np.testing.assert_array_equal(found, np.array([[len(t), 1.0 + ("b" in t)] for t in texts]).reshape(-1, 2))
 
@@ -155,11 +155,11 @@ def test_two_exports_become_one(tmp_path, monkeypatch):
         export_two_towers(other, own, str(data), str(tmp_path / "out"))
     shutil.rmtree(f"{other}/image_encoder")
     shutil.copytree(f"{own}/image_encoder", f"{other}/image_encoder")
-    monkeypatch.setattr(two_towers, "learn_ways", lambda texts, languages, gains: weights_by_parity())
+    monkeypatch.setattr(two_towers, "learn_choice", lambda texts, languages, gains: weights_by_parity())
     recalls = export_two_towers(other, own, str(data), str(tmp_path / "out"))
     texts = ["thing w1", "w 3", "another thing", ""]
     both, first, second = (mural_tf.load(path).encode_text(texts) for path in (tmp_path / "out", own, other))
-    is_own = Ways(weights_by_parity())(tf.constant(texts)).numpy()
+    is_own = TowerChoice(weights_by_parity())(tf.constant(texts)).numpy()
     assert is_own.any() and not is_own.all()
     np.testing.assert_allclose(both, np.where(is_own[:, None], first, second), atol=1e-6)
     assert json.loads((tmp_path / "out/model_card.json").read_text())["text_towers"] == recalls
