@@ -382,7 +382,7 @@ FIRST_RUNS = (
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
     """With the same text pairs as the other rows, where the configuration leaves out names of languages and places."""
-    overrides = (("data.emoji_locale_names", True),)
+    overrides = (("data.emoji", "core"),)
     config = f"emoji_pretrained:{method}"
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
 

@@ -69,7 +69,13 @@ def _siglip_base() -> dict:
     """SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
     image = dict(name="vit", image_size=224, resize=224, normalization="symmetric", branch_size=0, projection=0)
     text = dict(
-        norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last", pooler=False, dropout=0.0
+        norm="before",
+        activation="gelu_tanh",
+        epsilon=1e-6,
+        attention="full",
+        pooling="last",
+        pooler_size=0,
+        dropout=0.0,
     )
     return {
         **{f"image_tower.{name}": value for name, value in image.items()},

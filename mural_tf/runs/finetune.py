@@ -216,14 +216,16 @@ def _with_source_architecture(
 
 def _begin_head(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head: dict) -> None:
     """Sets what a new head of a student's tower follows from; `head`: `HEAD_SETTINGS` of the bridge."""
-    config.method.heads_of, config.shared_head = "align", False
+    config.shared_head = False
     config.text_tower.update(head | dict(bridged=True))
+    if "heads_of" in config.method:
+        config.method.heads_of = "align"
     if "student_size" not in config.method:
         return
     if not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size:
         raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
     config.method.student_size = text_config.embedding_size
-    config.method.student_hidden = text_config.text_tower.head_hidden_size
+    config.text_tower.head_hidden_size = text_config.text_tower.head_hidden_size
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:

@@ -55,9 +55,13 @@ from mural_tf.training.strategy import (
 from mural_tf.training.trained_on import data_changes, note_data
 
 LEAST = {  # of the counts in the configuration's `train`
-    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "keep_checkpoints"), 1),
-    **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every", "max_skipped_steps"), 0),
+    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches"), 1),
+    **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every"), 0),
 }
+# Tokens. Where XLA compiles a step, each of `text_tower.length_groups` runs at one of these or at `max_length`: a third
+# and a fourth length would make each compilation longer, and most captions are shorter than 32.
+COMPILED_LENGTHS = (16, 32)
+KEPT_CHECKPOINTS = 3  # the latest; two more than needed, for a disk that damages one
 
 ENDS_OF_WORKERS = (  # as the others see them
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
@@ -71,14 +75,11 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     optimizer = config.optimizer
     lengths = ()
     if compiles_steps(config, tf.distribute.get_strategy()):
-        lengths = tuple(train.compiled_lengths)
-    if list(lengths) != sorted({*lengths}) or min(lengths, default=1) < 1:
-        raise UserError(f"train.compiled_lengths={lengths}: expected increasing numbers of tokens from 1 on.")
+        lengths = COMPILED_LENGTHS
     model.compile(
         optimizers=build_optimizers(optimizer, train.steps or 1, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
         micro_batches=train.micro_batches,
-        max_skipped_steps=train.max_skipped_steps,
         seed=config.seed,
         steps_per_execution=train.steps_per_execution,
         jit_compile=train.jit,
@@ -118,7 +119,7 @@ def fit(
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
         model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
-        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
+        checkpoints = training_checkpoints(model, workdir, KEPT_CHECKPOINTS, writes, model.progress.saved())
         restored = checkpoints.restore()
         misfit = ""
         if restored:
@@ -307,8 +308,7 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
             if chunks:
                 remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
             raise UserError(
-                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs. "
-                "Evaluations take fewer images and texts at a time with --config.evaluation.batch_size."
+                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs."
             ) from None
         if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
             raise UserError(

@@ -33,7 +33,6 @@ def test_the_streams_of_a_method_are_known_without_its_towers(method):
     ("mural", dict(micro_batches=3), "image_text_batch=16 must be a multiple of 3: .*1 replica, and train.micro_batch"),
     ("mural", dict(micro_batches=3, image_text_batch=9), "text_text_batch=16 must be a multiple of 3"),
     ("mural", dict(micro_batches=0), "micro_batches=0: expected 1 or more"),
-    ("mural", dict(keep_checkpoints=0), "keep_checkpoints=0: expected 1 or more"),
     ("mural", dict(log_every=-1), "log_every=-1: expected 0 or more"),
     ("mural", dict(image_text_batch=0), "image_text_batch=0: expected 1 or more. Only fine-tuning"),
 ])  # fmt: skip
@@ -49,7 +48,7 @@ def test_batches_that_the_method_does_not_read_may_have_any_size():
     config = complete(toy_data.toy_config("/nowhere", "align"))
     config.train.update(dict(micro_batches=3, image_text_batch=9))
     check_train(config, 1, "this machine")
-    config.train.update(dict(log_every=0, checkpoint_every=0, evaluate_every=0, max_skipped_steps=0))  # never
+    config.train.update(dict(log_every=0, checkpoint_every=0, evaluate_every=0))  # never
     check_train(config, 3, "this machine")
     with pytest.raises(UserError, match="image_text_batch=9 must be a multiple of 6: v4-4 has 2 replicas, and train"):
         check_train(config, 2, "v4-4")
