@@ -36,7 +36,7 @@ from mural_tf.models import complete
 from mural_tf.models.build import build_model
 from mural_tf.runs.dry_run import compile_for_slice
 from mural_tf.runs.tuning import LARGEST_BATCH, MOST_STEPS, STAGE_RATE, STAGE_WIDTH
-from mural_tf.training.fit import check_train
+from mural_tf.training.batch_sizes import check_train
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_forecast import RefusedStep, as_on_tpu
 from mural_tf.training.tpu_slices import find_slice

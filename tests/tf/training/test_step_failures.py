@@ -14,9 +14,12 @@ from mural_tf.models import complete, streams_of
 from mural_tf.models.align import Align
 from mural_tf.models.build import build_model
 from mural_tf.runs.pretrain import pretrain
+from mural_tf.training import failures
 from mural_tf.training import fit as fit_module
+from mural_tf.training.batch_sizes import check_train, chunk_numbers
 from mural_tf.training.callbacks import Intervals
-from mural_tf.training.fit import check_train, chunk_numbers, compile_model, failures_in_one_line
+from mural_tf.training.failures import failures_in_one_line
+from mural_tf.training.fit import compile_model
 
 ALONE = tf.distribute.get_strategy()
 
@@ -130,7 +133,7 @@ def test_other_failures_stay_what_they_are(failure):
     ('File "a.py", line 3: something else was closed', "UnavailableError"),
 ])  # fmt: skip
 def test_another_worker_s_end_is_told_without_places_in_code(message, reason, monkeypatch):
-    monkeypatch.setattr(fit_module, "workers", lambda strategy: 2)
+    monkeypatch.setattr(failures, "workers", lambda strategy: 2)
     with pytest.raises(UserError) as found, failures_in_one_line(toy_data.toy_config("/nowhere"), ALONE):
         raise tf.errors.UnavailableError(None, None, message)
     assert str(found.value).startswith(f"Another worker of this run ended or cannot be reached ({reason}); if it stop")
