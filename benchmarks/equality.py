@@ -58,11 +58,10 @@ DEEP = {  # draws in both towers, and an optimiser and a step as in pretraining
     **under("image_tower", depth=0.6, drop_connect_rate=0.5, batch_norm_group="4"),
     **under("text_tower", layers=2, token_embedding_size=16, length_groups=2),
     **under("loss", label_smoothing=0.1),
-    **under("optimizer", name="lamb", clip_norm=1.0, image_tower_rate=0.5),
+    **under("optimizer", name="lamb", clip_norm=1.0),
 }
 SHARED = {"shared_head": True, **under("loss", mask_duplicates=False)}
-# With a smaller margin, nearly every pair here is a positive.
-PAPER = under("method", alpha="paper", alpha_divided=False, alpha_margin=0.5, view_anchors="first")
+PAPER = under("method", alpha="paper", alpha_divided=False)
 LP = {
     **under("loss", image_text_weight=0.0, text_text_weight=1.0),
     **under("method", neighbourhood_weight=0.0, neighbourhood_levels=("words",), language_weight=0.0),
@@ -75,11 +74,11 @@ VARIANTS = {  # further variants of methods, next to each method as `contract` m
     "mural_image_text": ("mural", PICTURES | under("loss", text_text_weight=0.0) | under("image_tower", frozen=True)),
     "align_vit": ("align", VIT | under("image_tower", feed_forward_size=32) | under("text_tower", pooling="mean")),
     "etcl_shared_head": ("etcl", SHARED),
-    "labse_pooler": ("labse", under("text_tower", pooler=True)),
+    "labse_pooler": ("labse", under("text_tower", pooler_size=16)),
     "globetrotter_deep": ("globetrotter", DEEP | under("image_tower", head_size=24)),
     "globetrotter_paper": ("globetrotter", SHARED | PAPER | under("text_tower", pooling="first")),
     "globetrotter_pairs": ("globetrotter", PICTURES | under("image_tower", name="resnet") | {"method__alpha": "pairs"}),
-    "mule_gru": ("mule", under("text_tower", recurrent="gru") | under("optimizer", decay_rate=0.5, decay_steps=1)),
+    "mule_decay": ("mule", under("optimizer", decay=(0.5, 1))),
     "mule_lp": ("mule", LP),
     "parallel_embn_cosine": ("parallel_embn", under("method", distance="cosine")),
 }

@@ -48,11 +48,11 @@ from absl import flags
 from benchmarks import table_rows
 from benchmarks.results import table as rendered_table
 from benchmarks.results import write_rows
-from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
+from benchmarks.table_rows import HELD_OUT, ROWS, SEEN, Method, Stage, slug, step_count
 from mural_lite import command_line as cli
 from mural_lite.errors import UserError
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS
-from mural_tf.demo.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.demo.emoji import CORE, DOWNLOADS, UNDER_RESOURCED, WELL_RESOURCED, Variant, build_emoji
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -193,7 +193,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         "train.log_every": max(1, min(25, steps // 4)),
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
-        **({"data.emoji_held_out_names": True} if held_out_names else {}),
+        **({"data.source": "records"} if held_out_names else {}),  # as they are: built by `main`
         **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
         **({"data.image_text_languages": ()} if run.stage.data.endswith("translated") else {}),
         **dict(run.stage.overrides),
@@ -217,9 +217,8 @@ def folder_of(run: Run, name: str) -> pathlib.Path:
     return run.workdir.parents[1] / name
 
 
-def build_variant(name: str, data: str, output: pathlib.Path, scale: float, packages: str) -> None:
-    """Makes what `Stage.data` calls `name` out of the benchmark; `packages`: the folder of its downloads."""
-    from mural_tf.demo.emoji import Variant, build_emoji
+def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> None:
+    """Makes what `Stage.data` calls `name` out of the benchmark."""
     from mural_tf.ingest.translate import build_translated
 
     if name == "translated":
@@ -233,7 +232,7 @@ def build_variant(name: str, data: str, output: pathlib.Path, scale: float, pack
     elif name == "quarter":
         build_quarter(data, output)
     else:
-        build_emoji(output, packages, Variant(one_language=True))
+        build_emoji(output, DOWNLOADS, Variant(one_language=True))
 
 
 def build_unseen_style(data: str, output: pathlib.Path) -> None:
@@ -417,7 +416,6 @@ def main(_) -> None:
     from mural_tf.pretrained.importers import kind_of
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint
-    from mural_tf.training.prepare import prepare_data
 
     chosen = chosen_methods()
     scale = BUDGET.value
@@ -434,11 +432,9 @@ def main(_) -> None:
     runs = {run.workdir: run for _, method_runs in by_method for run in method_runs}
     last = {method_runs[-1].workdir for _, method_runs in by_method}
     asked_in_english = {method_runs[-1].workdir for method, method_runs in by_method if method.asked_in_english}
-    config = table_rows.load(METHODS[0].stages[0])
-    config.data.emoji_locale_names = GROUP.value != "joint_or_staged"
-    config.data.directory = data
-    config.data.emoji_held_out_names = HELD_OUT_BUILD.value
-    prepare_data(config)  # before two runs do it at once
+    names_alone = GROUP.value == "joint_or_staged"
+    variant = Variant(held_out_names=HELD_OUT_BUILD.value, locale_names=not names_alone)
+    build_emoji(data, DOWNLOADS, variant)  # before two runs do it at once
     for words in {folder_of(run, "words") for run in runs.values() if run.stage.words}:
         build_word_by_word(data, words, UNDER_RESOURCED)
     for student in {folder_of(run, run.stage.student) for run in runs.values() if run.stage.student}:
@@ -448,7 +444,7 @@ def main(_) -> None:
     for name, made_folder in sorted(
         {(r.stage.data, folder_of(r, r.stage.data)) for r in runs.values() if r.stage.data}
     ):
-        build_variant(name, data, made_folder, scale, config.data.download_directory)
+        build_variant(name, data, made_folder, scale)
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))

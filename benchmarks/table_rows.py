@@ -382,7 +382,7 @@ FIRST_RUNS = (
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
     """With the same text pairs as the other rows, where the configuration leaves out names of languages and places."""
-    overrides = (("data.emoji_locale_names", True),)
+    overrides = (("data.emoji", "core"),)
     config = f"emoji_pretrained:{method}"
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
 
@@ -410,7 +410,7 @@ def in_readme(method: str, text_pairs: int, *overrides: tuple[str, object]) -> S
     return Stage(f"emoji_pretrained:{method}", 600 / STEPS, captions=512, text_pairs=text_pairs, overrides=fields)
 
 
-NAMES_ALONE = (("data.emoji_locale_names", False),)
+NAMES_ALONE = (("data.emoji", "core_names"),)
 STAGE_OF_NAMES = dataclasses.replace(
     TRANSLATIONS, overrides=(("data.image_text_languages", ()), *NAMES_ALONE)
 )  # fmt: skip

@@ -36,7 +36,7 @@ from mural_tf.models import complete
 from mural_tf.models.build import build_model
 from mural_tf.runs.dry_run import compile_for_slice
 from mural_tf.runs.tuning import LARGEST_BATCH, MOST_STEPS, STAGE_RATE, STAGE_WIDTH
-from mural_tf.training.fit import check_train
+from mural_tf.training.batch_sizes import check_train
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_forecast import RefusedStep, as_on_tpu
 from mural_tf.training.tpu_slices import find_slice
@@ -69,7 +69,13 @@ def _siglip_base() -> dict:
     """SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
     image = dict(name="vit", image_size=224, resize=224, normalization="symmetric", branch_size=0, projection=0)
     text = dict(
-        norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last", pooler=False, dropout=0.0
+        norm="before",
+        activation="gelu_tanh",
+        epsilon=1e-6,
+        attention="full",
+        pooling="last",
+        pooler_size=0,
+        dropout=0.0,
     )
     return {
         **{f"image_tower.{name}": value for name, value in image.items()},

@@ -67,15 +67,13 @@ _TEXT_TOWER = dict(
     word_size=300,  # words: numbers in a vector [MULE]
     frozen_words=False,  # words: keep the vectors as they are
     language_size=512,  # words: width of the universal language embedding [MULE]
-    recurrent="lstm",  # words: "lstm" [MULE], or "gru" as in its released code
     language_branches="shared",  # words: one sentence branch; "parallel": one for each language (PARALLEL-EmbN)
     projection=512,  # words: width of the sentence embedding [MULE]
     layers=12,
     hidden_size=768,
     heads=12,
     feed_forward_size=3072,
-    pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
-    pooler_size=0,  # pooler: 0: hidden_size; 512 of 768 in distiluse-base-multilingual
+    pooler_size=0,  # N: BERT's own Dense(N, tanh) on [CLS], hidden_size in LaBSE; MURAL has its heads instead
     token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
     dropout=0.1,
     max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
@@ -129,14 +127,11 @@ _OPTIMIZER = dict(
     text_text_learning_rate=1e-4,  # joint: of the text-text head; per_task: of the whole text-text task
     warmup_steps=10_000,  # linear from 0
     weight_decay=1e-5,  # not on biases, normalisation, temperature
-    beta_1=0.9,
-    beta_2=0.999,
+    beta_2=0.999,  # 0.95 in SigLIP; beta_1 is 0.9
     epsilon=1e-6,
     clip_norm=0.0,  # global gradient norm; 0: off
-    image_tower_rate=1.0,  # multiplies the learning rate of the image tower
     text_tower_rate=1.0,  # multiplies the learning rate of the text tower
-    decay_rate=0.0,  # R > 0: times R every `decay_steps` instead of the linear decay; 0.794 an epoch in [MULE]
-    decay_steps=0,
+    decay=(0.0, 0),  # (R, S), R > 0: times R every S steps instead of the linear decay; 0.794 an epoch in [MULE]
 )
 
 _TRAIN = dict(
@@ -144,9 +139,7 @@ _TRAIN = dict(
     image_text_batch=4096,  # pairs, over all replicas [MURAL §3.2]
     text_text_batch=4096,
     micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is the full batch's
-    max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
     checkpoint_every=1000,  # steps; 0: only at the end
-    keep_checkpoints=3,
     evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
     evaluate_first=False,  # dev before the first step too: fine-tuning's unchanged source
     average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
@@ -155,17 +148,14 @@ _TRAIN = dict(
     steps_per_execution=1,
     fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
     jit=False,  # compile the whole step (XLA); on a TPU it always is
-    compiled_lengths=(16, 32),  # tokens: with XLA each of text_tower.length_groups runs at one, or at max_length
     export=True,  # after the last step; run_export.py does it at any time
 )
 
 _DATA = dict(
     source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
     directory="",
-    download_directory="data/emoji_packages",  # where the emoji benchmark's packages are cached
-    emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
-    emoji_locale_names=True,  # text pairs also of names of languages, territories and scripts
-    emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
+    emoji="core",  # the benchmark's 25 languages; "all": every locale that names half the emoji; "core_names",
+    # "all_names": without text pairs of names of languages, territories and scripts
     format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
     sources={},  # {name: {directory, weight, format}} to train on instead of `directory`, which then
     # is where evaluation reads and vocabularies are kept; see docs/data.md
@@ -196,7 +186,6 @@ _AUGMENTATION = dict(
 
 _EVALUATION = dict(
     split="test",  # of the evaluation at the end of training; choices are made on "dev"
-    batch_size=128,
     source_data="",  # fine-tuning: a data set whose dev has the source's other languages; "": its own, if here
     groups={
         "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [MURAL A.3]

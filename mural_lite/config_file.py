@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
@@ -12,6 +13,29 @@ from ml_collections import ConfigDict
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, check_json, read_json, write_whole
+
+# Fields of earlier commits, which stored configurations still hold, and the value that is a constant now. `ANY` of a
+# field that no trained model depends on, such as the number of checkpoints to keep.
+ANY = None
+FORMER: dict[str, dict] = {
+    "data": dict(download_directory=ANY, emoji_held_out_names=ANY, emoji_languages=ANY, emoji_locale_names=ANY),
+    "evaluation": dict(batch_size=ANY),
+    "optimizer": dict(beta_1=0.9, image_tower_rate=1.0),
+    "text_tower": dict(recurrent="lstm"),
+    "train": dict(compiled_lengths=ANY, keep_checkpoints=ANY, max_skipped_steps=ANY),
+}
+_OF_STEPS = dict.fromkeys(("cached", "loss", "softmax_temperature", "trained"), ANY)
+FORMER_OF_METHODS: dict[str, dict] = {
+    "globetrotter": dict(alpha_margin=0.4, cloze_share=0.15, view_anchors="both"),
+    "linear": _OF_STEPS,
+    "mule": dict(word_vectors_weight=5e-7),
+    "neighbours": dict(_OF_STEPS, heads_of=ANY, student_hidden=0),
+    "translation_distillation": dict(softmax_temperature=0.05),
+}
+JOINED = {  # (branch, field): the two fields of earlier commits that it holds
+    ("optimizer", "decay"): ("decay_rate", "decay_steps"),
+    ("method", "factors"): ("sentence_factor", "structure_factor"),
+}
 
 
 def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
@@ -34,8 +58,38 @@ def parse_config(values: dict, where: object) -> ConfigDict:
     """Returns the configuration that `save_config` wrote; raises as `load_config`, with `where` as the source."""
     config = base_config()
     config.evaluation.groups = ConfigDict()  # the given groups, in place of the defaults
-    _update(config, values, "", where)
+    _update(config, _without_former(values, where), "", where)
     return config
+
+
+def _without_former(values: dict, where: object) -> dict:
+    """Returns the values without fields of earlier commits; raises `UserError` if such a field is not the constant."""
+    values = _join_fields(values)
+    for branch, former in (*FORMER.items(), ("method", FORMER_OF_METHODS.get(str(values.get("model")), {}))):
+        if not isinstance(values.get(branch), dict):
+            continue
+        for name, constant in former.items():
+            value = values[branch].pop(name, constant)
+            if constant is not ANY and value != constant:
+                raise UserError(
+                    f"{branch}.{name}={value!r} in {where}: the field is gone and always {constant!r}; use the commit "
+                    "that wrote the file."
+                )
+    return values
+
+
+def _join_fields(values: dict) -> dict:
+    """Returns a copy of the values in which two fields of earlier commits are the field that they became."""
+    values = copy.deepcopy(values)
+    for (branch, field), names in JOINED.items():
+        stored = values.get(branch)
+        if isinstance(stored, dict) and stored.keys() >= {*names}:
+            stored[field] = [stored.pop(name) for name in names]
+    tower = values.get("text_tower")
+    if isinstance(tower, dict) and "pooler" in tower:
+        size = tower.get("pooler_size") or tower.get("hidden_size")
+        tower["pooler_size"] = size if tower.pop("pooler") else 0
+    return values
 
 
 def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:

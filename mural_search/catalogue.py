@@ -42,8 +42,8 @@ from mural_lite.versions import newest_description
 from mural_search.gallery import write_gallery
 from mural_search.index import CAPTIONS, VECTORS, model_of, sync
 from mural_search.items import Item, amount, parse_filters
+from mural_search.made_index import measure_noise, report
 from mural_search.queries import Query, search
-from mural_search.runs import measure_noise, report
 from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table
 from mural_search.tables.products import Entry, RowTally, languages_of, read
 

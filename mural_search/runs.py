@@ -16,10 +16,8 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, write_whole
 from mural_lite.fingerprint import take_fingerprint
 from mural_lite.models import open_model, open_to_ask, quickest
-from mural_lite.progress import announce
 from mural_lite.remote_folders import display_name, local_folder, model_place
 from mural_search import index as index_files
-from mural_search import noise_level
 from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
@@ -44,6 +42,7 @@ def index(
       model: a workdir or an export; by default the model that made the index, or the vectors.
     """
     from mural_search import collect, embed
+    from mural_search.made_index import measure_noise, report
 
     with local_folder(output) as folder:
         recorded = {} if names else described(folder)
@@ -70,23 +69,6 @@ def index(
     return made
 
 
-def report(made: Index, folder: str) -> None:
-    """Prints the contents of an index and the effect of its last change."""
-    from mural_search.changes import SKIPPED
-
-    print(f"{len(made):,} {made.kind} in {folder}, made by {made.model.describe()}.")
-    counts = made.counts
-    words = {"new": counts.added, "changed": counts.changed, "taken out": counts.pruned, "as before": counts.kept}
-    if counts.changed or counts.pruned or counts.kept:
-        print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
-    if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
-    if counts.deleted:
-        print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
-    if counts.gone:
-        print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
-
-
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
     """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
     from mural_search import embed
@@ -99,15 +81,6 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     if not model and made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
     return made, embedder or LazyModel(made)
-
-
-def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
-    """Measures by which values nothing fits a question, in the index of `folder`, and keeps them there."""
-    from mural_search import changes
-
-    announce("Asking the index with strings that mean nothing …")
-    made.noise = noise_level.measure_noise(made, embedder)
-    changes.keep_noise(folder, made.noise)
 
 
 class LazyModel:

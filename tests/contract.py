@@ -8,7 +8,7 @@ import toy_data
 
 from mural_lite.config import base_config
 from mural_tf.backend import keras
-from mural_tf.data.streams.captions import mask_tokens
+from mural_tf.data.streams.captions import SHARE, mask_tokens
 from mural_tf.models import complete, method_class, method_names, mount, takes_steps
 from mural_tf.models.build import build_model
 from mural_tf.text.language_words import WordTokenizer
@@ -90,7 +90,7 @@ def batch_of(model, config, count: int = EXAMPLES, seed: int = 0) -> dict:
         rows = count * (2 if config.text_tower.name == "words" and name == "caption" else 1)
         batch[name] = _tokens(config, rng, rows, side=name[-1])
         if name == "cloze":
-            batch[name] = mask_tokens(batch[name], tokenizer(config), config.method.cloze_share, tf.constant([1, 2]))
+            batch[name] = mask_tokens(batch[name], tokenizer(config), SHARE, tf.constant([1, 2]))
         batch[f"{name}_id"] = tf.constant([*range(rows - 1), 0], tf.int64)
         batch[f"{name}_language_id"] = batch[name]["input_type_ids"][:, 0]
     ids = tf.constant([*range(count - 1), 0], tf.int64)

@@ -35,7 +35,7 @@ def train(data, workdir, weights, read="all", steps=6, method="mural"):
     config.loss.label_smoothing = 0.1
     config.data.update(dict(read=read, shuffle_buffer=25))
     config.train.update(dict(steps=int(steps), log_every=3, checkpoint_every=3))
-    config.optimizer.update(dict(warmup_steps=1, decay_rate=0.9, decay_steps=2))  # the same for any number of steps
+    config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))  # the same for any number of steps
     tokenizer = toy_data.toy_tokenizer()
     if is_chief(strategy):
         pathlib.Path(workdir).mkdir(exist_ok=True)

@@ -81,7 +81,7 @@ def _small(languages: str, steps: int) -> ConfigDict:
 
     config.data.source = "emoji"
     config.data.directory = f"data/emoji_{languages}"
-    config.data.emoji_languages = languages
+    config.data.emoji = languages
     config.data.shuffle_buffer = 400_000  # items: a perfect shuffle of either build
     config.vocabulary.size = 8_000 if languages == "core" else 16_000
     config.vocabulary.lower_case = True

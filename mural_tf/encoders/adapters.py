@@ -138,7 +138,7 @@ class ClassesAdapter(Adapter):
         return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
 
     def mean_name(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Maps probabilities, float32 [B, classes], to names' weighted sums: by the head and by states, each 1/2 long."""
+        """Maps probabilities, float32 [B, classes], to weighted sums of names: by head, by states, each 1/2 long."""
         softened = tf.pow(probabilities, 1 / SOFTENING)
         weighted = tf.matmul(softened, self.names)  # scaled below, so the weights need not add up to 1
         by_head, by_state = tf.split(weighted, [self.size, self.width], axis=-1)

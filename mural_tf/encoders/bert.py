@@ -103,7 +103,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         embeddings = EndOfText(name="end_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
     else:
         embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
-    if config.pooler:
+    if config.pooler_size:
         embeddings = _pooler(config)(embeddings)
     model = keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = embeddings.shape[-1]
@@ -117,7 +117,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 def _pooler(config: ConfigDict) -> keras.layers.Layer:
     return keras.layers.Dense(
-        config.pooler_size or config.hidden_size,
+        config.pooler_size,
         activation="tanh",
         kernel_initializer=initializer(config.hidden_size),
         name=POOLER,
@@ -239,8 +239,8 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
             "(the last position, even of padding) and attention=causal needs pooling=end (the last token, which sees "
             "the whole text); neither pooling goes with another attention."
         )
-    if config.pooler and config.pooling == "first_and_mean":
-        raise UserError(f"text_tower.pooler with pooling={config.pooling}: set text_tower.pooling=first.")
+    if config.pooler_size and config.pooling == "first_and_mean":
+        raise UserError(f"text_tower.pooler_size with pooling={config.pooling}: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:
         raise UserError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:

@@ -7,7 +7,7 @@ goes through a Dense layer and gives s. The tower returns both, [s, u], not norm
     MULE, and EmbN with one language     one sentence branch for all languages
     PARALLEL-EmbN                        each language has its own
 
-The released code has a GRU where the paper has an LSTM: `recurrent` says which.
+The recurrent layer is the paper's LSTM; the released code has a GRU.
 """
 
 from __future__ import annotations
@@ -61,8 +61,6 @@ class PerLanguage(keras.layers.Layer):
         return tf.math.unsorted_segment_sum(tf.concat(outputs, 0), tf.concat(rows, 0), tf.shape(language)[0])
 
 
-# Cells, not cuDNN's layers: one of these is traced faster, and PARALLEL-EmbN has one for each language.
-CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
 BRANCHES = ("shared", "parallel")
 VECTOR_DEVIATION = 0.1  # of random word vectors
 
@@ -121,8 +119,9 @@ class SentenceBranch(keras.layers.Layer):
 
     def __init__(self, config: ConfigDict, **options):
         super().__init__(**options)
-        cell = CELLS[config.recurrent](config.hidden_size, name="cell", dtype=self.dtype_policy)
-        self.recurrent = keras.layers.RNN(cell, name=config.recurrent, dtype=self.dtype_policy)
+        # A cell, not cuDNN's layer: it is traced faster, and PARALLEL-EmbN has one for each language.
+        cell = keras.layers.LSTMCell(config.hidden_size, name="cell", dtype=self.dtype_policy)
+        self.recurrent = keras.layers.RNN(cell, name="lstm", dtype=self.dtype_policy)
         self.projection = keras.layers.Dense(config.projection, name="projection", dtype=self.dtype_policy)
 
     def call(self, words, mask):
@@ -132,8 +131,6 @@ class SentenceBranch(keras.layers.Layer):
 def _check(config: ConfigDict) -> None:
     if not config.languages:
         raise UserError("text_tower.name='words' needs text_tower.languages, such as en,de,fr,cs.")
-    if config.recurrent not in CELLS:
-        raise UserError(f"Unknown text_tower.recurrent {config.recurrent!r}: expected one of {', '.join(CELLS)}.")
     if config.language_branches not in BRANCHES:
         raise UserError(
             f"Unknown text_tower.language_branches {config.language_branches!r}: expected one of {', '.join(BRANCHES)}."

@@ -33,27 +33,20 @@ import tensorflow as tf
 
 from mural_tf.losses.pairs import Pairs, Rows
 
-ANCHORS = ("both", "first")
 DEFINITIONS = ("code", "paper")
 RESCALED = (0.75, 1.25)  # the authors' code
 
 
-def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "both") -> tf.Tensor:
-    """Returns the mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ), a float32 scalar.
+def nt_xent(pairs: Pairs, temperature: tf.Tensor | float) -> tf.Tensor:
+    """Returns the mean over 2N views a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ), a float32 scalar.
 
     Args:
       pairs: of N images' first and second views; of some rows the result is their part of the whole. Images that share
         an id are not each other's negatives.
       temperature: τ > 0.
-      anchors: "both": each of the 2N views is an anchor (the paper); "first": the views of the first side (its code).
     """
-    if anchors not in ANCHORS:
-        raise ValueError(f"anchors={anchors!r}: expected one of {', '.join(ANCHORS)}.")
-    sides = [pairs]
-    if anchors == "both":
-        sides.append(pairs.reversed)
-    loss = tf.add_n([_sum_over_anchors(side, temperature) for side in sides])
-    return loss / tf.cast(len(sides) * pairs.total, tf.float32)
+    loss = _sum_over_anchors(pairs, temperature) + _sum_over_anchors(pairs.reversed, temperature)
+    return loss / tf.cast(2 * pairs.total, tf.float32)
 
 
 def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:

@@ -47,8 +47,9 @@ class EmbN(DualEncoder):
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
         margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
         top=10,  # most violated constraints an anchor [MULE]
-        sentence_factor=1.5,  # of [sentence, its image, other images]; the released code's, 1 in Eq. 3
-        structure_factor=0.05,  # of [sentence, same image's sentence, others]; the released code's, 0 in Eq. 3
+        # Of [sentence, its image, other images] and of [sentence, same image's sentence, others]: the released code's;
+        # (1.0, 0.0) in Eq. 3.
+        factors=(1.5, 0.05),
     )
     embeddings = {"image": Embedding("image"), "caption": Embedding("caption", head="image_text")}
     tasks = {"image_text": Task("image_groups", ("image", "caption"))}
@@ -78,7 +79,7 @@ class EmbN(DualEncoder):
             tf.range(caption.total) // self.options.captions_per_image,
             ids["image_id"],
             ids["caption_language_id"],
-            factors=(self.options.sentence_factor, self.options.structure_factor),
+            factors=self.options.factors,
             **self.triplets,
         )
 
@@ -109,6 +110,8 @@ class EmbN(DualEncoder):
             raise UserError(f"text_tower.projection={tower.projection} must be embedding_size={self.embedding_size}.")
         if options.captions_per_image < 1:
             raise UserError(f"method.captions_per_image={options.captions_per_image}: {name} needs 1 or more.")
+        if len(options.factors) != 2:
+            raise UserError(f"method.factors={options.factors}: expected two numbers, such as 1.5,0.05.")
         if options.distance not in DISTANCES or options.top < 1 or options.margin < 0:
             raise UserError(
                 f"method.distance={options.distance!r}, method.top={options.top}, method.margin={options.margin}: "

@@ -44,7 +44,6 @@ from mural_tf.data.streams.captions import ClozeCaptions
 from mural_tf.encoders.layers import ClozeHead, MlpHead
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.globetrotter import (
-    ANCHORS,
     DEFINITIONS,
     cloze_loss,
     cloze_sums,
@@ -69,10 +68,8 @@ class Globetrotter(LearnedTemperature):
     title = "Globetrotter: connecting languages by connecting images (Surís et al., 2022)"
     fields = dict(
         image_image_weight=0.0,  # λ1 of L_v, two views of one image
-        view_anchors="both",  # L_v: every view is an anchor; "first": the first views, as in its code
-        **ClozeCaptions.fields,  # the weight λ3 of L_c, masked tokens, and their share
+        **ClozeCaptions.fields,  # the weight λ3 of L_c, masked tokens
         alpha="code",  # α, see losses/globetrotter.py; "paper"; "pairs": text pairs instead (supervised)
-        alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
     )
     embeddings = {
@@ -153,7 +150,7 @@ class Globetrotter(LearnedTemperature):
     def image_image_loss(self, view_0, view_1, ids):
         """L_v."""
         pairs = Pairs(view_0, view_1, self.same(ids, "image_id"))
-        return nt_xent(pairs, self.fixed_temperature, anchors=self.options.view_anchors)
+        return nt_xent(pairs, self.fixed_temperature)
 
     def image_text_loss(self, view_0, view_1, caption, ids):
         """L_x."""
@@ -166,7 +163,7 @@ class Globetrotter(LearnedTemperature):
         return cloze_loss(cloze)
 
     def _alpha(self, view_0, caption) -> tf.Tensor:
-        return transitive_weights(view_0.values, caption.values, self.options.alpha, self.options.alpha_margin)
+        return transitive_weights(view_0.values, caption.values, self.options.alpha)
 
     @property
     def log_names(self):
@@ -213,10 +210,4 @@ class Globetrotter(LearnedTemperature):
         choices = (*DEFINITIONS, "pairs")
         if options.alpha not in choices:
             raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(choices)}.")
-        if options.view_anchors not in ANCHORS:
-            raise UserError(f"Unknown method.view_anchors {options.view_anchors!r}; known: {', '.join(ANCHORS)}.")
-        if not 0 <= options.alpha_margin < 1:
-            raise UserError(f"method.alpha_margin={options.alpha_margin} must be at least 0 and below 1.")
-        if not 0 < options.cloze_share <= 1:
-            raise UserError(f"method.cloze_share={options.cloze_share} must be above 0 and at most 1.")
         self.loss_weights()

@@ -58,7 +58,7 @@ class KerasModel(keras.Model):
         optimizers: Mapping[str, keras.optimizers.Optimizer] | None = None,
         clip_norm: float | None = None,
         micro_batches: int | None = None,
-        max_skipped_steps: int | None = None,
+        max_skipped_steps: int = 10,
         seed: int | None = None,
         average_decay: float | None = None,
         compiled_lengths: tuple[int, ...] = (),
@@ -70,8 +70,8 @@ class KerasModel(keras.Model):
           optimizer: a name or an instance of Keras', old or new: one for all tasks and towers, as it is. In a step that
             is left out because its loss or gradient is not finite, it gets gradients of 0.
           optimizers: in its place {"joint": …}, or one for each task; see `optimizers.build_optimizers`.
-          clip_norm, micro_batches, max_skipped_steps, seed: see `TrainingStep` and `StepGuard`; None: the
-            configuration's.
+          clip_norm, micro_batches, seed: see `TrainingStep`; None: the configuration's.
+          max_skipped_steps: see `StepGuard`; ten bad batches in a row are no chance.
           average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
           compiled_lengths: the lengths of `encode_by_length`, where XLA compiles the step.
           kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.
@@ -103,7 +103,7 @@ class KerasModel(keras.Model):
         self.step = TrainingStep(
             self,
             dict(optimizers),
-            StepGuard(_first_given(max_skipped_steps, config.train.max_skipped_steps)),
+            StepGuard(max_skipped_steps),
             _first_given(clip_norm, config.optimizer.clip_norm),
             _first_given(micro_batches, config.train.micro_batches),
             _first_given(seed, config.seed),

@@ -45,6 +45,7 @@ class Linear(KnownTexts):
     """Needs `method.student` and `method.teacher`."""
 
     title = "Linear: a student's states mapped into a teacher's space by a ridge regression"
+    fields = dict(KnownTexts.fields, heads_of="align")  # as a stage's
     chooses = "ridge"
     choices = RIDGES
 

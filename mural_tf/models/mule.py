@@ -9,7 +9,7 @@ Departures; "its code" is the released one:
 - Positives and negatives of L_LM are sentences of one other language, as in its code; in the paper they "may be from
   any language", the anchor's own too. Here each of two languages gives anchors; in its code only the first.
 - The penalty on word vectors is the sum of their squared distances. Its code takes half of it, and the mean over the
-  languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
+  languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 would be its 5e-7.
 - The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.
 - The reversed gradient is λ2 times the classifier's, as in Eq. 4. Its code multiplies it once more, by a factor that
   rises from 0 to 1e-6, which leaves almost nothing of it.
@@ -18,7 +18,7 @@ Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
   is only this task, on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
-- `method.word_vectors_weight`, of the released code: the squared distance between word vectors and the files' vectors.
+- `WORD_VECTORS_WEIGHT`, of the released code: the squared distance between word vectors and the files' vectors.
 
 The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms
 use, and the word vectors at no example at all.
@@ -37,6 +37,7 @@ from mural_tf.models.embn import Columns, EmbN
 
 LEVELS = ("words", "sentences")  # u and s
 TEXTS = ("caption", "text_a", "text_b")
+WORD_VECTORS_WEIGHT = 5e-7  # of the squared distance to the vectors of the files
 
 
 class Mule(EmbN):
@@ -52,7 +53,6 @@ class Mule(EmbN):
         neighbourhood_weight=1.0,  # λ1 of Eq. 4; 0: without NC
         neighbourhood_levels=LEVELS,  # u and s of Eq. 1; LP: ("words",)
         language_weight=1e-6,  # λ2 of Eq. 4; 0: without LC
-        word_vectors_weight=5e-7,  # of the squared distance to the vectors of the files; see above
     )
     embeddings = {
         "image": Embedding("image"),
@@ -103,7 +103,10 @@ class Mule(EmbN):
     @property
     def is_held_to_files(self) -> bool:
         """Whether word vectors are held to the files' vectors."""
-        return bool(self.text_tower.word_vectors and self.options.word_vectors_weight)
+        return bool(self.text_tower.word_vectors)
+
+    def _weight(self, task):
+        return WORD_VECTORS_WEIGHT if task == "word_vectors" else super()._weight(task)
 
     @property
     def word_vectors(self) -> tf.Variable:

@@ -81,7 +81,8 @@ class KnownTexts(TranslationDistillation):
     `choices`: values of the head's one free number, called `chooses`, of which dev takes one.
     """
 
-    fields = {**TranslationDistillation.fields, "most_known": 2**16}  # texts
+    fields = dict(TranslationDistillation.taught, most_known=2**16)  # texts
+    _is_cached = True
     chooses: ClassVar[str] = ""
     choices: ClassVar[tuple[float, ...]] = ()
 
@@ -94,7 +95,6 @@ class KnownTexts(TranslationDistillation):
         raise NotImplementedError
 
     def _check(self):
-        super()._check()
         if not self.options.teacher:
             name = type(self).__name__.lower()
             raise UserError(f"{name} needs a student: run_finetune.py --config.method.student=MODEL.")
@@ -139,14 +139,13 @@ class Neighbours(KnownTexts):
     title = "Neighbours: a teacher's vectors, averaged over the known texts that a student finds closest"
     fields = {
         **KnownTexts.fields,
-        "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it and the next
-        "student_hidden": 0,  # width of the student's head, if that is an MLP
+        "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it
     }
     chooses = "temperature"
     choices = TEMPERATURES
 
     def build_head(self, name):
-        own = text_head(self.options.student_size, self.options.student_hidden, "student_head")
+        own = text_head(self.options.student_size, self.text_tower.head_hidden_size, "student_head")
         return NeighboursHead(own, self.options.student_size, self.embedding_size, name=f"{name}_head")
 
     def _check(self):

@@ -47,6 +47,7 @@ from mural_tf.models.states import data_digest, digest_of, of_texts, states_of_t
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
+TEMPERATURE = 0.05  # of the softmax, fixed
 FIRST = "embeddings_and_first"
 TRAINED = ("all", FIRST)
 FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
@@ -61,20 +62,22 @@ class TranslationDistillation(LearnedTemperature):
     starts_from = "a model with an image-text head"
     sized_by = TEXT_PAIRS
     outside_teacher = None  # the `runs.teachers.Teacher` of `method.teacher`, once a run has opened it
-    fields = dict(
+    taught = dict(  # also by methods that take no steps
         # The language of each pair's side that is the target; pairs without it are left out. "": the language with most
         # pairs among the languages with many captions. "en+de", or "mean" for all of these: the mean of their texts.
         pivot=FOUND,
         teacher="",  # a model or a folder of vectors of texts; "": the model as it was when the stage began
         student="",  # a model whose text tower and vocabulary take the source's place; "": the source's stay
-        cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
-        loss="cosine",  # or "softmax": the target among all targets of the batch, in both directions
-        softmax_temperature=0.05,  # of the softmax, fixed
-        trained="all",  # the text tower and its head; or "embeddings_and_first": BERT's embeddings and first layer
         translation_weight=1.0,  # w_t
         pivot_weight=1.0,  # w_p; 0: the pivot's side is not embedded
         captions_weight=1.0,  # w_c; 0: captions are not read
+    )
+    fields = dict(
+        taught,
         heads_of="align",  # the method whose kind of heads the model has; run_finetune.py sets it to the source's
+        cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
+        loss="cosine",  # or "softmax": the target among all targets of the batch, in both directions
+        trained="all",  # the text tower and its head; or "embeddings_and_first": BERT's embeddings and first layer
     )
     tasks = {
         "translation": Task(TEXT_PAIRS, ("text_b", "text_target"), pair=("text_b", "text_target")),
@@ -85,7 +88,7 @@ class TranslationDistillation(LearnedTemperature):
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check()
-        if self.options.trained == FIRST:
+        if self.options.get("trained") == FIRST:
             self._hold_what_follows_the_first_layer()
 
     def build_head(self, name):
@@ -108,11 +111,8 @@ class TranslationDistillation(LearnedTemperature):
             raise UserError(f"Unknown method.trained {options.trained!r}; known: {', '.join(TRAINED)}.")
         if options.trained == FIRST and not hasattr(self.text_encoder, "token_states"):
             raise UserError(f"method.trained={FIRST} needs text_tower.name=bert, got {self.text_tower.name}.")
-        if options.loss not in LOSSES or options.softmax_temperature <= 0:
-            raise UserError(
-                f"method.loss={options.loss!r}, method.softmax_temperature={options.softmax_temperature}: expected "
-                f"{' or '.join(LOSSES)}, and a number above 0."
-            )
+        if options.loss not in LOSSES:
+            raise UserError(f"Unknown method.loss {options.loss!r}; known: {', '.join(LOSSES)}.")
         if self._has_means and not self._is_cached:
             raise UserError(
                 f"method.pivot={options.pivot} is a mean over texts of many records, which no batch holds: set "
@@ -218,7 +218,7 @@ class TranslationDistillation(LearnedTemperature):
             if members:
                 targets.write_means(*np.concatenate(members, axis=1))
             targets.mark_complete(made_for, config.data.max_skipped_fraction)
-        if self.options.loss == "softmax" and targets.state["missing"]:
+        if self.options.get("loss") == "softmax" and targets.state["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
         column = targets.column()
         columns = {"caption_target": (column, "caption_id"), "text_target": (column, "text_a_id")}
@@ -281,7 +281,7 @@ class TranslationDistillation(LearnedTemperature):
     def _distance(self, pairs: Pairs) -> tf.Tensor:
         if self.options.loss == "cosine":
             return pairs.mean(1.0 - pairs.own_cosines)
-        return contrastive_loss(pairs, self.options.softmax_temperature)
+        return contrastive_loss(pairs, TEMPERATURE)
 
     def begin(self, tokenizer, restored):
         """Raises `UserError` if there is nothing to learn from."""

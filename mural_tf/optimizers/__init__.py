@@ -32,6 +32,7 @@ COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
 # which would scale their steps by a norm near zero and hold them where they start.
 NOT_DECAYED = [r"bias", r"gamma", r"beta", r"temperature"]
+BETA_1 = 0.9  # decay of the first moment, in all papers
 
 
 def base_name(variable: tf.Variable) -> str:
@@ -214,14 +215,14 @@ def build_optimizers(
     Args:
       config: the tree's `optimizer` branch.
       steps: where the schedules reach zero.
-      variables: the model's variables by group: "image_tower", "text_tower", "text_text_head"; others have rate 1.
+      variables: the model's variables by group; those of "text_tower" and "text_text_head" have a rate.
       tasks: the method's tasks that are on.
 
     Raises:
       UserError: as `check_optimizer`, or `per_task` with a further task.
     """
     check_optimizer(config)
-    group_rates = {"image_tower": config.image_tower_rate, "text_tower": config.text_tower_rate}
+    group_rates = {"text_tower": config.text_tower_rate}
     if config.mode == JOINT:
         group_rates["text_text_head"] = config.text_text_learning_rate / config.learning_rate
     rates = {}
@@ -267,20 +268,18 @@ def check_optimizer(config: ConfigDict) -> None:
         raise UserError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
     if config.learning_rate <= 0:
         raise UserError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
-    if config.decay_rate and not (0 < config.decay_rate <= 1 and config.decay_steps > 0):
-        raise UserError(
-            f"optimizer.decay_rate={config.decay_rate} must be in (0, 1], with optimizer.decay_steps="
-            f"{config.decay_steps} of 1 or more."
-        )
+    rate, every = config.decay
+    if rate and not (0 < rate <= 1 and every > 0):
+        raise UserError(f"optimizer.decay={rate},{every}: expected a rate in (0, 1], and 1 step or more.")
 
 
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
     warmup = min(config.warmup_steps, steps - 1)
-    if config.decay_rate:
-        schedule = StaircaseDecay(peak, warmup, config.decay_rate, config.decay_steps)
+    if config.decay[0]:
+        schedule = StaircaseDecay(peak, warmup, *config.decay)
     else:
         schedule = WarmupLinearDecay(peak, warmup, steps)
-    moments = dict(beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)
+    moments = dict(beta_1=BETA_1, beta_2=config.beta_2, epsilon=config.epsilon)
     if config.name == "lamb":
         optimizer = Lamb(
             schedule,

@@ -83,7 +83,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
             attention="causal",
             pooling="end",
             token_embedding_size=0,
-            pooler=False,
+            pooler_size=0,
             head_hidden_size=0,
         )
     )

@@ -113,7 +113,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
         **text,
     }
     configure_tower(config.text_tower, text, path)
-    config.text_tower.pooler = False
+    config.text_tower.pooler_size = 0
     _configure_images(folder / "preprocessor_config.json", vision, config.image_tower)
     configure_temperature(open_safetensors(folder), config.loss)
 

@@ -125,7 +125,7 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
     """Sets `config.text_tower` by a BERT's configuration.
 
-    `max_length`, `dropout`, `pooler` and the like do not change.
+    `max_length`, `dropout` and the like do not change, and a pooler stays, as wide as the tower.
     Raises `UserError` for a BERT of another kind.
     """
     expected = {
@@ -152,10 +152,11 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
             norm="after",
             activation="gelu",
             attention="masked",
-            pooler_size=0,
             pooling="first" if tower.pooling in ("last", "end") else tower.pooling,  # of the tower before
         )
     )
+    if tower.pooler_size:
+        tower.pooler_size = tower.hidden_size
     most = positions(values, path, roberta)
     if tower.max_length > most:
         raise UserError(
@@ -200,7 +201,8 @@ def fill(
     weights: WeightFile, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None, roberta: bool = False
 ) -> None:
     """`load` from weights with the names of `BertModel`, `DistilBertModel` or, with `roberta`, `XLMRobertaModel`."""
-    pooler = tower.pooler if pooler is None else pooler
+    if pooler is None:
+        pooler = tower.pooler_size > 0
     variables = [variable for variable in encoder.variables if pooler or not variable.name.startswith(f"{POOLER}/")]
     if any(name.startswith("transformer.layer.") for name in weights.shapes):
         assign(distilbert_table(tower.layers, tower.max_length), variables, weights, IGNORED, "a DistilBERT")
@@ -222,7 +224,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
     pooler is unused, and LaBSE's is the layer `2_Dense`.
     """
     configure(folder, config)
-    config.text_tower.pooler = True
+    config.text_tower.pooler_size = config.text_tower.hidden_size
     path = pathlib.Path(folder) / DENSE / "config.json"
     if path.exists():
         activation = str(read_json(path).get("activation_function", ""))

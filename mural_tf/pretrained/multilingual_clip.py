@@ -56,7 +56,7 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     tower.max_length = json_field(text, "context_length", int, path, 77)
     _configure_by_shapes(tower, weights.below(TEXT), path, roberta=True)
     head = weights.shapes.get("text.proj.0.weight")
-    tower.update(dict(pooling="mean", pooler=False, head_hidden_size=head[0] if head else 0))
+    tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=head[0] if head else 0))
 
 
 def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
@@ -116,7 +116,7 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     values = read_config(path, "M-CLIP")
     weights = open_safetensors(folder)
     _configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
-    config.text_tower.update(dict(pooling="mean", pooler=False, head_hidden_size=0))
+    config.text_tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=0))
     config.embedding_size = json_field(values, "numDims", int, path)
 
 

@@ -204,7 +204,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     tower = config.text_tower
     hugging_face_bert.configure(modules.tower, config, functools.partial(_length, modules.tower))
     tower.pooling = modules.pooling
-    tower.pooler = modules.pooler is not None
+    tower.pooler_size = 0
     config.embedding_size = tower.hidden_size
     for layer in (modules.pooler, modules.head):
         if layer is not None:
@@ -213,7 +213,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
             shape = open_safetensors(layer).shapes.get("linear.weight", ())
             if shape[:1] != (config.embedding_size,):
                 raise UserError(f"{path}: out_features is {config.embedding_size}, and its weights are {list(shape)}.")
-            if layer == modules.pooler and config.embedding_size != tower.hidden_size:
+            if layer == modules.pooler:
                 tower.pooler_size = config.embedding_size
 
 

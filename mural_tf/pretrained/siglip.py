@@ -190,7 +190,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
         side = config.image_tower.image_size
         configure_pixels(path / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side), as_trained)
     config.text_tower.update(
-        dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler=False)
+        dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0)
     )
 
 

@@ -26,9 +26,9 @@ from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers
 from mural_tf.text.vocabulary_file import save_vocabulary
+from mural_tf.training.batch_sizes import check_train, chunk_numbers
 from mural_tf.training.cost import Measurement, measure
 from mural_tf.training.environment import threads
-from mural_tf.training.fit import check_train, chunk_numbers
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check_step
 from mural_tf.training.tpu_forecast import (

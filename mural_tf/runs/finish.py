@@ -107,9 +107,7 @@ class SplitEvaluation:
             self._say(f"No evaluation: {error}")
             return None
         embedder = self._measured.embedder(step)
-        return measure_retrieval(
-            embedder, data, self.split, batch_size=self._config.evaluation.batch_size, name=self.name
-        )
+        return measure_retrieval(embedder, data, self.split, name=self.name)
 
     def _say(self, line: str) -> None:
         """Prints a line, once for all evaluations of a run."""

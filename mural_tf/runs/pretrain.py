@@ -19,14 +19,16 @@ from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set
 from mural_tf.models import complete, takes_steps
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
-from mural_tf.models.frozen import on_features, standardize_adapters
+from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.training.batch_sizes import check_train
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint, save_result
-from mural_tf.training.fit import check_train, compile_model, failures_in_one_line, fit
+from mural_tf.training.failures import failures_in_one_line
+from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import (
     as_compiled,
@@ -134,7 +136,7 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
-    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
+    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile, columns_of)
     signals.check()
     if reached and writes:
         start.settle(model, measured, evaluate, config, workdir)

@@ -279,8 +279,7 @@ class TunedEvaluation(SplitEvaluation):
         if not self._other_languages:
             return {}
         embedder = self._measured.embedder(step)
-        size = self._config.evaluation.batch_size
-        measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
+        measured = measure_retrieval(embedder, self._source, self.split, self._other_languages, name=evaluation.name)
         prefixes = tuple(f"{evaluation.name}/{language}/" for language in measured.sizes)
         return {key: value for key, value in measured.metrics.items() if key.startswith(prefixes)}
 

@@ -32,7 +32,8 @@ from mural_tf.models.frozen import on_features
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
 from mural_tf.text.tokens import TOKENS
-from mural_tf.training.fit import check_train, compile_model
+from mural_tf.training.batch_sizes import check_train
+from mural_tf.training.fit import compile_model
 from mural_tf.training.prepare import check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 

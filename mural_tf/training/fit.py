@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
-import math
 import pathlib
-import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError, is_out_of_memory
+from mural_lite.errors import UserError
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.pipeline import (
     batch_size,
-    captions_per_image,
     part_name,
-    stream_class,
     stream_sources,
     training_batches,
 )
-from mural_tf.models import method_class, streams_of, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.models.frozen import columns_of
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
     AtChance,
@@ -54,15 +47,10 @@ from mural_tf.training.strategy import (
 )
 from mural_tf.training.trained_on import data_changes, note_data
 
-LEAST = {  # of the counts in the configuration's `train`
-    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "keep_checkpoints"), 1),
-    **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every", "max_skipped_steps"), 0),
-}
-
-ENDS_OF_WORKERS = (  # as the others see them
-    tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-    tf.errors.DeadlineExceededError,
-)  # fmt: skip
+# Tokens. Where XLA compiles a step, each of `text_tower.length_groups` runs at one of these or at `max_length`: a third
+# and a fourth length would make each compilation longer, and most captions are shorter than 32.
+COMPILED_LENGTHS = (16, 32)
+KEPT_CHECKPOINTS = 3  # the latest; two more than needed, for a disk that damages one
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
@@ -71,14 +59,11 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     optimizer = config.optimizer
     lengths = ()
     if compiles_steps(config, tf.distribute.get_strategy()):
-        lengths = tuple(train.compiled_lengths)
-    if list(lengths) != sorted({*lengths}) or min(lengths, default=1) < 1:
-        raise UserError(f"train.compiled_lengths={lengths}: expected increasing numbers of tokens from 1 on.")
+        lengths = COMPILED_LENGTHS
     model.compile(
         optimizers=build_optimizers(optimizer, train.steps or 1, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
         micro_batches=train.micro_batches,
-        max_skipped_steps=train.max_skipped_steps,
         seed=config.seed,
         steps_per_execution=train.steps_per_execution,
         jit_compile=train.jit,
@@ -96,6 +81,7 @@ def fit(
     signals: StopSignals,
     evaluate=None,
     profile: tuple[int, int] | None = None,
+    columns_of: Callable[..., dict] | None = None,
 ) -> bool:
     """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
 
@@ -103,6 +89,8 @@ def fit(
       signals: entered; while steps run they end training after the running one.
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
       profile: see `Profile`.
+      columns_of: gives the columns of batches that are made before the first step, once a checkpoint is restored, as
+        `models.frozen.columns_of` does; by default those of the method.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
@@ -118,7 +106,7 @@ def fit(
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
         model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
-        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
+        checkpoints = training_checkpoints(model, workdir, KEPT_CHECKPOINTS, writes, model.progress.saved())
         restored = checkpoints.restore()
         misfit = ""
         if restored:
@@ -148,6 +136,7 @@ def fit(
         if step >= train.steps:
             return True
         checkpoints.prepare()
+        columns_of = columns_of or type(model).columns
         columns = chief_first(strategy, lambda: columns_of(model, config, tokenizer, workdir))
 
         def batches():
@@ -250,83 +239,8 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
-def check_train(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` for counts that are too small, and if the replicas cannot share the batches evenly.
-
-    Args:
-      config: a complete configuration.
-      replicas: that share a batch.
-      where: the machine that has them, for the message.
-    """
-    train = config.train
-    least = dict(LEAST)
-    if not takes_steps(method_class(config.model)):
-        least["steps"] = 0
-    for name, smallest in least.items():
-        if train[name] < smallest:
-            hint = ""
-            if name in ("steps", "image_text_batch", "text_text_batch"):
-                hint = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
-            raise UserError(f"train.{name}={train[name]}: expected {smallest} or more.{hint}")
-    for name, group in _batch_fields(config).items():
-        multiple = replicas * group * train.micro_batches
-        if train[name] % multiple:
-            shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
-            if group > 1:
-                shared += f", and method.captions_per_image={group}"
-            if train.micro_batches > 1:
-                shared += f", and train.micro_batches={train.micro_batches}"
-            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {shared}.")
-
-
-def _batch_fields(config: ConfigDict) -> dict[str, int]:
-    """Returns {field of `config.train` that a stream of the method reads: captions that share an image in it}."""
-    fields = {stream_class(stream).batch_field for stream in streams_of(config)}
-    captions = dict.fromkeys(sorted(fields), 1)
-    if "image_text_batch" in captions:
-        captions["image_text_batch"] = max(captions_per_image(config), 1)
-    return captions
-
-
-def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
-    """Returns the numbers above `train.micro_batches` that divide a replica's part of all batches, increasing."""
-    parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
-    shared = math.gcd(*parts)
-    return [number for number in range(config.train.micro_batches + 1, shared + 1) if shared % number == 0]
-
-
-@contextlib.contextmanager
-def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises `UserError` for a full device and the end of another worker, where TensorFlow writes a hundred lines."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if is_out_of_memory(error):
-            remedy = "take smaller batches"
-            chunks = chunk_numbers(config, strategy.num_replicas_in_sync)
-            if chunks:
-                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
-            raise UserError(
-                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs. "
-                "Evaluations take fewer images and texts at a time with --config.evaluation.batch_size."
-            ) from None
-        if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
-            raise UserError(
-                f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "
-                "its own message says why. The last checkpoint is intact: start all workers again by the same command."
-            ) from None
-        raise
-
-
-def _reason(error: tf.errors.OpError) -> str:
-    """The failure of the connection to another worker, without the places in code that TensorFlow tells with it."""
-    ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
-    match = re.search(ends, error.message, re.IGNORECASE)
-    return match[0] if match else type(error).__name__
-
-
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, columns: dict):
-    """Returns the batches from the model's data position on, with `columns_of` the run, split over the replicas."""
+    """Returns the batches from the model's data position on, with the run's columns, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
     pad = "max_length"  # accelerators and replicas need static shapes
     has_accelerator = isinstance(strategy, tf.distribute.TPUStrategy) or tf.config.list_logical_devices("GPU")

@@ -40,8 +40,6 @@ def check_places(config: ConfigDict) -> None:
             check_readable(value)
     for source in training_sources(config.data) if config.data.sources else ():
         check_readable(source.directory)
-    if not isinstance(as_path(config.data.download_directory), pathlib.Path):
-        raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
 
 
 SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with

@@ -61,18 +61,16 @@ def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool
 def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
     """Returns the configuration to build a model of, whose texts have sizes that are known where XLA compiles a step.
 
-    The sizes of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on
-    the texts: one group gives the same numbers, computed on padding too. Says so in one line.
+    The sizes of a tower of words, whose groups are languages, depend on the texts: one group gives the same numbers,
+    computed on padding too. Says so in one line.
     """
     groups = config.text_tower.length_groups
-    is_words = config.text_tower.name == "words"
-    if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
+    if groups <= 1 or not compiles_steps(config, strategy) or config.text_tower.name != "words":
         return config
     if is_chief(strategy):
-        reason = "the parts of a tower of words have no lengths" if is_words else "train.compiled_lengths names none"
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
-            f"whole, which needs known lengths of texts, and {reason}.",
+            "whole, which needs known lengths of texts, and the parts of a tower of words have none.",
             flush=True,
         )
     config = config.copy_and_resolve_references()

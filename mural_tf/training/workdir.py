@@ -29,14 +29,13 @@ from mural_tf.training.environment import environment, threads
 # Fields that may change between two runs of the same command: they do not change the weights.
 FREE_FIELDS = (
     "data.directory",
+    "data.emoji",
     "train.checkpoint_every",
-    "train.keep_checkpoints",
     "train.evaluate_every",
     "train.log_every",
     "train.steps_per_execution",
     "train.fused",
     "train.jit",
-    "evaluation.batch_size",
     "evaluation.split",
     "vocabulary.sha256",  # of the vocabulary as it was made; `build_tokenizer` compares it
 )

@@ -22,18 +22,14 @@ from mural_tf.data.streams.stream import Stream
 class ClozeCaptions(Stream):
     """Base of streams whose captions may be masked."""
 
-    fields = dict(
-        cloze_weight=0.0,  # λ3 of L_c, masked tokens
-        cloze_share=0.15,  # of the tokens that are to be predicted
-    )
+    fields = dict(cloze_weight=0.0)  # λ3 of L_c, masked tokens
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
         """Ids and tokens and, with a cloze task, masked tokens."""
         caption = self.caption(items)
-        own = self.settings.own
-        if not own.cloze_weight:
+        if not self.settings.own.cloze_weight:
             return caption
-        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, own.cloze_share, seed)}
+        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, SHARE, seed)}
 
 
 class Captions(ClozeCaptions):
@@ -48,6 +44,7 @@ class Captions(ClozeCaptions):
         return entries
 
 
+SHARE = 0.15  # of the pieces that are to be predicted, as in BERT
 MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
 
 

@@ -49,7 +49,7 @@ def test_emoji_configurations_take_every_method_and_steps(variant):
 
 def test_emoji_configurations_take_languages_and_variants_of_methods():
     everywhere = load("emoji:etcl,languages=all")
-    assert everywhere.data.emoji_languages == "all" and everywhere.data.directory == "data/emoji_all"
+    assert everywhere.data.emoji == "all" and everywhere.data.directory == "data/emoji_all"
     assert everywhere.vocabulary.size == 16_000
     with pytest.raises(UserError, match="embn takes steps=NUMBER, regularization"):
         load("emoji:embn,languages=all")

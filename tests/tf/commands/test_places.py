@@ -23,9 +23,9 @@ from mural_tf.training.prepare import check_places
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host",
          "translation_languages", "config", "benchmark", "version", "filter",
          "columns", "where", "fields", "title", "encoding", "rank", "sort", "license"}  # fmt: skip
-FIELDS = """model origin text_pairs source emoji_languages format default_language read split name precision builder
+FIELDS = """model origin text_pairs source emoji format default_language read split name precision builder
          layout prompt sha256 mode fused batch_norm_group normalization resize_mode interpolation jpeg padding
-         activation pooling attention language_branches norm recurrent""".split()
+         activation pooling attention language_branches norm""".split()
 UNKNOWN = "hdfx://b/x: no file system is installed that reads it; expected gs:"
 
 

@@ -23,7 +23,7 @@ from mural_tf.runs import pretrain
 from mural_tf.runs.finish import describe
 
 SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
-         "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2000",
+         "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1",
          *(f"--config.image_tower.{name}={value}" for name, value in ONE_LAYER.items()),
          "--config.text_tower.dropout=0.1", "--config.train.fused=off"]  # fmt: skip
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
@@ -148,8 +148,7 @@ def test_finetuning_starts_from_the_trained_weights(exported, data, tmp_path, so
     workdir = exported
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
             "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
-            "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
-            f"--config.data.directory={data}"]  # fmt: skip
+            "--config.image_tower.drop_connect_rate=0.0", f"--config.data.directory={data}"]  # fmt: skip
     printed = run("finetune", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
     assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed

@@ -187,7 +187,7 @@ def test_globetrotter_has_the_published_sizes():
         loss, own = load(name).loss, load(name).method
         assert own.image_image_weight == loss.image_text_weight == own.cloze_weight == weight
         assert loss.text_text_weight == 1.0
-    assert (config.loss.temperature, config.method.alpha_margin) == (0.1, 0.4)
+    assert config.loss.temperature == 0.1
     assert (config.optimizer.learning_rate, config.train.image_text_batch) == (1e-4, 800)
     assert config.train.steps == 200 * 3_150_000 // 800  # 200 epochs of 3.15M pairs [Globetrotter §4]
 

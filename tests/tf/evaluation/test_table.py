@@ -233,7 +233,7 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
         config = table_rows.load(method.stages[-1])
         config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
     flags_of_run = table.command(runs[next(path for path in runs if path.name == "emoji_align-1400")], 1.0, "d", True)
-    assert "--config.data.emoji_held_out_names=True" in flags_of_run
+    assert "--config.data.source=records" in flags_of_run
     of_words = next(run for run in runs.values() if run.stage.words)
     config = table.command(of_words, 1.0, "d")[3]
     assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"

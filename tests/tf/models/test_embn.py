@@ -34,7 +34,7 @@ def parameters(config):
 
 def test_the_only_loss_is_eq_3():
     config = contract.toy_config("embn")
-    config.method.update(dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3))
+    config.method.update(dict(factors=(1.0, 0.0), distance="cosine", margin=0.3))
     model = contract.build(config)
     batch = contract.batch_of(model, config)
     embeddings = model.encode(batch, training=False)

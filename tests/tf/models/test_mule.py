@@ -127,10 +127,10 @@ def vector_files(folder, size: int = 16):
     return str(folder / "{language}.vec")
 
 
-def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
+def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("mural_tf.models.mule.WORD_VECTORS_WEIGHT", 0.5)
     config = mule_data.config(folder)
     config.text_tower.word_vectors = vector_files(tmp_path)
-    config.method.word_vectors_weight = 0.5
     model, tokenizer = build(config), mule_data.tokenizer()
     model.begin(tokenizer, restored=False)
     place = tokenizer.vocabulary.index("de\tding")

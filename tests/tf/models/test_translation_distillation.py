@@ -57,7 +57,7 @@ def test_value_derived_by_hand():
 @pytest.fixture(scope="module")
 def stage():
     """A model of the stage, which tests leave as it is, and a batch."""
-    model = contract.build(contract.toy_config(METHOD, method__softmax_temperature=0.2))
+    model = contract.build(contract.toy_config(METHOD))
     return model, contract.batch_of(model, contract.toy_config(METHOD))
 
 

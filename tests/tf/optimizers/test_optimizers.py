@@ -15,7 +15,7 @@ B1, B2, EPSILON, DECAY = 0.9, 0.99, 1e-6, 0.1
 
 def optimizer_config(name, mode="joint"):
     config = base_config().optimizer
-    config.update(dict(name=name, mode=mode, beta_1=B1, beta_2=B2, epsilon=EPSILON, weight_decay=DECAY))
+    config.update(dict(name=name, mode=mode, beta_2=B2, epsilon=EPSILON, weight_decay=DECAY))
     config.update(dict(learning_rate=0.01, text_text_learning_rate=0.001, warmup_steps=0))
     return config
 
@@ -119,11 +119,11 @@ def test_joint_gives_the_text_text_head_its_own_rate():
 
 def test_tower_rates_multiply():
     config = optimizer_config("adam")
-    config.image_tower_rate = 0.1
-    image, other = tf.Variable(1.0, name="stem/kernel"), tf.Variable(1.0, name="head/kernel")
-    optimizer = build_optimizers(config, 10, {"image_tower": [image]}, TASKS)["joint"]
-    optimizer.apply_gradients([(tf.constant(1.0), image), (tf.constant(1.0), other)])
-    np.testing.assert_allclose((1.0 - image) / (1.0 - other), 0.1, rtol=1e-3)
+    config.text_tower_rate = 0.1
+    text, other = tf.Variable(1.0, name="layer_0/kernel"), tf.Variable(1.0, name="head/kernel")
+    optimizer = build_optimizers(config, 10, {"text_tower": [text]}, TASKS)["joint"]
+    optimizer.apply_gradients([(tf.constant(1.0), text), (tf.constant(1.0), other)])
+    np.testing.assert_allclose((1.0 - text) / (1.0 - other), 0.1, rtol=1e-3)
 
 
 def test_per_task_has_two_schedules():

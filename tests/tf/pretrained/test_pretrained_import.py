@@ -118,7 +118,7 @@ def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
     table = model.text_encoder.get_layer("embeddings").token_table
     name = "embeddings.word_embeddings.weight"
     np.testing.assert_array_equal(table, foreign.value(name, foreign.bert_shapes()[name]))
-    assert loaded.text_tower.pooler and loaded.model == "mural" and tokenizer.vocabulary == foreign.PIECES
+    assert loaded.text_tower.pooler_size and loaded.model == "mural" and tokenizer.vocabulary == foreign.PIECES
     both = load_trained(tmp_path / "both")[0]
     np.testing.assert_array_equal(model.image_text_head.kernel, both.image_text_head.kernel)
 

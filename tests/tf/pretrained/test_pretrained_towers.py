@@ -49,7 +49,7 @@ def bert(tmp_path_factory):
 def states(bert):
     """[CLS] states of TOKENS, which the parity test compares with Hugging Face's."""
     encoder, config = import_text_tower("bert", bert)
-    assert not config.vocabulary.lower_case and not config.text_tower.pooler
+    assert not config.vocabulary.lower_case and not config.text_tower.pooler_size
     return encoder(TOKENS).numpy()
 
 
@@ -83,7 +83,7 @@ def test_labse_is_the_pooled_state(bert, states, tmp_path, sentence_transformers
     assert np.abs(encoder(TOKENS) - expected).max() < 1e-5
     # In training the tower runs without padding: the pooler is there too.
     assert np.abs(encoder.packed_states(TOKENS, 2, False) - expected).max() < 1e-5
-    assert config.text_tower.pooler
+    assert config.text_tower.pooler_size
 
 
 @pytest.mark.slow

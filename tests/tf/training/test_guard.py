@@ -18,8 +18,9 @@ from mural_tf.training.data_progress import DataProgress
 def trained(request):
     """A toy model, its batches, and a function that runs one step on a batch."""
     before = set_fusion("off")
-    config = contract.toy_config(optimizer__name="lamb", train__max_skipped_steps=2)
+    config = contract.toy_config(optimizer__name="lamb")
     model = contract.build(config)
+    model.step.guard.limit = 2
     step = model.train_step if request.param == "eager" else tf.function(model.train_step, autograph=False)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     yield model, endless(model, config), step

@@ -14,9 +14,12 @@ from mural_tf.models import complete, streams_of
 from mural_tf.models.align import Align
 from mural_tf.models.build import build_model
 from mural_tf.runs.pretrain import pretrain
+from mural_tf.training import failures
 from mural_tf.training import fit as fit_module
+from mural_tf.training.batch_sizes import check_train, chunk_numbers
 from mural_tf.training.callbacks import Intervals
-from mural_tf.training.fit import check_train, chunk_numbers, compile_model, failures_in_one_line
+from mural_tf.training.failures import failures_in_one_line
+from mural_tf.training.fit import compile_model
 
 ALONE = tf.distribute.get_strategy()
 
@@ -33,7 +36,6 @@ def test_the_streams_of_a_method_are_known_without_its_towers(method):
     ("mural", dict(micro_batches=3), "image_text_batch=16 must be a multiple of 3: .*1 replica, and train.micro_batch"),
     ("mural", dict(micro_batches=3, image_text_batch=9), "text_text_batch=16 must be a multiple of 3"),
     ("mural", dict(micro_batches=0), "micro_batches=0: expected 1 or more"),
-    ("mural", dict(keep_checkpoints=0), "keep_checkpoints=0: expected 1 or more"),
     ("mural", dict(log_every=-1), "log_every=-1: expected 0 or more"),
     ("mural", dict(image_text_batch=0), "image_text_batch=0: expected 1 or more. Only fine-tuning"),
 ])  # fmt: skip
@@ -49,7 +51,7 @@ def test_batches_that_the_method_does_not_read_may_have_any_size():
     config = complete(toy_data.toy_config("/nowhere", "align"))
     config.train.update(dict(micro_batches=3, image_text_batch=9))
     check_train(config, 1, "this machine")
-    config.train.update(dict(log_every=0, checkpoint_every=0, evaluate_every=0, max_skipped_steps=0))  # never
+    config.train.update(dict(log_every=0, checkpoint_every=0, evaluate_every=0))  # never
     check_train(config, 3, "this machine")
     with pytest.raises(UserError, match="image_text_batch=9 must be a multiple of 6: v4-4 has 2 replicas, and train"):
         check_train(config, 2, "v4-4")
@@ -131,7 +133,7 @@ def test_other_failures_stay_what_they_are(failure):
     ('File "a.py", line 3: something else was closed', "UnavailableError"),
 ])  # fmt: skip
 def test_another_worker_s_end_is_told_without_places_in_code(message, reason, monkeypatch):
-    monkeypatch.setattr(fit_module, "workers", lambda strategy: 2)
+    monkeypatch.setattr(failures, "workers", lambda strategy: 2)
     with pytest.raises(UserError) as found, failures_in_one_line(toy_data.toy_config("/nowhere"), ALONE):
         raise tf.errors.UnavailableError(None, None, message)
     assert str(found.value).startswith(f"Another worker of this run ended or cannot be reached ({reason}); if it stop")

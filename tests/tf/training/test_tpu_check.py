@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+from mural_tf.training import fit
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check_step, find_problems, operations
 from mural_tf.training.tpu_lowering import trace_step
@@ -48,16 +49,13 @@ def test_the_training_step_has_no_problems(tmp_path, tower):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_texts_in_groups_of_length(capsys, request, compiled):
+def test_texts_in_groups_of_length(capsys, request, compiled, monkeypatch):
     """The README's configuration has such groups; the check does with them what a run with --tpu does."""
     config = contract.toy_config("labse", text_tower__length_groups=2)
     step, example = trace_step(config, 100, images=2)
     refused = find_problems(step.get_concrete_function(example).graph.as_graph_def())
     assert any("depends on data" in problem for problem in refused), refused
-    config.train.update(dict(compiled_lengths=(), jit=True))
-    assert as_compiled(config, tf.distribute.get_strategy()).text_tower.length_groups == 1
-    assert "text_tower.length_groups=2 counts as 1" in capsys.readouterr().out
-    config.train.update(dict(compiled_lengths=(4, 8), jit=False))
+    monkeypatch.setattr(fit, "COMPILED_LENGTHS", (4, 8))
     assert "XLA has kernels for each of the step's" in check_step(config, 100, 4)
     assert "counts as 1" not in capsys.readouterr().out
     if not compiled:  # then the step is traced as ever, but run without XLA, as test_by_length.py runs it
@@ -68,19 +66,18 @@ def test_texts_in_groups_of_length(capsys, request, compiled):
     assert np.isfinite(step(*example)["loss"])
 
 
-@pytest.mark.parametrize("tower,lengths,jit,tpu,expected", [
-    ("bert", (8,), False, False, 4), ("bert", (8,), True, False, 4), ("bert", (8,), False, True, 4),
-    ("bert", (), False, False, 4), ("bert", (), True, False, 1), ("bert", (), False, True, 1),
-    ("words", (8,), False, False, 4), ("words", (8,), False, True, 1),
+@pytest.mark.parametrize("tower,jit,tpu,expected", [
+    ("bert", False, False, 4), ("bert", True, False, 4), ("bert", False, True, 4),
+    ("words", False, False, 4), ("words", True, False, 1), ("words", False, True, 1),
 ])  # fmt: skip
-def test_groups_where_a_whole_step_is_compiled(tower, lengths, jit, tpu, expected, tmp_path, monkeypatch, capsys):
+def test_groups_where_a_whole_step_is_compiled(tower, jit, tpu, expected, tmp_path, monkeypatch, capsys):
     class FakeTPU:
         extended = tf.distribute.get_strategy().extended
 
     monkeypatch.setattr(tf.distribute, "TPUStrategy", FakeTPU)
     config = toy_data.toy_config(tmp_path)
     config.text_tower.update(dict(name=tower, length_groups=4))
-    config.train.update(dict(jit=jit, compiled_lengths=lengths))
+    config.train.jit = jit
     taken = as_compiled(config, FakeTPU() if tpu else tf.distribute.get_strategy())
     assert taken.text_tower.length_groups == expected and config.text_tower.length_groups == 4
     assert capsys.readouterr().out.count("\n") == int(expected == 1)

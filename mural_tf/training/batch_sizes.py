@@ -1,0 +1,61 @@
+"""Counts that a run may have: batches that the replicas, the chunks and the captions of an image divide evenly."""
+
+from __future__ import annotations
+
+import math
+
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError
+from mural_tf.data.streams.pipeline import captions_per_image, stream_class
+from mural_tf.models import method_class, streams_of, takes_steps
+
+LEAST = {  # of the counts in the configuration's `train`
+    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches"), 1),
+    **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every"), 0),
+}
+
+
+def check_train(config: ConfigDict, replicas: int, where: str) -> None:
+    """Raises `UserError` for counts that are too small, and if the replicas cannot share the batches evenly.
+
+    Args:
+      config: a complete configuration.
+      replicas: that share a batch.
+      where: the machine that has them, for the message.
+    """
+    train = config.train
+    least = dict(LEAST)
+    if not takes_steps(method_class(config.model)):
+        least["steps"] = 0
+    for name, smallest in least.items():
+        if train[name] < smallest:
+            hint = ""
+            if name in ("steps", "image_text_batch", "text_text_batch"):
+                hint = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
+            raise UserError(f"train.{name}={train[name]}: expected {smallest} or more.{hint}")
+    for name, group in _batch_fields(config).items():
+        multiple = replicas * group * train.micro_batches
+        if train[name] % multiple:
+            shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
+            if group > 1:
+                shared += f", and method.captions_per_image={group}"
+            if train.micro_batches > 1:
+                shared += f", and train.micro_batches={train.micro_batches}"
+            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {shared}.")
+
+
+def _batch_fields(config: ConfigDict) -> dict[str, int]:
+    """Returns {field of `config.train` that a stream of the method reads: captions that share an image in it}."""
+    fields = {stream_class(stream).batch_field for stream in streams_of(config)}
+    captions = dict.fromkeys(sorted(fields), 1)
+    if "image_text_batch" in captions:
+        captions["image_text_batch"] = max(captions_per_image(config), 1)
+    return captions
+
+
+def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
+    """Returns the numbers above `train.micro_batches` that divide a replica's part of all batches, increasing."""
+    parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
+    shared = math.gcd(*parts)
+    return [number for number in range(config.train.micro_batches + 1, shared + 1) if shared % number == 0]

@@ -1,0 +1,48 @@
+"""Failures of devices and of other workers, in one line in place of TensorFlow's hundred."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError, is_out_of_memory
+from mural_tf.training.batch_sizes import chunk_numbers
+from mural_tf.training.strategy import workers
+
+ENDS_OF_WORKERS = (  # as the others see them
+    tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Raises `UserError` for a full device and the end of another worker, where TensorFlow writes a hundred lines."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if is_out_of_memory(error):
+            remedy = "take smaller batches"
+            chunks = chunk_numbers(config, strategy.num_replicas_in_sync)
+            if chunks:
+                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
+            raise UserError(
+                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs."
+            ) from None
+        if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
+            raise UserError(
+                f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "
+                "its own message says why. The last checkpoint is intact: start all workers again by the same command."
+            ) from None
+        raise
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """The failure of the connection to another worker, without the places in code that TensorFlow tells with it."""
+    ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
+    match = re.search(ends, error.message, re.IGNORECASE)
+    return match[0] if match else type(error).__name__
