@@ -1,7 +1,7 @@
 """Photographs asked in many languages: the stamps of Tux Paint, each with a caption in up to eighty languages.
 
     apt-get download tuxpaint-stamps-default && dpkg -x tuxpaint-stamps-default_*.deb stamps
-    python -m benchmarks.photographs --model=WORKDIR --folder=stamps/usr/share/tuxpaint/stamps [--output=FILE.csv]
+    python -m benchmarks.tux_paint --model=WORKDIR --folder=stamps/usr/share/tuxpaint/stamps [--output=FILE.csv]
 
 538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
 Prints R@10 of each language only by pictures, and ten plain questions in ten languages, which were written down before
