@@ -276,22 +276,25 @@ class Request:
         Flickr8k and Multi30K name a photograph differently: 1000268201_693b08cb0e.jpg is 1000268201.jpg there.
         """
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
-        options = itertools.product(names, self._image_folders())
+        options = itertools.product(names, self._image_folders)
         candidates = [folder / file_name for file_name, folder in options]
         there = next((path for path in candidates if path.is_file()), None)
         return there or self._flickr_files.get(pathlib.PurePosixPath(name).stem) or candidates[0]
 
+    @functools.cached_property
     def _image_folders(self) -> list[pathlib.Path]:
+        """The folders that are there, below `--protocol.images` and the benchmark's own folder."""
         roots = [self.folder]
         if self.protocol.images:
             roots.insert(0, as_path(self.protocol.images))
-        return [root / folder for root, folder in itertools.product(roots, IMAGE_FOLDERS)]
+        folders = [root / folder for root, folder in itertools.product(roots, IMAGE_FOLDERS)]
+        return [folder for folder in folders if folder.is_dir()] or roots
 
     @functools.cached_property
     def _flickr_files(self) -> dict[str, pathlib.Path]:
         """Flickr's number -> the file of the photograph, named as Flickr8k names it."""
         files = {}
-        for folder in self._image_folders():
+        for folder in self._image_folders:
             for path in sorted(folder.glob("[0-9]*_*.jpg")):
                 files.setdefault(path.name.partition("_")[0], path)
         return files

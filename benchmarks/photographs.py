@@ -1,0 +1,145 @@
+"""Public photographs, drawings and captions, asked in many languages: our models' numbers on data that anybody can fetch.
+
+    python -m benchmarks.photographs --data=FOLDER --models=NAME=MODEL,NAME=MODEL [--only=flickr8k,gcompris]
+
+FOLDER holds the clones that docs/evaluation.md lists, under the names that `git clone` gives. A model is a workdir, an
+export or hf://ORG/NAME. Each data set has a table, `docs/results/photographs_<data set>.csv`: a line per model and seed,
+with the commit that measured it. Lines that a table has are kept, so that the same command goes on where it stopped.
+Lines of Babel-ImageNet's published results have no commit.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import pathlib
+import subprocess
+
+from absl import flags
+
+import mural_tf
+from benchmarks.results import RESULTS, ROOT, write_rows
+from mural_lite import command_line as cli
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_tf.evaluation.babel_imagenet import GROUP as MANY_CLASSES
+from mural_tf.evaluation.benchmarks import run_benchmark
+from mural_tf.evaluation.gcompris import GROUP as MANY_WORDS
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.metrics.ranking import CUTOFFS
+
+DATA = flags.DEFINE_string("data", "", "Folder of the clones.")
+MODELS = flags.DEFINE_list("models", [], "NAME=MODEL of each model; seeds of one model have the same name.")
+OUTPUT = flags.DEFINE_string("output", str(RESULTS), "Folder of the tables.")
+BATCH = flags.DEFINE_integer("batch_size", 128, "Images, or texts, per call of the model.")
+
+TEXT_TO_IMAGE = {f"R@{k}, text to image": f"text_to_image/recall@{k}" for k in CUTOFFS}
+BOTH_WAYS = {**TEXT_TO_IMAGE, **{f"R@{k}, image to text": f"image_to_text/recall@{k}" for k in CUTOFFS}}
+FLICKR8K_IMAGES = "sic_translator/data/images"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """One table.
+
+    `folder`: of the benchmark's files, below FOLDER; `metrics`: title of a column -> metric; `mean`: metric whose mean
+    over the languages of `group` comes first; `images`: the photographs' folder, where only a part of them is there.
+    """
+
+    name: str
+    folder: str
+    metrics: dict[str, str]
+    group: str = "all"
+    split: str = ""
+    images: str = ""
+
+    def cells(self, evaluation: Evaluation) -> dict[str, str]:
+        """Returns title -> number: the means over the group, then the languages in their order."""
+        members = evaluation.groups.get(self.group, tuple(evaluation.sizes))
+        cells = {}
+        for title, metric in self.metrics.items():
+            values = [evaluation.metrics[f"{self.name}/{language}/{metric}"] for language in members]
+            cells[f"mean of {len(members)}, {title}"] = f"{sum(values) / len(values):.2f}"
+        for language in evaluation.sizes:
+            for title, metric in self.metrics.items():
+                cells[f"{language}, {title}"] = f"{evaluation.metrics[f'{self.name}/{language}/{metric}']:.2f}"
+        return cells
+
+
+DATA_SETS = (
+    DataSet("flickr8k", "", BOTH_WAYS, images=FLICKR8K_IMAGES),
+    DataSet("multi30k", "dataset", BOTH_WAYS, split="train,val,test_2016_flickr", images=FLICKR8K_IMAGES),
+    DataSet("babel_imagenet", "", {"accuracy@1": "accuracy@1"}, MANY_CLASSES),
+    DataSet("gcompris", "", TEXT_TO_IMAGE, MANY_WORDS),
+    DataSet(
+        "xtd_texts", "Cross-lingual-Test-Dataset-XTD10", {"R@1 to others": "to_others/recall@1", "mean recall": "mean_recall"}
+    ),
+)  # fmt: skip
+ONLY = flags.DEFINE_multi_enum("only", [], [data_set.name for data_set in DATA_SETS], "These data sets.")
+
+
+def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
+    """Runs the benchmark with every number from the same protocol: one caption per photograph in Multi30K."""
+    protocol = default_protocol()
+    protocol.multi30k.captions = "one"
+    if data_set.images:
+        protocol.images = str(folder / data_set.images)
+        protocol.subset = True
+    request = Request(
+        embedder, folder / data_set.folder, data_set.split, protocol, batch_size=BATCH.value, progress=True
+    )
+    (evaluation,) = run_benchmark(data_set.name, request)
+    return evaluation
+
+
+def published_rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """Returns a line per published model: its mean and its languages."""
+    by_model: dict[str, dict[str, str]] = {}
+    for row, numbers in evaluation.published.items():
+        members = evaluation.groups[MANY_CLASSES]
+        title = f"mean of {len(members)}" if row == MANY_CLASSES else row
+        for model, number in numbers.items():
+            by_model.setdefault(model, {})[f"{title}, accuracy@1"] = f"{number:.2f}"
+    return [{"model": f"{model} (published)", "seed": "", "commit": "", **cells} for model, cells in by_model.items()]
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def commit() -> str:
+    """Returns the commit that measures, with a + where files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main(_) -> None:
+    named = [entry.partition("=") for entry in MODELS.value]
+    if not DATA.value or not named or not all(name and path for name, _, path in named):
+        raise UserError("Expected --data=FOLDER and --models=NAME=MODEL, such as --models=emoji=workdirs/emoji.")
+    chosen = [data_set for data_set in DATA_SETS if data_set.name in (ONLY.value or (data_set.name,))]
+    revision = commit()
+    for name, _, path in named:
+        embedder = mural_tf.load(path)
+        seed = str(getattr(embedder.config, "seed", ""))
+        for data_set in chosen:
+            output = pathlib.Path(OUTPUT.value) / f"photographs_{data_set.name}.csv"
+            rows = read_rows(output)
+            if any((row["model"], row["seed"]) == (name, seed) for row in rows):
+                print(f"{output} has {name}, seed {seed}: kept.")
+                continue
+            evaluation = measure(data_set, embedder, pathlib.Path(DATA.value))
+            print(evaluation.protocol, *evaluation.notes, sep="\n")
+            row = {"model": name, "seed": seed, "commit": revision, **data_set.cells(evaluation)}
+            print(row)
+            ours = [row for row in rows if row["commit"]]
+            published = [row for row in rows if not row["commit"]] or published_rows(evaluation)
+            write_rows(output, [*ours, row, *published])
+
+
+if __name__ == "__main__":
+    cli.run(main)
