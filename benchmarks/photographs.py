@@ -1,11 +1,11 @@
-"""Public photographs, drawings and captions, asked in many languages: our models' numbers on data that anybody can fetch.
+"""Public photographs, drawings and captions in many languages: our models' numbers on data that anybody can fetch.
 
     python -m benchmarks.photographs --data=FOLDER --models=NAME=MODEL,NAME=MODEL [--only=flickr8k,gcompris]
 
 FOLDER holds the clones that docs/evaluation.md lists, under the names that `git clone` gives. A model is a workdir, an
-export or hf://ORG/NAME. Each data set has a table, `docs/results/photographs_<data set>.csv`: a line per model and seed,
-with the commit that measured it. Lines that a table has are kept, so that the same command goes on where it stopped.
-Lines of Babel-ImageNet's published results have no commit.
+export or hf://ORG/NAME. Each data set has a table, `docs/results/photographs_<data set>.csv`: a line per model and
+seed, with the commit that measured it. Lines that a table has are kept: the same command goes on where it stopped.
+Published lines, of Babel-ImageNet, have no commit.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ BATCH = flags.DEFINE_integer("batch_size", 128, "Images, or texts, per call of t
 
 TEXT_TO_IMAGE = {f"R@{k}, text to image": f"text_to_image/recall@{k}" for k in CUTOFFS}
 BOTH_WAYS = {**TEXT_TO_IMAGE, **{f"R@{k}, image to text": f"image_to_text/recall@{k}" for k in CUTOFFS}}
+TEXT_TO_TEXT = {"R@1 to others": "to_others/recall@1", "mean recall": "mean_recall"}
 FLICKR8K_IMAGES = "sic_translator/data/images"
 
 
@@ -72,10 +73,8 @@ DATA_SETS = (
     DataSet("multi30k", "dataset", BOTH_WAYS, split="train,val,test_2016_flickr", images=FLICKR8K_IMAGES),
     DataSet("babel_imagenet", "", {"accuracy@1": "accuracy@1"}, MANY_CLASSES),
     DataSet("gcompris", "", TEXT_TO_IMAGE, MANY_WORDS),
-    DataSet(
-        "xtd_texts", "Cross-lingual-Test-Dataset-XTD10", {"R@1 to others": "to_others/recall@1", "mean recall": "mean_recall"}
-    ),
-)  # fmt: skip
+    DataSet("xtd_texts", "Cross-lingual-Test-Dataset-XTD10", TEXT_TO_TEXT),
+)
 ONLY = flags.DEFINE_multi_enum("only", [], [data_set.name for data_set in DATA_SETS], "These data sets.")
 
 
