@@ -204,9 +204,7 @@ def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str,
     rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))
     head = next(rows, [])
     if head != ["image", "caption"]:
-        raise UserError(
-            f"{path} begins with {','.join(head)[:60]!r}, not with image,caption, as Flickr8k's captions do."
-        )
+        raise UserError(f"{path} begins with {','.join(head)[:60]!r}, not with image,caption as Flickr8k's captions.")
     for row in rows:
         if len(row) == 2:
             yield row[0], row[1], f"{path}:{rows.line_num}"
