@@ -72,9 +72,9 @@ def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarr
     files = [*folder.glob("imagenet-sample-images/n*.JPEG"), *folder.glob("val/n*/*")]
     synset_of = {}
     for path in sorted(files):
-        found = re.match(r"n\d{8}(?=_)", path.name) or re.fullmatch(r"n\d{8}", path.parent.name)
-        if found:
-            synset_of[path] = found[0]
+        synset = re.match(r"n\d{8}(?=_)", path.name) or re.fullmatch(r"n\d{8}", path.parent.name)
+        if synset:
+            synset_of[path] = synset[0]
     synsets, labels = np.unique(list(synset_of.values()), return_inverse=True)
     if len(synsets) != CLASSES:
         raise UserError(

@@ -57,13 +57,13 @@ def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
     """Returns language -> name of a drawing -> word; a word that is not translated is empty."""
     words = {}
     for name, content in read_resources(path).items():
-        if found := re.search(r"/content-([\w@]+)\.json$", name):
+        if content_name := re.search(r"/content-([\w@]+)\.json$", name):
             try:
                 entries = json.loads(content)
             except ValueError as error:
-                raise UserError(f"{path}: {name} is no valid JSON ({error}). Fetch the package again.") from None
+                raise UserError(f"{path}: {name} is not valid JSON ({error}). Fetch the package again.") from None
             check_json(entries, dict[str, str], name, path)
-            language = canonical_language(found[1].replace("@", "-"))
+            language = canonical_language(content_name[1].replace("@", "-"))
             words[language] = {voice.removesuffix(".ogg"): word for voice, word in entries.items()}
     if not words:
         raise UserError(f"{path} holds no content-<language>.json: expected the lang.rcc of gcompris-qt-data.")
@@ -77,7 +77,7 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
     """
     data = path.read_bytes()
     if data[:4] != b"qres":
-        raise UserError(f"{path} is no resource file of Qt: it begins with {data[:4]!r}, not with b'qres'.")
+        raise UserError(f"{path} is not a resource file of Qt: it begins with {data[:4]!r}, not with b'qres'.")
     try:
         version, tree, contents, names = struct.unpack_from(">4I", data, 4)
         if version not in VERSIONS:

@@ -215,7 +215,7 @@ def test_gcompris_in_each_version(tmp_path, form):
 @pytest.mark.parametrize("form, message", [
     ({"flags": 4}, "lang.rcc: /data/content-en.json has a compression that is not known .flags 4.; zlib's is"),
     ({"version": 9}, "version 9 of Qt's resource files; versions 1 to 3 are known"),
-    ({"magic": b"PK\3\4"}, "no resource file of Qt: it begins with b'PK"),
+    ({"magic": b"PK\3\4"}, "not a resource file of Qt: it begins with b'PK"),
 ])  # fmt: skip
 def test_gcompris_refuses_in_a_line(tmp_path, form, message):
     write_gcompris(tmp_path, **form)
