@@ -1,6 +1,6 @@
 """Public photographs, drawings and captions in many languages: our models' numbers on data that anybody can fetch.
 
-    python -m benchmarks.photographs --data=FOLDER --models=NAME=MODEL,NAME=MODEL [--only=flickr8k,gcompris]
+    python -m benchmarks.photographs --data=FOLDER --models=NAME=MODEL,NAME=MODEL [--only flickr8k gcompris]
 
 FOLDER holds the clones that docs/evaluation.md lists, under the names that `git clone` gives. A model is a workdir, an
 export or hf://ORG/NAME. Each data set has a table, `docs/results/photographs_<data set>.csv`: a line per model and
@@ -10,16 +10,14 @@ Published lines, of Babel-ImageNet, have no commit.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import pathlib
 import subprocess
 
-from absl import flags
-
 import mural_tf
 from benchmarks.results import RESULTS, ROOT, write_rows
-from mural_lite import command_line as cli
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_tf.evaluation.babel_imagenet import GROUP as MANY_CLASSES
@@ -28,11 +26,6 @@ from mural_tf.evaluation.gcompris import GROUP as MANY_WORDS
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.metrics.ranking import CUTOFFS
-
-DATA = flags.DEFINE_string("data", "", "Folder of the clones.")
-MODELS = flags.DEFINE_list("models", [], "NAME=MODEL of each model; seeds of one model have the same name.")
-OUTPUT = flags.DEFINE_string("output", str(RESULTS), "Folder of the tables.")
-BATCH = flags.DEFINE_integer("batch_size", 128, "Images, or texts, per call of the model.")
 
 TEXT_TO_IMAGE = {f"R@{k}, text to image": f"text_to_image/recall@{k}" for k in CUTOFFS}
 BOTH_WAYS = {**TEXT_TO_IMAGE, **{f"R@{k}, image to text": f"image_to_text/recall@{k}" for k in CUTOFFS}}
@@ -75,19 +68,16 @@ DATA_SETS = (
     DataSet("gcompris", "", TEXT_TO_IMAGE, MANY_WORDS),
     DataSet("xtd_texts", "Cross-lingual-Test-Dataset-XTD10", TEXT_TO_TEXT),
 )
-ONLY = flags.DEFINE_multi_enum("only", [], [data_set.name for data_set in DATA_SETS], "These data sets.")
 
 
 def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
-    """Runs the benchmark with every number from the same protocol: one caption per photograph in Multi30K."""
+    """Runs the benchmark on the photographs that are there, in Multi30K with one caption each."""
     protocol = default_protocol()
     protocol.multi30k.captions = "one"
     if data_set.images:
         protocol.images = str(folder / data_set.images)
         protocol.subset = True
-    request = Request(
-        embedder, folder / data_set.folder, data_set.split, protocol, batch_size=BATCH.value, progress=True
-    )
+    request = Request(embedder, folder / data_set.folder, data_set.split, protocol, progress=True)
     (evaluation,) = run_benchmark(data_set.name, request)
     return evaluation
 
@@ -116,29 +106,42 @@ def commit() -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def main(_) -> None:
-    named = [entry.partition("=") for entry in MODELS.value]
-    if not DATA.value or not named or not all(name and path for name, _, path in named):
-        raise UserError("Expected --data=FOLDER and --models=NAME=MODEL, such as --models=emoji=workdirs/emoji.")
-    chosen = [data_set for data_set in DATA_SETS if data_set.name in (ONLY.value or (data_set.name,))]
+def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
+    """Adds the lines that the tables in `output` lack; `models`: NAME=MODEL of each; `only`: names of data sets."""
+    named = [entry.partition("=") for entry in models]
+    if not named or not all(name and path for name, _, path in named):
+        raise UserError(f"--models={','.join(models)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
     revision = commit()
     for name, _, path in named:
         embedder = mural_tf.load(path)
         seed = str(getattr(embedder.config, "seed", ""))
-        for data_set in chosen:
-            output = pathlib.Path(OUTPUT.value) / f"photographs_{data_set.name}.csv"
-            rows = read_rows(output)
-            if any((row["model"], row["seed"]) == (name, seed) for row in rows):
-                print(f"{output} has {name}, seed {seed}: kept.")
+        for data_set in DATA_SETS:
+            table = output / f"photographs_{data_set.name}.csv"
+            rows = read_rows(table)
+            if data_set.name not in only or any((row["model"], row["seed"]) == (name, seed) for row in rows):
                 continue
-            evaluation = measure(data_set, embedder, pathlib.Path(DATA.value))
+            evaluation = measure(data_set, embedder, data)
             print(evaluation.protocol, *evaluation.notes, sep="\n")
             row = {"model": name, "seed": seed, "commit": revision, **data_set.cells(evaluation)}
             print(row)
             ours = [row for row in rows if row["commit"]]
             published = [row for row in rows if not row["commit"]] or published_rows(evaluation)
-            write_rows(output, [*ours, row, *published])
+            write_rows(table, [*ours, row, *published])
+
+
+def main() -> None:
+    names = [data_set.name for data_set in DATA_SETS]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the clones")
+    parser.add_argument("--models", type=lambda text: text.split(","), required=True, help="NAME=MODEL,…")
+    parser.add_argument("--output", type=pathlib.Path, default=RESULTS, help="folder of the tables")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these data sets")
+    arguments = parser.parse_args()
+    try:
+        measure_models(arguments.models, arguments.data, arguments.output, arguments.only)
+    except UserError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()
