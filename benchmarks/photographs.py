@@ -73,7 +73,8 @@ DATA_SETS = (
 def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
     """Runs the benchmark on the photographs that are there, in Multi30K with one caption each."""
     protocol = default_protocol()
-    protocol.multi30k.captions = "one"
+    if data_set.name == "multi30k":
+        protocol.multi30k.captions = "one"
     if data_set.images:
         protocol.images = str(folder / data_set.images)
         protocol.subset = True
