@@ -70,6 +70,9 @@ EXTRAS = {
         "scikit-learn>=1.3",  # Laplacian eigenmaps
         "matplotlib>=3.7",  # the map
     ],
+    # Benchmarks of others, whose tasks run on our models by mural_tf/evaluation/mteb.py. It needs PyTorch (200 MB, or
+    # gigabytes with CUDA), and its newest `datasets` needs NumPy 2, so on Python 3.11 pip takes an older one.
+    "mteb": ['mteb>=2.26,<3; python_version >= "3.11"'],
     "serve": [  # python -m mural_tf serve
         "aiohttp>=3.14",  # HTTP server, router and client in one package, with a parser in C
     ],
@@ -89,7 +92,7 @@ EXTRAS = {
         "nbclient>=0.6",  # runs one from top to bottom
     ],
 }
-NOT_TESTED = ("gpu", "gs", "tpu_compiler")
+NOT_TESTED = ("gpu", "gs", "mteb", "tpu_compiler")  # cards, stores, PyTorch, and terms of service
 EXTRAS["test"] = [
     *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in NOT_TESTED}),
     "pytest>=7",

@@ -1,80 +1,148 @@
-"""Photographs asked in many languages: the stamps of Tux Paint, each with a caption in up to eighty languages.
+"""Public photographs, drawings and captions in many languages: our models' numbers on data that anybody can fetch.
 
-    apt-get download tuxpaint-stamps-default && dpkg -x tuxpaint-stamps-default_*.deb stamps
-    python -m benchmarks.photographs --model=WORKDIR --folder=stamps/usr/share/tuxpaint/stamps [--output=FILE.csv]
+    python -m benchmarks.photographs --data=FOLDER --models=NAME=MODEL,NAME=MODEL [--only flickr8k gcompris]
 
-538 pictures, most of them photographs cut out of their background; letters, coins and signs (`symbols`) are left out.
-Prints R@10 of each language only by pictures, and ten plain questions in ten languages, which were written down before
-they were tried: only by pictures, and by the ranking of `search query` in an index where each stamp has its English
-caption, as a shop has one title for a product. The
-stamps' licences (GPL and others) are in the package; nothing of it lies here.
+FOLDER holds the clones that docs/evaluation.md lists, under the names that `git clone` gives. A model is a workdir, an
+export or hf://ORG/NAME. Each data set has a table, `docs/results/photographs_<data set>.csv`: a line per model and
+seed, with the commit that measured it. Lines that a table has are kept: the same command goes on where it stopped.
+Published lines, of Babel-ImageNet, have no commit.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import dataclasses
 import pathlib
-
-import numpy as np
-from absl import flags
+import subprocess
 
 import mural_tf
-from benchmarks.first_answers import MODEL, OUTPUT
-from benchmarks.stamps import read_stamps
-from mural_lite import command_line as cli
-from mural_search.index import index_in_memory
-from mural_search.items import Item
-from mural_search.queries import Query, search
+from benchmarks.results import RESULTS, ROOT, write_rows
+from mural_lite.embedder import Embedder
+from mural_lite.errors import UserError
+from mural_tf.evaluation.babel_imagenet import GROUP as MANY_CLASSES
+from mural_tf.evaluation.benchmarks import run_benchmark
+from mural_tf.evaluation.gcompris import GROUP as MANY_WORDS
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.metrics.ranking import CUTOFFS
 
-FOLDER = flags.DEFINE_string("folder", "", "Tux Paint's stamps.")
-LANGUAGES = "en de fr es it pt nl pl ru uk cs sk sl hr sr bg el sv da nb fi hu ro lv ja ko zh_CN hi ar th tr vi".split()
-QUESTIONS = (  # language, question, how the names of the right files begin
-    ("en", "a zebra", ("zebra",)),
-    ("de", "ein roter Apfel", ("apple_red", "apple_fuji", "apple.")),
-    ("fr", "une guitare", ("guitar",)),
-    ("ja", "ライオン", ("lion.", "lion-2")),
-    ("ru", "пожарная машина", ("firetruck",)),  # a fire engine
-    ("sw", "ndizi", ("banana",)),
-    ("tr", "çilek", ("strawberry", "Strawberry")),
-    ("zh", "企鹅", ("penguin", "little-penguin", "magellanic_penguin")),
-    ("uk", "слон", ("elephant",)),
-    ("hi", "ऊंट", ("camel", "dromedary")),
+TEXT_TO_IMAGE = {f"R@{k}, text to image": f"text_to_image/recall@{k}" for k in CUTOFFS}
+BOTH_WAYS = {**TEXT_TO_IMAGE, **{f"R@{k}, image to text": f"image_to_text/recall@{k}" for k in CUTOFFS}}
+TEXT_TO_TEXT = {"R@1 to others": "to_others/recall@1", "mean recall": "mean_recall"}
+FLICKR8K_IMAGES = "sic_translator/data/images"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """One table.
+
+    `folder`: of the benchmark's files, below FOLDER; `metrics`: title of a column -> metric; `mean`: metric whose mean
+    over the languages of `group` comes first; `images`: the photographs' folder, where only a part of them is there.
+    """
+
+    name: str
+    folder: str
+    metrics: dict[str, str]
+    group: str = "all"
+    split: str = ""
+    images: str = ""
+
+    def cells(self, evaluation: Evaluation) -> dict[str, str]:
+        """Returns title -> number: the means over the group, then the languages in their order."""
+        members = evaluation.groups.get(self.group, tuple(evaluation.sizes))
+        cells = {}
+        for title, metric in self.metrics.items():
+            values = [evaluation.metrics[f"{self.name}/{language}/{metric}"] for language in members]
+            cells[f"mean of {len(members)}, {title}"] = f"{sum(values) / len(values):.2f}"
+        for language in evaluation.sizes:
+            for title, metric in self.metrics.items():
+                cells[f"{language}, {title}"] = f"{evaluation.metrics[f'{self.name}/{language}/{metric}']:.2f}"
+        return cells
+
+
+DATA_SETS = (
+    DataSet("flickr8k", "", BOTH_WAYS, images=FLICKR8K_IMAGES),
+    DataSet("multi30k", "dataset", BOTH_WAYS, split="train,val,test_2016_flickr", images=FLICKR8K_IMAGES),
+    DataSet("babel_imagenet", "", {"accuracy@1": "accuracy@1"}, MANY_CLASSES),
+    DataSet("gcompris", "", TEXT_TO_IMAGE, MANY_WORDS),
+    DataSet("xtd_texts", "Cross-lingual-Test-Dataset-XTD10", TEXT_TO_TEXT),
 )
 
 
-def main(_) -> None:
-    stamps = read_stamps(pathlib.Path(FOLDER.value))
-    embedder = mural_tf.load(MODEL.value)
-    images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
-    rows = []
-    for language in LANGUAGES:
-        captioned = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
-        texts = embedder.encode_text([stamps[row][2][language] for row in captioned], progress=False)
-        cosines = texts @ images[captioned].T
-        ranks = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)
-        rows.append(("R@10", language, len(captioned), round(100 * float((ranks < 10).mean()), 1), ""))
-    mean = round(float(np.mean([row[3] for row in rows])), 1)
-    rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
-    names = [f"{row}/{name}" for row, (name, _, _) in enumerate(stamps)]  # stamps in several folders may have one name
-    items = (Item(name, captions=(("en", captions["en"]),)) for name, (_, _, captions) in zip(names, stamps))
-    index = index_in_memory(embedder, zip(items, (picture for _, picture, _ in stamps)))
-    for language, question, beginnings in QUESTIONS:
-        by_pictures = [stamps[row][0] for row in np.argsort(-(images @ embedder.encode_text(question)))]
-        (result,) = search(index, embedder, [Query(question, language)], len(stamps))
-        ranked = [hit.name.partition("/")[2] for hit in result.hits]
-        for way, names in (("pictures alone", by_pictures), ("the one ranking", ranked)):
-            ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
-            rows.append((f"{question}, {way}", language, len(stamps), ranks[0] if ranks else 0, names[0]))
-    header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")
-    for row in (header, *rows):
-        print("  ".join(map(str, row)))
-    for first, way in enumerate(("pictures alone", "the one ranking")):
-        right = sum(row[3] == 1 for row in rows[len(LANGUAGES) + 1 + first :: 2])
-        print(f"Right at once by {way}: {right} of {len(QUESTIONS)}")
-    if OUTPUT.value:
-        with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([header, *rows])
+def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
+    """Runs the benchmark on the photographs that are there, in Multi30K with one caption each."""
+    protocol = default_protocol()
+    if data_set.name == "multi30k":
+        protocol.multi30k.captions = "one"
+    if data_set.images:
+        protocol.images = str(folder / data_set.images)
+        protocol.subset = True
+    request = Request(embedder, folder / data_set.folder, data_set.split, protocol, progress=True)
+    (evaluation,) = run_benchmark(data_set.name, request)
+    return evaluation
+
+
+def published_rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """Returns a line per published model: its mean and its languages."""
+    by_model: dict[str, dict[str, str]] = {}
+    for row, numbers in evaluation.published.items():
+        members = evaluation.groups[MANY_CLASSES]
+        title = f"mean of {len(members)}" if row == MANY_CLASSES else row
+        for model, number in numbers.items():
+            by_model.setdefault(model, {})[f"{title}, accuracy@1"] = f"{number:.2f}"
+    return [{"model": f"{model} (published)", "seed": "", "commit": "", **cells} for model, cells in by_model.items()]
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def commit() -> str:
+    """Returns the commit that measures, with a + where files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
+    """Adds the lines that the tables in `output` lack; `models`: NAME=MODEL of each; `only`: names of data sets."""
+    named = [entry.partition("=") for entry in models]
+    if not named or not all(name and path for name, _, path in named):
+        raise UserError(f"--models={','.join(models)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
+    revision = commit()
+    for name, _, path in named:
+        embedder = mural_tf.load(path)
+        seed = str(getattr(embedder.config, "seed", ""))
+        for data_set in DATA_SETS:
+            table = output / f"photographs_{data_set.name}.csv"
+            rows = read_rows(table)
+            if data_set.name not in only or any((row["model"], row["seed"]) == (name, seed) for row in rows):
+                continue
+            evaluation = measure(data_set, embedder, data)
+            print(evaluation.protocol, *evaluation.notes, sep="\n")
+            row = {"model": name, "seed": seed, "commit": revision, **data_set.cells(evaluation)}
+            print(row)
+            ours = [row for row in rows if row["commit"]]
+            published = [row for row in rows if not row["commit"]] or published_rows(evaluation)
+            write_rows(table, [*ours, row, *published])
+
+
+def main() -> None:
+    names = [data_set.name for data_set in DATA_SETS]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the clones")
+    parser.add_argument("--models", type=lambda text: text.split(","), required=True, help="NAME=MODEL,…")
+    parser.add_argument("--output", type=pathlib.Path, default=RESULTS, help="folder of the tables")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these data sets")
+    arguments = parser.parse_args()
+    try:
+        measure_models(arguments.models, arguments.data, arguments.output, arguments.only)
+    except UserError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()

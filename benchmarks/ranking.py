@@ -4,7 +4,7 @@
     python -m benchmarks.ranking --model=WORKDIR --stamps=stamps/usr/share/tuxpaint/stamps --output=FILE
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
-its language are hidden. A shop: the stamps of Tux Paint (see `photographs.py`), each with one title, in German, French,
+its language are hidden. A shop: the stamps of Tux Paint (see `tux_paint.py`), each with one title, in German, French,
 Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. A cell is
 R@1 / R@10 in percent.
 """

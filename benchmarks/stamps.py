@@ -1,4 +1,4 @@
-"""The stamps of Tux Paint, pictures with captions in up to eighty languages, for `photographs.py` and `ranking.py`."""
+"""The stamps of Tux Paint, pictures with captions in up to eighty languages, for `tux_paint.py` and `ranking.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Caption files as their authors publish them, read into one shape: (image file, image id, caption, language, place).
 
-MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, and any list of images
-with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
+MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, Flickr8k, and any
+list of images with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
 images: conversion and evaluation both use them.
 
 Unusable entries go to `on_problem(kind, place)`, see text_files.py.
@@ -9,6 +9,7 @@ Unusable entries go to `on_problem(kind, place)`, see text_files.py.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import lzma
@@ -185,6 +186,30 @@ def read_coco_cn(
         if name in listed:
             identity = name.rsplit("_", 1)[-1].lstrip("0")
             yield from checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
+
+
+def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem = refuse) -> Iterator[Caption]:
+    """Reads captions of Flickr8k: `name#k<TAB>caption` lines, or a `captions.txt` of commas below `image,caption`.
+
+    The second form quotes a caption that has a comma. The id is the file name.
+    """
+    path = as_path(path)
+    rows = _read_quoted(path, on_problem) if path.name == "captions.txt" else _read_token_lines(path, on_problem)
+    for name, text, location in rows:
+        yield from checked(name, name, text, canonical_language(language), location, on_problem)
+
+
+def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
+    """Yields (name, text, place) of the rows below the head `image,caption`."""
+    rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))
+    head = next(rows, [])
+    if head != ["image", "caption"]:
+        raise UserError(f"{path} begins with {','.join(head)[:60]!r}, not with image,caption as Flickr8k's captions.")
+    for row in rows:
+        if len(row) == 2:
+            yield row[0], row[1], f"{path}:{rows.line_num}"
+        elif row:
+            on_problem("row that is not image, caption", f"{path}:{rows.line_num}")
 
 
 def checked(

@@ -179,6 +179,7 @@ def check_options(name: str, protocol: ConfigDict) -> None:
 # Pattern in a description of training data -> the image collection. Splits follow in `_parts`.
 _COLLECTIONS = (
     (r"flickr30k|multi30k", "flickr30k"),
+    (r"flickr8k", "flickr8k"),
     (r"coco(?!-?cn)|stair|yj.?captions", "coco"),
     (r"coco-?cn", "coco_cn"),
     (r"open.?images|crossmodal|xm3600", "open_images"),

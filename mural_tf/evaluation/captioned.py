@@ -1,8 +1,8 @@
 """Image-text retrieval benchmarks: the images and captions of each.
 
-Folders of image-text records, and benchmarks that come as caption files and folders of images: Multi30K and Flickr30K,
-MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in `retrieval.py`,
-the reading of the files in `mural_tf.data.caption_files`.
+Folders of image-text records, and benchmarks that come as caption files and folders of images: Multi30K, Flickr30K,
+Flickr8k, MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in
+`retrieval.py`, the reading of the files in `mural_tf.data.caption_files`.
 """
 
 from __future__ import annotations
@@ -44,21 +44,53 @@ def wit(request: Request) -> list[Evaluation]:
 
 
 def multi30k(request: Request) -> list[Evaluation]:
-    """Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE]."""
+    """Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE].
+
+    Several splits are one pool: `--split=train,val,test_2016_flickr`.
+    """
     task = 1 if request.protocol.multi30k.captions == "one" else None
+    captions = [_read_multi30k(request, split, task) for split in request.split.split(",")]
+    pool = request.file_pool(itertools.chain.from_iterable(captions), f"Multi30K, {request.split}")
+    return request.measure(pool, "multi30k")
+
+
+def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
     root = request.folder / "data" if (request.folder / "data").is_dir() else request.folder
     raw = root / "task1" / "raw"
-    file_name = "test_2016_flickr" if request.split == "test_2016" else request.split
+    file_name = "test_2016_flickr" if split == "test_2016" else split
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
         splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})
-        raise UserError(f"{root} has no split {request.split!r}; it has {', '.join(splits) or 'none'}.")
-    captions = [
-        caption_files.read_multi30k(request.folder, request.split, language, task, request.on_problem)
-        for language in languages
-    ]
-    pool = request.file_pool(itertools.chain.from_iterable(captions), f"Multi30K, {request.split}")
-    return request.measure(pool, "multi30k")
+        raise UserError(f"{root} has no split {split!r}; it has {', '.join(splits) or 'none'}.")
+    for language in languages:
+        yield from caption_files.read_multi30k(request.folder, split, language, task, request.on_problem)
+
+
+FLICKR8K = {  # language -> where its captions may lie: below a folder of clones, or in the folder itself
+    "en": ("captions.txt", "data/captions.txt", "*/data/captions.txt", "Flickr8k.token.txt"),
+    "ar": ("Flickr8k.arabic.full.txt", "*/data/Flickr8k_text/Flickr8k.arabic.full.txt"),
+}
+
+
+def flickr8k(request: Request) -> list[Evaluation]:
+    """Flickr8k: five English captions per photograph, and three Arabic captions where their file is there.
+
+    A split (train, dev or test) is the list of names in Flickr_8k.<split>Images.txt, next to a file of captions.
+    """
+    captions = []
+    listed = set()
+    for language, patterns in FLICKR8K.items():
+        paths = itertools.chain.from_iterable(map(sorted, map(request.folder.glob, patterns)))
+        if path := next(paths, None):
+            captions += caption_files.read_flickr8k(path, language, request.on_problem)
+            names = path.with_name(f"Flickr_8k.{request.split}Images.txt")
+            if names.is_file():
+                listed |= {line.strip() for _, line in text_files.read_lines(names)}
+    if request.split != "all":
+        captions = [caption for caption in captions if caption.image_file in listed]
+    if not captions:
+        raise UserError(f"{request.folder} has no Flickr_8k.{request.split}Images.txt with the split's photographs.")
+    return request.measure(request.file_pool(captions, f"Flickr8k, {request.split}"), "flickr8k")
 
 
 def flickr30k(request: Request) -> list[Evaluation]:

@@ -31,6 +31,7 @@ def default_protocol() -> ConfigDict:
     protocol = ConfigDict()
     protocol.images = ""  # folder of the images, if it is not a usual folder of the benchmark
     protocol.max_missing = 0.05  # share of images, or of rows of a file, that may be missing; above it no number
+    protocol.subset = False  # only the images that are in the folder, as the protocol line then says
     protocol.translations = ""  # translate-test: TSV of language, text, English translation; see docs/evaluation.md
     protocol.mixed_pool = False  # also images against the captions of all languages at once [MURAL A.5]
     protocol.multi30k = ConfigDict(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,10 @@ from mural_tf.metrics import ranking
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress
 # Where the images of each collection usually lie below a benchmark's folder.
-IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
+IMAGE_FOLDERS = (
+    "", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014", "data/images",
+    "Flicker8k_Dataset", "Images",
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -42,6 +46,7 @@ class Evaluation:
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
     `sizes`: row -> counts, for example {"images": 1000, "captions": 5000}. `groups`: group -> its languages
     that were evaluated, without "all". `notes`: sentences that a reader needs to judge the numbers.
+    `published`: row -> model -> its published number, which is shown next to ours.
     `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
     the images again.
     """
@@ -53,6 +58,7 @@ class Evaluation:
     sizes: dict[str, dict[str, int]]
     groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     pictures: tuple[np.ndarray, np.ndarray] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
@@ -69,12 +75,14 @@ class CaptionedImages:
 
     `read`: increasing image numbers -> an iterable of images for `encode_image`. `where`: names the data in messages.
     `texts` and `owners`: per language parallel lists of captions and image numbers. `empty`: captions left out.
+    `subset`: a part of the protocol line, where only the images in the folder were taken; otherwise empty.
     """
 
     where: str
     read: Callable[[Sequence[int]], Iterable]
     image_numbers: dict[str, int] = dataclasses.field(default_factory=dict)  # image_id -> number
     empty: int = 0
+    subset: str = ""
     texts: dict[str, list[str]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
     owners: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -138,18 +146,30 @@ class Request:
         return [f"NOT COMPLETE: {left_out} of {rows} rows are left out: {listed}."]
 
     def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
-        """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples."""
-        files: dict[str, str] = {}  # image_id -> file name, in the order of the image numbers
+        """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples.
 
-        def paths(numbers: Sequence[int]) -> list[pathlib.Path]:
-            names = list(files.values())
-            return [self.image_path(names[number]) for number in numbers]
-
-        pool = CaptionedImages(where, paths)
-        for image_file, image_id, caption, language, _ in captions:
-            files.setdefault(image_id, image_file)
-            pool.add(image_id, caption, language)
-        pool.notes += self.take_problems(sum(map(len, pool.texts.values())))
+        With `--protocol.subset` only the images whose files are there; raises `UserError` if there is no such file.
+        """
+        captions = list(captions)
+        problems = self.take_problems(len(captions))
+        files: dict[str, pathlib.Path] = {}  # image_id -> file, in the order of the image numbers
+        for image_file, image_id, *_ in captions:
+            if image_id not in files:
+                files[image_id] = self.image_path(image_file)
+        subset = ""
+        if self.protocol.subset:
+            listed = files
+            files = {image_id: path for image_id, path in listed.items() if path.is_file()}
+            if not files:
+                first = next(iter(listed.values()), self.folder)
+                raise UserError(f"{first} and the other images of {where} are missing: name --protocol.images=FOLDER.")
+            subset = f"only the {len(files):,} of {len(listed):,} images that are in the folder, "
+        ids = list(files)
+        pool = CaptionedImages(where, lambda numbers: [files[ids[number]] for number in numbers], subset=subset)
+        pool.notes += problems
+        for _, image_id, caption, language, _ in captions:
+            if image_id in files:
+                pool.add(image_id, caption, language)
         return pool
 
     def measure(
@@ -216,7 +236,7 @@ class Request:
             if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
                 add_groups(result, groups or {}, HELD_OUT)
             result.notes = [*missing_notes, *pool.notes, *result.notes]
-            result.protocol = _protocol(len(readable), len(wanted), pool.empty, result.sizes, len(views[view]))
+            result.protocol = _protocol(len(readable), len(wanted), pool, result.sizes, len(views[view]))
         return list(results.values())
 
     def measure_records(self, name: str) -> list[Evaluation]:
@@ -251,14 +271,33 @@ class Request:
         return heads
 
     def image_path(self, name: str) -> pathlib.Path:
-        """Returns the path of an image, or, if it is missing, the first path that was looked for."""
+        """Returns the path of an image, or, if it is missing, the first path that was looked for.
+
+        Flickr8k and Multi30K name a photograph differently: 1000268201_693b08cb0e.jpg is 1000268201.jpg there.
+        """
+        names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
+        options = itertools.product(names, self._image_folders)
+        candidates = [folder / file_name for file_name, folder in options]
+        there = next((path for path in candidates if path.is_file()), None)
+        return there or self._flickr_files.get(pathlib.PurePosixPath(name).stem) or candidates[0]
+
+    @functools.cached_property
+    def _image_folders(self) -> list[pathlib.Path]:
+        """The folders that are there, below `--protocol.images` and the benchmark's own folder."""
         roots = [self.folder]
         if self.protocol.images:
             roots.insert(0, as_path(self.protocol.images))
-        names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
-        options = itertools.product(names, roots, IMAGE_FOLDERS)
-        candidates = [root / folder / file_name for file_name, root, folder in options]
-        return next((path for path in candidates if path.is_file()), candidates[0])
+        folders = [root / folder for root, folder in itertools.product(roots, IMAGE_FOLDERS)]
+        return [folder for folder in folders if folder.is_dir()] or roots
+
+    @functools.cached_property
+    def _flickr_files(self) -> dict[str, pathlib.Path]:
+        """Flickr's number -> the file of the photograph, named as Flickr8k names it."""
+        files = {}
+        for folder in self._image_folders:
+            for path in sorted(folder.glob("[0-9]*_*.jpg")):
+                files.setdefault(path.name.partition("_")[0], path)
+        return files
 
 
 def measure_retrieval(
@@ -406,17 +445,17 @@ def _count_repeated(captions: _Captions) -> int:
     return sum(len(images_of[text]) > 1 for text in captions.texts)
 
 
-def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int) -> str:
+def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, parts: int) -> str:
     captions = sum(size["captions"] for size in sizes.values())
     repeated = sum(size["repeated_captions"] for size in sizes.values())
     means = f"means over {parts} parts, " if parts > 1 else ""
     languages = "1 language" if len(sizes) == 1 else f"{len(sizes)} languages"
     text = (
-        f"image-text retrieval, both directions, every caption counted; {means}{decoded:,} of {images:,} images, "
-        f"{captions:,} captions in {languages}, {repeated:,} captions repeat another image's (not positives)"
+        f"image-text retrieval, both directions, every caption counted; {means}{pool.subset}{decoded:,} of {images:,} "
+        f"images, {captions:,} captions in {languages}, {repeated:,} captions repeat another image's (not positives)"
     )
-    if empty:
-        text += f", {empty:,} empty captions left out"
+    if pool.empty:
+        text += f", {pool.empty:,} empty captions left out"
     return f"NOT COMPLETE: {text}" if decoded < images else text
 
 

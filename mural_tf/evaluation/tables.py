@@ -23,7 +23,10 @@ def table(evaluation: Evaluation) -> str:
     if all("images" in size and "captions" in size for size in evaluation.sizes.values()):
         groups = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
         return "\n".join([*head, *_retrieval_rows(evaluation), "", groups])
-    return "\n".join([*head, *metric_rows(evaluation.metrics, evaluation.sizes)])
+    metrics = dict(evaluation.metrics)
+    for row, models in evaluation.published.items():
+        metrics.update({f"{evaluation.name}/{row}/{model}": value for model, value in models.items()})
+    return "\n".join([*head, *metric_rows(metrics, evaluation.sizes)])
 
 
 def _retrieval_rows(evaluation: Evaluation) -> list[str]:

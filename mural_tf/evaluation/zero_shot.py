@@ -57,7 +57,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
         names["en"] = dict(enumerate(english))
     if (folder / BABEL).is_file():
         for code, lists in read_json(folder / BABEL).items():
-            names[canonical_language(code.lower())] = _names_by_number(lists, code, folder / BABEL)
+            names[canonical_language(code.lower())] = names_by_number(lists, code, folder / BABEL)
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
         if len(lines) != classes:
@@ -69,7 +69,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     return {language: Prompts(class_names, templates.get(language, ["{}"])) for language, class_names in names.items()}
 
 
-def _names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
+def names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
     if len(check_json(lists, list[list], code, path)) != 2:
         raise UserError(f"{path}: {code} has {len(lists)} lists, expected the classes' numbers and their names.")
     numbers, names = lists
@@ -220,13 +220,13 @@ def _classify(
     protocol = f"class by the mean of normalised prompt embeddings; {len(kept):,} images, {classes} classes"
     result = _result(name, request, protocol, notes)
     for language in request.languages or prompts:
-        _measure_language(request, result, language, prompts[language], embeddings, labels, classes)
+        measure_language(request, result, language, prompts[language], embeddings, labels, classes)
     for k in ACCURACIES:
         add_groups(result, GROUPS, f"accuracy@{k}")
     return [result]
 
 
-def _measure_language(request, result, language: str, prompts: Prompts, images, labels, classes: int) -> None:
+def measure_language(request, result, language: str, prompts: Prompts, images, labels, classes: int) -> None:
     numbers = np.array(sorted(prompts.names))
     inside = np.isin(labels, numbers)
     if not inside.any():

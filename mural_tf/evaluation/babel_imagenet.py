@@ -1,0 +1,101 @@
+"""Babel-ImageNet (Geigle et al., 2023): zero-shot classification by the classes' names in 92 languages and English.
+
+Each language names 18 to 1,000 of ImageNet's classes. A photograph of a named class goes to the class whose name has
+the largest cosine; names are encoded as they are, without a template. The authors' own results of twelve models, also
+by bare names, are shown next to ours. They are of ImageNet's 50,000 validation photographs, so other photographs are
+not like with like: a sample may be of ImageNet's training set, which many image towers learned.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import re
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, json_field, read_json
+from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.zero_shot import BABEL, Prompts, measure_language, names_by_number
+
+CLASSES = 1000
+VALIDATION = 50_000  # photographs
+MANY = 50  # classes of a language, from which on its accuracy enters the group's mean
+GROUP = f"{MANY} classes or more, without English"
+NOT_ALIKE = (
+    "The published columns are NOT LIKE WITH LIKE: they are of 50,000 validation photographs, ours of {images:,} other "
+    "photographs, which may be of ImageNet's training set, which the image tower may have learned. With one photograph "
+    "per class, {few} classes give a standard error of about 7 points."
+)
+
+
+def babel_imagenet(request: Request) -> list[Evaluation]:
+    """Accuracy@1 and @5 in each language among its classes, of one photograph or many per class."""
+    labels_file = _first(request.folder, f"Babel-ImageNet/data/{BABEL}", BABEL)
+    names = {}
+    for code, lists in read_json(labels_file).items():
+        names[code.lower().replace("_", "-")] = names_by_number(lists, code, labels_file)
+    unknown = sorted(set(request.languages) - set(names))
+    if unknown:
+        raise UserError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(names))}.")
+    paths, labels = list_photographs(request.folder)
+    images, kept, notes = request.encode_images(paths, "Babel-ImageNet")
+    protocol = f"class by its bare name; {len(kept):,} photographs, {CLASSES:,} classes"
+    result = Evaluation("babel_imagenet", request.split, protocol, {}, {}, notes=notes)
+    for language in request.languages or sorted(names):
+        prompts = Prompts(names[language], ["{}"])
+        measure_language(request, result, language, prompts, images, labels[kept], CLASSES)
+    result.notes = [
+        note for note in result.notes if "has no templates" not in note and "others are left out" not in note
+    ]
+    many = [row for row, size in result.sizes.items() if size["classes"] >= MANY and row != "en"]
+    groups = {GROUP: many}
+    for metric in ("accuracy@1", "accuracy@5"):
+        add_groups(result, groups, metric)
+    result.published = _published(labels_file.parent.parent / "results/babel-imagenet", result, many)
+    if result.published and len(paths) != VALIDATION:
+        result.notes.append(NOT_ALIKE.format(images=len(paths), few=MANY))
+    return [result]
+
+
+def _first(folder: pathlib.Path, *patterns: str) -> pathlib.Path:
+    return next(folder / pattern for pattern in patterns if (folder / pattern).is_file())
+
+
+def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarray]:
+    """Returns the photographs, and int [N]: the class of each, by the order of ImageNet's synsets.
+
+    Photographs are `imagenet-sample-images/n01440764_tench.JPEG` or `val/n01440764/….JPEG`. Raises `UserError` if their
+    synsets are not 1,000, so that the classes' numbers are unknown.
+    """
+    files = [*folder.glob("imagenet-sample-images/n*.JPEG"), *folder.glob("val/n*/*")]
+    synset_of = {}
+    for path in sorted(files):
+        synset = re.match(r"n\d{8}(?=_)", path.name) or re.fullmatch(r"n\d{8}", path.parent.name)
+        if synset:
+            synset_of[path] = synset[0]
+    synsets, labels = np.unique(list(synset_of.values()), return_inverse=True)
+    if len(synsets) != CLASSES:
+        raise UserError(
+            f"The photographs in {folder} are of {len(synsets)} of ImageNet's {CLASSES:,} classes, whose order numbers "
+            "the names: expected imagenet-sample-images/n01440764_tench.JPEG or val/n01440764/….JPEG of all. Fetch "
+            "them again."
+        )
+    return list(synset_of), labels
+
+
+def _published(folder: pathlib.Path, result: Evaluation, many: list[str]) -> dict[str, dict[str, float]]:
+    """Returns row -> model -> accuracy@1 in percent, where the model's file has as many classes as ours."""
+    published = collections.defaultdict(dict)
+    for path in sorted(folder.glob("*.json")):
+        content = read_json(path)
+        for row in json_field(content, "results", list[dict], path):
+            language = json_field(row, "lang", str, path).lower().replace("_", "-")
+            classes = result.sizes.get(language, {}).get("classes")
+            if row.get("prompt") == "label" and row.get("num_classes") == classes:
+                accuracy = check_json(row.get("accuracy"), float, "accuracy", path)
+                published[language][path.stem] = 100.0 * accuracy
+        if many and all(path.stem in published[language] for language in many):
+            published[GROUP][path.stem] = float(np.mean([published[language][path.stem] for language in many]))
+    return {row: models for row, models in published.items() if models}

@@ -1,0 +1,114 @@
+"""GCompris' activity "lang": about 1,100 drawings, each with its word in up to 45 languages.
+
+The drawings are the PNG files of GCompris-gtk's repository. The words are in GCompris-qt's `lang.rcc`, a resource file
+of Qt: a header, a tree of names and a block of contents, which are plain or compressed by zlib. The format of Qt's
+`qresource.cpp` in versions 1 to 3, all numbers big-endian:
+
+    file     "qres", version, offset of the tree, of the contents, of the names, from version 3 on flags
+    node     offset of its name, 2 bytes of flags, then for a folder: number of children, number of the first child;
+             for a file: 4 bytes of country and language, offset of its content; from version 2 on 8 bytes of time
+    name     2 bytes: length in characters, 4 bytes: hash, UTF-16
+    content  length, bytes; of a compressed one the bytes are: length before compression, zlib's stream
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import struct
+import zlib
+
+from mural_lite.errors import UserError
+from mural_lite.files import check_json
+from mural_lite.text_files import canonical_language
+from mural_tf.data.caption_files import Caption, checked
+from mural_tf.evaluation.retrieval import Evaluation, Request
+
+WORDS = ("gcompris-qt-data/usr/share/gcompris-qt/rcc/lang.rcc", "lang.rcc")
+DRAWINGS = ("GCompris-gtk/src/lang-activity/resources/lang/words", "words")
+MANY = 1000  # words; a language with more enters the group's mean
+GROUP = f"more than {MANY:,} words"
+VERSIONS = (1, 2, 3)
+COMPRESSED, FOLDER = 1, 2  # flags of a node; 4 is Zstandard
+
+
+def gcompris(request: Request) -> list[Evaluation]:
+    """Image-text retrieval: a drawing and its word in each language that has one."""
+    words = read_words(next(request.folder / name for name in WORDS if (request.folder / name).is_file()))
+    folder = next(request.folder / name for name in DRAWINGS if (request.folder / name).is_dir())
+    drawings = {path.stem: path for path in sorted(folder.glob("*.png"))}
+    captions: list[Caption] = []
+    for language, entries in words.items():
+        for name, word in entries.items():
+            if name in drawings and word.strip():
+                captions += checked(str(drawings[name]), name, word, language, language, request.on_problem)
+    if not captions:
+        raise UserError(f"No word of lang.rcc is of a drawing in {folder}: expected words such as apple for apple.png.")
+    pool = request.file_pool(captions, "GCompris' words")
+    without = len(drawings) - len(pool.image_numbers)
+    if without:
+        pool.notes.append(f"{without} of {len(drawings):,} drawings have no word and are left out.")
+    many = [language for language, texts in pool.texts.items() if len(texts) > MANY]
+    return request.measure(pool, "gcompris", {GROUP: many} if many else {})
+
+
+def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
+    """Returns language -> name of a drawing -> word; a word that is not translated is empty."""
+    words = {}
+    for name, content in read_resources(path).items():
+        if content_name := re.search(r"/content-([\w@]+)\.json$", name):
+            try:
+                entries = json.loads(content)
+            except ValueError as error:
+                raise UserError(f"{path}: {name} is not valid JSON ({error}). Fetch the package again.") from None
+            check_json(entries, dict[str, str], name, path)
+            language = canonical_language(content_name[1].replace("@", "-"))
+            words[language] = {voice.removesuffix(".ogg"): word for voice, word in entries.items()}
+    if not words:
+        raise UserError(f"{path} holds no content-<language>.json: expected the lang.rcc of gcompris-qt-data.")
+    return dict(sorted(words.items()))
+
+
+def read_resources(path: pathlib.Path) -> dict[str, bytes]:
+    """Returns path -> content of the files in a resource file of Qt that are of JSON.
+
+    Raises `UserError` for another file, a version or a compression that is not known, or damage.
+    """
+    data = path.read_bytes()
+    if data[:4] != b"qres":
+        raise UserError(f"{path} is not a resource file of Qt: it begins with {data[:4]!r}, not with b'qres'.")
+    try:
+        version, tree, contents, names = struct.unpack_from(">4I", data, 4)
+        if version not in VERSIONS:
+            raise UserError(f"{path} has version {version} of Qt's resource files; versions 1 to 3 are known.")
+        size = 14 if version == 1 else 22  # bytes of a node
+        nodes = [(0, "")]
+        resources = {}
+        for node, parent in nodes:  # which grows meanwhile
+            name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
+            name = f"{parent}/{_name(data, names + name_at)}" if node else ""
+            if flags & FOLDER:
+                nodes += [(child, name) for child in range(second, second + first)]
+                if len(nodes) * size > len(data):
+                    raise UserError(f"{path} is damaged: its folders hold each other. Fetch the package again.")
+            elif name.endswith(".json"):
+                resources[name] = _content(data, contents + second, flags, f"{path}: {name}")
+    except (struct.error, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}). Fetch the package again.") from None
+    return resources
+
+
+def _name(data: bytes, at: int) -> str:
+    (characters,) = struct.unpack_from(">H", data, at)
+    return data[at + 6 : at + 6 + 2 * characters].decode("utf-16-be")
+
+
+def _content(data: bytes, at: int, flags: int, where: str) -> bytes:
+    (length,) = struct.unpack_from(">I", data, at)
+    content = data[at + 4 : at + 4 + length]
+    if flags & COMPRESSED:
+        return zlib.decompress(content[4:])
+    if flags:
+        raise UserError(f"{where} has a compression that is not known (flags {flags}); zlib's is (flags {COMPRESSED}).")
+    return content

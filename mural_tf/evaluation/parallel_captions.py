@@ -1,0 +1,78 @@
+"""XTD's captions as parallel texts (Aggarwal and Kale, 2020): retrieval between each two of eleven languages.
+
+Line i of each language's file is a caption of photograph i, either a translation of the English caption or, in German,
+French and Japanese, another person's. A caption finds the caption of the same photograph among 1,000.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_lite.text_files import canonical_language, clean, read_lines
+from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.metrics import ranking
+from mural_tf.metrics.ranking import CUTOFFS
+
+
+def xtd_texts(request: Request) -> list[Evaluation]:
+    """Per language: R@K of its captions among each other language's, and of those among its own; means of all others.
+
+    The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
+    """
+    texts, notes = _read(request)
+    chosen = list(request.languages or texts)
+    if len(chosen) < 2 or not set(chosen) <= set(texts):
+        raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(chosen)}.")
+    sentences = len(texts[chosen[0]])
+    protocol = f"text-text retrieval between {len(chosen)} languages, both directions, {sentences:,} captions in each"
+    if notes:
+        protocol = f"NOT COMPLETE: {protocol}"
+    repeated = {language: sentences - len(set(texts[language])) for language in chosen}
+    sizes = {language: {"captions": sentences, "repeated_captions": repeated[language]} for language in chosen}
+    result = Evaluation("xtd_texts", request.split, protocol, {}, sizes, notes=notes)
+    for suffix, head in request.text_heads().items():
+        vectors = {language: request.encode_texts(texts[language], head) for language in chosen}
+        for language, metrics in _measure(vectors).items():
+            for key, values in metrics.items():
+                result.metrics[f"xtd_texts/{language}/{key}{suffix}"] = float(np.mean(values))
+        add_groups(result, {}, f"mean_recall{suffix}")
+    return [result]
+
+
+def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]]:
+    """Returns language -> metric -> its value with each other language; `vectors`: language -> float32 [N, D]."""
+    metrics = {language: collections.defaultdict(list) for language in vectors}
+    for left, right in itertools.combinations(vectors, 2):
+        same = np.arange(len(vectors[left]))
+        forward, backward = ranking.ranks_both_ways(vectors[left], vectors[right], (same, same))
+        for language, to_others, from_others in ((left, forward, backward), (right, backward, forward)):
+            for k in CUTOFFS:
+                metrics[language][f"to_others/recall@{k}"].append(ranking.recall_at(to_others, k))
+                metrics[language][f"from_others/recall@{k}"].append(ranking.recall_at(from_others, k))
+            metrics[language]["mean_recall"].append(ranking.mean_recall(forward, backward))
+    return metrics
+
+
+def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns language -> captions, all lists aligned, and notes; a photograph without a caption leaves all lists."""
+    names = request.folder / "XTD10" / "test_image_names.txt"
+    photographs = sum(1 for _ in read_lines(names))
+    lines = {}
+    for path in sorted(request.folder.glob("*/test_1kcaptions_*.txt")):
+        captions = [clean(line) for _, line in read_lines(path)]
+        if len(captions) != photographs:
+            raise UserError(
+                f"{path} has {len(captions)} lines and {names.name} {photographs}: line i must belong to photograph i. "
+                "Fetch them again."
+            )
+        lines[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = captions
+    kept = [row for row in range(photographs) if all(captions[row] for captions in lines.values())]
+    for row in sorted(set(range(photographs)) - set(kept)):
+        missing = [language for language, captions in lines.items() if not captions[row]]
+        request.on_problem(f"photograph without a caption in {', '.join(missing)}", f"{names}:{row + 1}")
+    texts = {language: [captions[row] for row in kept] for language, captions in sorted(lines.items())}
+    return texts, request.take_problems(len(kept))
