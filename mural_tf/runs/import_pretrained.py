@@ -239,7 +239,7 @@ class PartsFrom(NamedTuple):
 
 
 def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFrom]:
-    """Returns the weights to load: the source's, and those of the text tower `text`, if one is given."""
+    """Returns the weights to load: the source's, and the weights of the text tower `text`, if it is given."""
     parts = importers()[source].parts
     if text or (onto and source == "clip"):  # CLIP's texts are only English: the workdir's are kept
         own_parts = PartsFrom(source, weights, tuple(part for part in parts if part not in TEXT))

@@ -203,7 +203,7 @@ class Multi30k(CaptionedSet):
         return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.gz")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields the captions of task 1, then those of task 2."""
+        """Yields the captions of task 1, then the captions of task 2."""
         for split in self.splits:
             record_split = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
             for language in ("en", "de", "fr", "cs"):
