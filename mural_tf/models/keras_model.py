@@ -71,7 +71,7 @@ class KerasModel(keras.Model):
             is left out because its loss or gradient is not finite, it gets gradients of 0.
           optimizers: in its place {"joint": …}, or one for each task; see `optimizers.build_optimizers`.
           clip_norm, micro_batches, seed: see `TrainingStep`; None: the configuration's.
-          max_skipped_steps: see `StepGuard`; ten bad batches in a row are no chance.
+          max_skipped_steps: see `StepGuard`; ten bad batches in a row mean lost weights or bad data.
           average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
           compiled_lengths: the lengths of `encode_by_length`, where XLA compiles the step.
           kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.

@@ -215,7 +215,7 @@ def build_optimizers(
     Args:
       config: the tree's `optimizer` branch.
       steps: where the schedules reach zero.
-      variables: the model's variables by group; those of "text_tower" and "text_text_head" have a rate.
+      variables: the model's variables by group; "text_tower" and "text_text_head" have their rate.
       tasks: the method's tasks that are on.
 
     Raises:

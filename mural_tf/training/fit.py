@@ -90,7 +90,7 @@ def fit(
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
       profile: see `Profile`.
       columns_of: gives the columns of batches that are made before the first step, once a checkpoint is restored, as
-        `models.frozen.columns_of` does; by default those of the method.
+        `models.frozen.columns_of` does; by default the method's.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).

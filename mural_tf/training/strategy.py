@@ -70,7 +70,7 @@ def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigD
     if is_chief(strategy):
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
-            "whole, which needs known lengths of texts, and the parts of a tower of words have none.",
+            "whole, which needs known lengths of texts, but the parts of a tower of words follow the data.",
             flush=True,
         )
     config = config.copy_and_resolve_references()
