@@ -1,7 +1,7 @@
 """XTD's captions as parallel texts (Aggarwal and Kale, 2020): retrieval between each two of eleven languages.
 
-Line i of each language's file is a caption of photograph i, either a translation of the English caption or, in German,
-French and Japanese, another person's. A caption finds the caption of the same photograph among 1,000.
+Line i of each language's file is a caption of photograph i: a translation of the English caption, or, in Japanese
+(STAIR Captions), another person's. A caption finds the caption of the same photograph among 1,000.
 """
 
 from __future__ import annotations
