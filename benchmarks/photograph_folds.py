@@ -41,7 +41,7 @@ TOWERS = flags.DEFINE_list("towers", ["e5"], "Text towers: e5 (trained, frozen),
 
 FOLD_COUNT = 5
 OTHERS = ("de", "fr", "cs")
-SHARES = {"none": 0.0, "few": 0.03, "all": 1.0}  # of the photographs, with captions in the other languages
+SHARES = {"none": 0.0, "all": 1.0, "few": 0.03}  # of the photographs, with captions in the other languages
 MULTI30K_PARTS = ("train", "val", "test_2016_flickr")
 MURALS = {"loss.text_text_weight": 0.1}  # [MURAL] §3.2
 PAPERS = {**MURALS, "method.text_text_temperature": 0.01, "method.text_text_margin": 0.3}  # and §3.1
