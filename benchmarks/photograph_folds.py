@@ -36,6 +36,7 @@ from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, Te
 DATA = flags.DEFINE_string("data", "", "Folder of the cloned repositories.")
 OUTPUT = flags.DEFINE_string("output", "results/folds", "Folder for data, runs and the table.")
 FOLDS = flags.DEFINE_list("folds", ["0", "1", "2", "3", "4"], "Which of the five folds.")
+WHERE = flags.DEFINE_list("shares", ["none", "all", "few"], "Of which photographs the others have captions.")
 SEEDS = flags.DEFINE_integer("seeds", 1, "Runs of each.", lower_bound=1)
 TOWERS = flags.DEFINE_list("towers", ["e5"], "Text towers: e5 (trained, frozen), bert (two layers, from nothing).")
 
@@ -256,8 +257,9 @@ def main(_) -> None:
     for seed in range(SEEDS.value):
         for fold in map(int, FOLDS.value):
             for tower in TOWERS.value:
-                for share, fraction in SHARES.items():
-                    _run_rows(output, (photographs, sentences), (tower, share, fraction, fold, seed), commit)
+                for share in WHERE.value:
+                    cell = (tower, share, SHARES[share], fold, seed)
+                    _run_rows(output, (photographs, sentences), cell, commit)
 
 
 def _run_rows(output: pathlib.Path, texts, cell: tuple, commit: str) -> None:

@@ -43,7 +43,7 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
-from mural_tf.models.states import data_digest, digest_of, of_texts, states_of_texts
+from mural_tf.models.states import data_digest, digest_of, of_texts, text_states
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -257,8 +257,9 @@ class TranslationDistillation(LearnedTemperature):
         if not self.text_tower.frozen or self.text_tower.name == "words":
             return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
+        states = text_states(self.towers, config, tokenizer, workdir)  # of all texts of the run
+
         def embed(texts: list[bytes]) -> np.ndarray:
-            states = states_of_texts(texts, self.towers, config, tokenizer, workdir)
             keys = fingerprint(tf.constant(texts)).numpy()
             return self.teach(tf.constant(states.find(keys)), training=False).numpy()
 

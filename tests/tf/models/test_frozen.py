@@ -101,24 +101,23 @@ def test_the_noise_has_its_deviation():
 # ConSE.
 
 
-def test_the_mean_of_the_likeliest_names_by_hand():
-    # Twelve classes of probability 1/16, the last two of 3/16: the ten likeliest end in a tie, so that all count.
-    layer = ClassesAdapter(2, 3, classes=12, width=2)
-    states = np.concatenate([np.full([1, 4], 2**0.5), np.full([1, 12], 1 / 16)], axis=1).astype(np.float32)
-    states[0, -2:] = 3 / 16
+def test_the_mean_of_names_by_hand():
+    # p^(2/3) of 1/8 and 1 are 1/4 and 1.
+    layer = ClassesAdapter(2, 3, classes=2, width=2)
+    states = np.array([[2**0.5, 2**0.5, 2**0.5, 2**0.5, 1 / 8, 1]], np.float32)
     layer(states)
-    layer.names.assign(np.stack([np.arange(12), np.zeros(12), np.ones(12), np.arange(12), np.ones(12)], axis=1))
-    # (0 + ... + 9) / 16 + 3 (10 + 11) / 16 = 45/16 + 63/16 = 6.75, and 10/16 + 6/16 = 1. The mean square of the state
-    # is 2, so a quarter of the first part is the trained head's and, but in training, three quarters the names'; 5/4 of
-    # the second.
+    layer.names.assign([[4, 0, 0, 4, 0], [0, 0, 1, 0, 1]])
+    # By the head 1/4 (4, 0, 0) + (0, 0, 1), by states 1/4 (4, 0) + (0, 1), both as vectors of length 1/2. The mean
+    # square of the state is 2, so a quarter of the first part is the trained head's and, but in training, three
+    # quarters the names'; 5/4 of the second.
     vector, in_training = layer(states)[0].numpy(), layer(states, training=True)[0].numpy()
-    np.testing.assert_allclose(vector[3:], 1.25 * np.array([6.75, 1.0]), rtol=1e-6)
-    np.testing.assert_allclose(vector[:3] - in_training[:3], [5.0625, 0.0, 0.75], atol=1e-5)
+    np.testing.assert_allclose(vector[3:], 1.25 * np.array([0.125**0.5, 0.125**0.5]), rtol=1e-6)
+    np.testing.assert_allclose(vector[:3] - in_training[:3], 0.75 * np.array([0.125**0.5, 0, 0.125**0.5]), atol=1e-5)
     np.testing.assert_array_equal(vector[3:], in_training[3:])
     assert abs(np.linalg.norm(in_training[:3]) - 0.25) < 1e-5
 
 
-def test_only_ten_classes_count():
+def test_every_class_counts():
     layer, generator = ClassesAdapter(2, 3, classes=30, width=5), np.random.default_rng(0)
     probabilities = generator.dirichlet(np.ones(30), size=4).astype(np.float32)
     states = np.concatenate([generator.normal(size=(4, 6)), probabilities], axis=1).astype(np.float32)
@@ -126,8 +125,7 @@ def test_only_ten_classes_count():
     names = generator.normal(size=(30, 8)).astype(np.float32)
     layer.names.assign(names)
     for row, vector in zip(probabilities, layer(states).numpy()):
-        likeliest = np.argsort(-row)[:10]
-        mean = (row[likeliest] @ names[likeliest])[3:]
+        mean = sum(probability ** (2 / 3) * name[3:] for probability, name in zip(row, names))
         assert difference(vector[3:] / np.linalg.norm(vector[3:]), mean / np.linalg.norm(mean)) < 1e-6
 
 
@@ -135,9 +133,13 @@ def test_names_lie_where_the_text_head_puts_them_now():
     layer, head, states = ClassesAdapter(2, 3, classes=4, width=2), TextAdapter(2, 3), tf.random.normal([4, 2], seed=1)
     layer(tf.zeros([1, 9]))
     layer.name_states.assign(states)
+    centred = states.numpy() - states.numpy().mean(axis=0)
     for _ in range(2):
         layer.embed_names(head)
-        np.testing.assert_array_equal(layer.names, head(states))
+        np.testing.assert_array_equal(layer.names[:, :3], head(states)[:, :3])
+        np.testing.assert_allclose(
+            layer.names[:, 3:], centred / np.linalg.norm(centred, axis=1, keepdims=True), rtol=1e-5
+        )
         head.skip.kernel.assign_add(tf.ones_like(head.skip.kernel))
 
 
