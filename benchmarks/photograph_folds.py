@@ -6,7 +6,7 @@
 Flickr8k's 1,000 photographs in five folds: 800 for training, 200 for the test; all texts of a photograph stay on one
 side. Captions: five in English; in German, French and Czech Multi30K's one, for none of the photographs, 3% of them,
 or all; none in Arabic, which only the test has. Translation pairs: Multi30K's 29,000 English sentences with their
-German, French and Czech ones, without those of the test's photographs. Image tower: EfficientNet-Lite0 of ImageNet,
+German, French and Czech ones, but for the test's photographs. Image tower: EfficientNet-Lite0 of ImageNet,
 frozen. Text tower: multilingual-e5-small, frozen, or a BERT of two layers that begins from nothing.
 
 Written: folds.csv, a line for each method, fold and seed ("3.0") with the mean recall (R@1, 5 and 10, both directions)
@@ -15,10 +15,12 @@ of each language among the fold's 200 photographs. The same command goes on wher
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import pathlib
 import re
@@ -27,19 +29,10 @@ import statistics
 import subprocess
 from collections.abc import Iterator
 
-from absl import flags
 from ml_collections import ConfigDict
 
-from mural_lite import command_line as cli
 from mural_lite.errors import UserError
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
-
-DATA = flags.DEFINE_string("data", "", "Folder of the cloned repositories.")
-OUTPUT = flags.DEFINE_string("output", "results/folds", "Folder for data, runs and the table.")
-FOLDS = flags.DEFINE_list("folds", ["0", "1", "2", "3", "4"], "Which of the five folds.")
-WHERE = flags.DEFINE_list("shares", ["none", "all", "few"], "Of which photographs the others have captions.")
-SEEDS = flags.DEFINE_integer("seeds", 1, "Runs of each.", lower_bound=1)
-TOWERS = flags.DEFINE_list("towers", ["e5"], "Text towers: e5 (trained, frozen), bert (two layers, from nothing).")
 
 FOLD_COUNT = 5
 OTHERS = ("de", "fr", "cs")
@@ -139,8 +132,8 @@ def _lines(path: pathlib.Path) -> list[str]:
 def _captions_by_file(lines, separator: str) -> dict[str, list[str]]:
     captions: dict[str, list[str]] = {}
     for line in lines:
-        name, found, caption = line.partition(separator)
-        if found and caption.strip():
+        name, comma, caption = line.partition(separator)
+        if comma and caption.strip():
             captions.setdefault(name, []).append(caption)
     return captions
 
@@ -175,9 +168,9 @@ def _record(photograph: Photograph, with_others: bool, with_arabic: bool) -> Ima
     """A caption that Multi30K translates and its translations are one caption group."""
     captions = []  # (caption, language, group)
     translated = photograph.sentences.get("en", "")
-    for place, caption in enumerate(photograph.english):
+    for number, caption in enumerate(photograph.english):
         is_translated = _letters(caption) == _letters(translated)
-        captions.append((caption, "en", f"{photograph.number}:{'multi30k' if is_translated else place}"))
+        captions.append((caption, "en", f"{photograph.number}:{'multi30k' if is_translated else number}"))
     if with_others:
         for language in OTHERS:
             if language in photograph.sentences:
@@ -259,28 +252,42 @@ def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: 
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["metrics"]
 
 
-def main(_) -> None:
-    output = pathlib.Path(OUTPUT.value)
-    data = pathlib.Path(DATA.value)
-    photographs = read_photographs(data)
-    sentences = read_sentences(data)
+def run_all(data: pathlib.Path, output: pathlib.Path, cells: Iterator[tuple]) -> None:
+    """Runs the rows of each cell, a tower, a share, a fold and a seed; raises `UserError` for a missing file."""
+    texts = read_photographs(data), read_sentences(data)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    for seed in range(SEEDS.value):
-        for fold in map(int, FOLDS.value):
-            for tower in TOWERS.value:
-                for share in WHERE.value:
-                    cell = (tower, share, SHARES[share], fold, seed)
-                    _run_rows(output, (photographs, sentences), cell, commit)
+    for cell in cells:
+        _run_rows(output, texts, cell, commit)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the clones")
+    parser.add_argument("--output", type=pathlib.Path, default="results/folds", help="folder of data, runs and table")
+    parser.add_argument("--folds", nargs="+", type=int, choices=range(FOLD_COUNT), default=range(FOLD_COUNT))
+    parser.add_argument("--shares", nargs="+", choices=SHARES, default=list(SHARES), help="captions in the three")
+    parser.add_argument("--towers", nargs="+", choices=TOWER_NAMES, default=["e5"], help="of texts")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each fold")
+    arguments = parser.parse_args()
+    seeds = range(arguments.seeds)
+    cells = (
+        (tower, share, fold, seed)
+        for seed, fold, tower, share in itertools.product(seeds, arguments.folds, arguments.towers, arguments.shares)
+    )
+    try:
+        run_all(arguments.data, arguments.output, cells)
+    except UserError as error:
+        parser.exit(1, f"{error}\n")
 
 
 def _run_rows(output: pathlib.Path, texts, cell: tuple, commit: str) -> None:
     """Runs the rows of a tower, share, fold and seed, and writes their lines; models are removed afterwards."""
-    tower, share, fraction, fold, seed = cell
+    tower, share, fold, seed = cell
     table = output / "folds.csv"
     folder = output / "data" / f"fold{fold}-{share}"
     if not (folder / "dataset.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        write_fold(*texts, folder, fold, fraction)
+        write_fold(*texts, folder, fold, SHARES[share])
     runs = output / "runs" / f"{tower}-{share}-fold{fold}-seed{seed}"
     for row in ROWS:
         key = {"method": f"{CAPTIONED[share]}{TOWER_NAMES[tower]}: {row.name}", "seed": f"{fold}.{seed}"}
@@ -312,4 +319,4 @@ def _append(table: pathlib.Path, line: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()

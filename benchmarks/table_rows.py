@@ -428,7 +428,7 @@ FIRST_STAGES = {
     ),
 }  # fmt: skip
 JOINT_OR_STAGED = tuple(
-    Method(f"{name}, trained towers{ending}", (first, *later))
+    Method(f"{name}{ending}, trained towers, names alone", (first, *later))
     for name, first in FIRST_STAGES.items()
     for ending, later in (("", ()), (", then the stage", (STAGE_OF_NAMES,)))
 )

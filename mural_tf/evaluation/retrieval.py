@@ -46,9 +46,9 @@ class Evaluation:
     `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
     `sizes`: row -> counts, for example {"images": 1000, "captions": 5000}. `groups`: group -> its languages
     that were evaluated, without "all". `notes`: sentences that a reader needs to judge the numbers.
-    `published`: row -> model -> its published number, which is shown next to ours.
     `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
     the images again.
+    `published`: row -> model -> its published number, which is shown next to ours.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Evaluation:
     sizes: dict[str, dict[str, int]]
     groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-    published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     pictures: tuple[np.ndarray, np.ndarray] | None = dataclasses.field(default=None, repr=False, compare=False)
+    published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
 
 # The metric of held-out captions, which occur in no training text: text to image, the mean of R@1, R@5 and R@10, among

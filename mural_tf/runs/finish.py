@@ -167,17 +167,17 @@ def _summary(
     if evaluation is not None:
         metrics = evaluation.metrics
         table = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
-    found = []
+    searched = []
     for sentence, pictures in searches.items():
         names = [name for name, _ in pictures[:3]]
-        found.append(f"{sentence!r}: {', '.join(names)}, …")
+        searched.append(f"{sentence!r}: {', '.join(names)}, …")
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     return {
         "step": config.train.steps,
         "split": config.evaluation.split,
         "table": table,
         "metrics": metrics,
-        "search": found,
+        "search": searched,
         "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
     }
 

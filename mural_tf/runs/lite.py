@@ -159,11 +159,11 @@ def _trained_languages(export: pathlib.Path) -> list[str]:
     return json_field(read_json(card), "training_data.languages", list[str], card, [])
 
 
-def _write_vocabulary(kind: str, content: bytes, folder: pathlib.Path) -> None:
+def _write_vocabulary(layout: str, content: bytes, folder: pathlib.Path) -> None:
     """Writes the files that texts are divided by."""
-    name = pieces.VOCABULARY if kind in pieces.IN_LINES else pieces.MODEL
+    name = pieces.VOCABULARY if layout in pieces.IN_LINES else pieces.MODEL
     (folder / name).write_bytes(content)
-    if kind == "sentence_pieces":
+    if layout == "sentence_pieces":
         write_places(content, folder / PLACES)
 
 

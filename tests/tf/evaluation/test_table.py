@@ -62,13 +62,13 @@ def test_larger_towers_fit_their_space():
 def test_commands_and_names(tmp_path):
     assert len({table.slug(method.name) for method in ALL}) == len(ALL)
     assert table.slug("EmbN, English") == "embn-english"
-    (mural,) = table.runs_of(table.METHODS[1].stages, 2, 0.1, tmp_path)
+    (mural,) = table.runs_of(table_rows.METHODS[1].stages, 2, 0.1, tmp_path)
     first = table.command(mural, 0.1, "data")
     assert first[1] == "run_pretrain.py" and "--config.seed=2" in first and "--config.train.steps=140" in first
     assert f"--workdir={tmp_path}/seed2/emoji_mural-140" in first
     languages = next(flag for flag in first if "image_text_languages" in flag)
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
-    before, mule = table.runs_of(table.METHODS[5].stages, 0, 1.0, tmp_path)
+    before, mule = table.runs_of(table_rows.METHODS[5].stages, 0, 1.0, tmp_path)
     (translated,) = table.runs_of(table_rows.TRANSLATED_CAPTIONS[1].stages, 0, 1.0, tmp_path)
     of_translated = table.command(translated, 1.0, "data")
     assert translated.workdir.name == "emoji_mural-1400,translated"
@@ -146,7 +146,7 @@ def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it
 def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
-    (run,) = table.runs_of(table.METHODS[0].stages, 0, 1.0, tmp_path)
+    (run,) = table.runs_of(table_rows.METHODS[0].stages, 0, 1.0, tmp_path)
     with pytest.raises(UserError, match="emoji_align-1400 was stopped; the same command goes on"):
         table.train(run, 1.0, "data")
     table.translate(run, "data")
@@ -194,7 +194,7 @@ def test_measures_what_a_run_left(tmp_path):
     translation["default_held_out"] = dict.fromkeys(languages, 30.0)
     table.translation_file(tmp_path).write_text(json.dumps(translation))
     (tmp_path / "environment.json").write_text(json.dumps({"revision": "abc"}))
-    mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
+    mural, labse, english = (table_rows.METHODS[i] for i in (1, 2, 6))
     found = table.measure(mural, [tmp_path])
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
@@ -277,7 +277,7 @@ def test_rows_have_three_seeds_and_ablations_one():
 
 def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "measure", lambda method, workdirs: workdirs[-1].parent.name)
-    align, mural = table.METHODS[:2]
+    align, mural = table_rows.METHODS[:2]
     for method, seed in ((align, 0), (align, 1), (mural, 1)):
         found = table.translation_file(table.runs_of(method.stages, seed, 1.0, tmp_path)[-1].workdir)
         found.parent.mkdir(parents=True)
