@@ -221,3 +221,12 @@ def test_thumbnails_are_small_upright_and_on_white():
     for data in (b"", b"no image", encoded[:45]):
         with pytest.raises(ValueError, match="empty|not an image|does not decode"):
             pictures.thumbnail(data, 240)
+
+
+@pytest.mark.parametrize("count", [45, 100_000])
+def test_comments_in_front_of_no_drawing_are_read_once(count):
+    # A pattern that may divide comments in two ways has 2^45 ways to fail, about two months.
+    with pytest.raises(BadImage):
+        open_image(b"<!---->" * count + b"x")
+    with pytest.raises(BadImage, match="SVG drawing"):
+        open_image(b"<!-- one --> <!-- two -->" * count + b"<svg")
