@@ -235,7 +235,7 @@ def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndar
 
 
 def _add(result: Evaluation, row: str, ranks: np.ndarray) -> None:
-    """Adds a row of recalls to `result`; the rank of a query without a positive is infinite, and does not count."""
+    """Adds a row of recalls to `result`; the rank of a query without a positive is NaN, and does not count."""
     ranks = ranks[np.isfinite(ranks)]
     if not len(ranks):
         raise UserError(f"No query of {row} has a positive: the files of ratings and captions do not fit.")
