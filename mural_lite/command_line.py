@@ -190,6 +190,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
 
 
 def _parse_flags(arguments: Sequence[str]) -> list[str]:
+    """Parses a command line, and returns the arguments that are not flags; raises `UserError` for unusable flags."""
     with _mistakes_in_flags():
         return flags.FLAGS(list(arguments))
 
@@ -202,6 +203,7 @@ def require(**values: str) -> None:
 
 
 def _missing(flag: str) -> str:
+    """Returns the message for a flag without a value."""
     return f"--{flag} is missing; --help shows how it is used."
 
 
@@ -227,6 +229,7 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
+    """Defines one flag, whose type is its default's; the arguments are an entry of `define`."""
     if callable(allowed):
         holder = _define(name, default, help_text)
         flags.register_validator(name, lambda value: allowed(name, value) or True)
@@ -240,8 +243,10 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
         bounds["lower_bound"], bounds["upper_bound"] = allowed
     elif allowed is not None:
         bounds["lower_bound"] = allowed
-    value = list(default) if isinstance(default, tuple) else default
-    return _DEFINE[type(default)](name, value, help_text, **bounds)
+    define_flag = _DEFINE[type(default)]
+    if isinstance(default, tuple):
+        default = list(default)  # absl's default of a repeated flag
+    return define_flag(name, default, help_text, **bounds)
 
 
 def check_path(flag: str, value: str | list[str] | None) -> None:
@@ -294,7 +299,9 @@ def _mistakes_in_flags() -> Iterator[None]:
         raise failure.__cause__ from None
     except flags.Error as error:
         missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
-        raise UserError(_missing(missing[1]) if missing else f"{error} (--help lists the flags)") from error
+        if missing:
+            raise UserError(_missing(missing[1])) from error
+        raise UserError(f"{error} (--help lists the flags)") from error
     except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
         reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
         raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error

@@ -330,7 +330,8 @@ class Embedder:
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
         """Returns the function that embeds texts with a prompt, and the words that must precede its texts."""
-        prompts, default = self.prompts, self.config.vocabulary.prompt
+        prompts = self.prompts
+        default = self.config.vocabulary.prompt
         if name and name not in prompts:
             names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
             raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
@@ -355,7 +356,7 @@ class Embedder:
         Either side may be embeddings already, float [N, D] and L2-normalised, so that texts can be compared with texts,
         or images with images. A single image or text makes N or M 1. `progress` is as in `encode_image`.
 
-        Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
+        Raises the errors of `encode_image` and `encode_text`, and `ValueError` for embeddings of another width.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> cosines = embedder.similarity([red, blue], ["something red", "something blue"])
@@ -365,8 +366,14 @@ class Embedder:
         >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
         True
         """
-        rows = self._own_width(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
-        columns = self._own_width(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        if _is_matrix(images):
+            rows = self._own_width(images)
+        else:
+            rows = self.encode_image(images, progress=progress)
+        if _is_matrix(texts):
+            columns = self._own_width(texts)
+        else:
+            columns = self.encode_text(texts, progress=progress)
         cosines: Embeddings = np.clip(np.atleast_2d(rows) @ np.atleast_2d(columns).T, -1.0, 1.0)
         return cosines
 
@@ -388,7 +395,7 @@ class Embedder:
           int64 [M, k], places in `images`, the closest first, equally close images in their order; and their cosines,
           float32 [M, k].
 
-        Raises what `similarity` raises, and `ValueError` for a `k` below 1.
+        Raises the errors of `similarity`, and `ValueError` for a `k` below 1.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> places, cosines = embedder.search([red, blue], ["something blue", "something red"], k=1)

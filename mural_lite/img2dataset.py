@@ -155,7 +155,8 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
 
     A damaged header costs only its member: the next header is looked for after it.
     """
-    end, member = 0, None
+    end = 0
+    member = None
     try:
         with shard.open("rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
             for member in tar:
@@ -201,10 +202,13 @@ def _problem_with(member: tarfile.TarInfo) -> str:
     """Returns why a member is not read, or ""."""
     if not member.isreg() or member.issparse():  # a link may lead anywhere; a sparse file may claim any size
         return NOT_REGULAR
-    return f"file of more than {MAX_BYTES:,} bytes" if member.size > MAX_BYTES else ""
+    if member.size > MAX_BYTES:
+        return f"file of more than {MAX_BYTES:,} bytes"
+    return ""
 
 
 def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Yields the samples of a folder: each image with the .txt and .json of its name."""
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
             members: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
@@ -228,6 +232,7 @@ def _read(folder: pathlib.Path, name: str) -> bytes:
 
 
 def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Yields the samples of a TFRecord file, a `tf.train.Example` each."""
     for offset, record in tfrecord.read_all(shard, on_problem, open_path):
         try:
             members, key = parse_example(record)
@@ -252,8 +257,10 @@ def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Yields the samples of a Parquet file, a row each."""
     for number, row in read_rows(shard, None, on_problem):
-        location, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
+        location = f"{shard}, row {number}"
+        image = row.pop(_image_column(list(row)))
         caption = row.get("caption") or row.get("txt") or ""
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
@@ -267,10 +274,12 @@ def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Ite
 
 
 def _image_column(names: Sequence[str]) -> str | None:
+    """Returns the column of the images, which is named by their format, for example "jpg"."""
     return next((ending for ending in ENDINGS if ending in names), None)
 
 
 def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    """Yields the sample of a key's members; reports a sample that lacks an image or has unusable texts."""
     location = f"{shard}, {key}"
     if "where" not in members or "image" not in members:
         on_problem("sample without an image", location)
@@ -306,16 +315,32 @@ class DownloadedImages:
     def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
         """Yields (address, offset, size) of a shard's images; in a folder the offset is the file's number."""
         shard = self.shards[number]
-        files = {} if shard.suffix else {path.stem: index for index, path in enumerate(_images_of(shard))}
+        is_folder = not shard.suffix
+        file_numbers = {}
+        if is_folder:
+            file_numbers = {path.stem: index for index, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.
         for sample in read_samples(shard, lambda problem, index, count=1: None, images=False):
             address = sample.metadata.get("url")
-            if address and is_text(address):
-                yield address, *(sample.where if shard.suffix else (files[sample.key], 0))
+            if not address or not is_text(address):
+                continue
+            if is_folder:
+                yield address, file_numbers[sample.key], 0
+            else:
+                yield address, *sample.where
 
-    def get(self, name: str, decided: Any) -> bytes | None:
-        """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
-        location = decided.location(name)
+    def get(self, name: str, decisions: Any) -> bytes | None:
+        """Returns an image's content, `None` where it was not downloaded.
+
+        Args:
+          name: the image's address.
+          decisions: of decide.py, with the place of each address.
+
+        Raises:
+          BadImage: the file may not be read.
+          OSError: reading failed.
+        """
+        location = decisions.location(name)
         if location is None:
             return None
         number, offset, size = location
@@ -329,7 +354,10 @@ class DownloadedImages:
         except OSError as error:
             refuse_failure(error, shard)
             raise
-        return content if shard.suffix == ".tar" else parse_example(content)[0].get("image")
+        if shard.suffix == ".tar":
+            return content
+        members, _ = parse_example(content)
+        return members.get("image")
 
 
 @functools.lru_cache(maxsize=16)

@@ -236,7 +236,7 @@ def _read_table(unit: Unit) -> Iterator[Found]:
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
-    """Lines of text, or of language[TAB]text[TAB]fields in a table."""
+    """Yields the texts of lines, or of lines language[TAB]text[TAB]fields in a table."""
     is_table = unit.path.endswith(TABLE)
     columns = _columns(unit, OF_TEXTS) if is_table else []
     for line in _lines(unit):
@@ -255,7 +255,9 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
     """Returns the names of a table's columns, [] if its first line does not begin with the names `first`."""
     _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
     names = (line or "").split("\t")
-    return names if names[: len(first)] == [*first] else []
+    if names[: len(first)] != [*first]:
+        return []
+    return names
 
 
 def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
@@ -294,6 +296,7 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
 
 
 def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of) -> Iterator[Found]:
+    """Yields the items of a record: an image with its captions, or each caption as a text."""
     try:
         image = image_of_record(serialized, path)
     except ValueError as error:
@@ -319,16 +322,19 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:
-    """Returns a key that equal items share: an image's file, or its id in a folder of records; a text and its language.
+    """Returns the key by which equal items are recognised, so that each is indexed once.
 
-    Image-text records may repeat their image for every caption; it is indexed once. The key of an item of a table, or
-    without a picture, is its name: two products may share a picture.
+    A text has its language and itself as the key, an image its file. An image in records has their folder and its id,
+    because records may repeat it for every caption. An item of a table, or without a picture, has its name: two
+    products may share a picture.
     """
     if kind == TEXTS:
         return item.language, item.name
     if item.digest or not item.path:
         return "name", item.name
-    return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
+    if item.offset >= 0:
+        return os.path.dirname(item.path), item.name
+    return "", item.path
 
 
 # The fields of a data set.
@@ -339,9 +345,11 @@ FIELDS = "fields.jsonl"
 
 
 def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
-    """Returns the file of fields of the data set that a file of records belongs to, None without such a file."""
+    """Returns the file of fields in the data set of a file of records, `None` without such a file."""
     path = as_path(record_file).parent.parent / FIELDS
-    return path if path.is_file() else None
+    if not path.is_file():
+        return None
+    return path
 
 
 def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:

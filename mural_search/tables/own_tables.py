@@ -300,11 +300,15 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
     A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
     lengths = list(_row_lengths(form.reader(iter(lines))))
-    lengths = [length for length in lengths[:-1] or lengths if length]  # the sample may end within a row
+    if len(lengths) > 1:
+        lengths.pop()  # the sample may end within its last row
+    lengths = [length for length in lengths if length]
     if not lengths or lengths[0] == 1:
         return 0.0
     usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
-    return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
+    if usual == 1:
+        return 0.0
+    return lengths.count(usual) / len(lengths)
 
 
 def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
@@ -324,31 +328,40 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
 
 
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
+    """Yields the rows of CSV below the names of the columns, or all rows where the first one names a picture."""
     lines = _lines(_text(_content(path, on_problem), form.encoding))
     header: list[str] = []
-    begin = 0
-    while begin < len(lines):
+    end = 0  # of the row before, as a number of lines
+    while end < len(lines):
+        begin = end
         location = f"{path}:{begin + 1}"
-        reader = form.reader(map(lines.__getitem__, range(begin, len(lines))))
         try:
-            cells = next(reader)
+            cells, end = _read_row(lines, begin, form)
         except csv.Error as error:
             on_problem(f"row that is no CSV ({error})", location)
-            begin += 1
+            end = begin + 1
             continue
-        end = begin + max(1, reader.line_num)
-        is_content = any(map(str.strip, cells)) and not re.fullmatch(r"sep=.?", "".join(cells))
-        is_header = is_content and not header
-        if is_header:
+        if not any(map(str.strip, cells)) or re.fullmatch(r"sep=.?", "".join(cells)):
+            continue
+        if not header:
             header = _header(cells)
-        if is_content and (not is_header or _are_values(cells)):
-            problem = _problem_with_cells(cells, header, form)
-            if problem:
-                on_problem(problem, location)
-                end = begin + 1  # after a quote that nothing closes the next line is a row again
-            else:
-                yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
-        begin = end
+            if not _are_values(cells):
+                continue
+        problem = _problem_with_cells(cells, header, form)
+        if problem:
+            on_problem(problem, location)
+            end = begin + 1  # after a quote that nothing closes the next line is a row again
+            continue
+        yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+
+
+def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], int]:
+    """Returns the cells of the row that begins at a line, and the number of lines up to its end; raises `csv.Error`."""
+    # Each row has a new reader, because a reader cannot go back. A quote that nothing closes, as in `1.jpg,"a cat`,
+    # makes a cell of the whole rest of the file; so only this line is lost, and the next one begins a row.
+    reader = form.reader(map(lines.__getitem__, range(begin, len(lines))))
+    cells = next(reader)
+    return cells, begin + max(1, reader.line_num)
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
@@ -407,31 +420,60 @@ def names_picture(value: Value) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
-    """Rows of a list of objects, or of lines with an object each, for any file name."""
+    """Yields the rows of a list of objects, or of lines with an object each, for any file name."""
     text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
-    has_lines = ".json" not in path.suffixes
-    content = None
+    is_json_file = ".json" in path.suffixes
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        first = next((line for line in io.StringIO(text) if line.strip() not in ("", "[")), "")
-        if not has_lines and _object_of(first) is None:
+        if is_json_file and not _begins_with_object(text):
             raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
-    if content is None or (has_lines and not isinstance(content, list)):
-        for number, line in enumerate(io.StringIO(text), start=1):
-            if line.strip() not in ("", "[", "]"):
-                yield from _row_of_object(_object_of(line), f"{path}:{number}", "line", on_problem)
-        return
+        has_lines = True
+    else:
+        # A .jsonl file of one line is a valid document, too. So is `null`, which is reported as a line without a row.
+        has_lines = content is None or not (is_json_file or isinstance(content, list))
+    if has_lines:
+        yield from _rows_of_lines(text, path, on_problem)
+    else:
+        yield from _rows_of_document(content, path, on_problem)
+
+
+def _begins_with_object(text: str) -> bool:
+    """Whether the first line with content is an object: such a file has lines, whatever its name."""
+    for line in io.StringIO(text):
+        if line.strip() not in ("", "["):
+            return _object_of(line) is not None
+    return False
+
+
+def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Yields the row of each line; the brackets of a list may have lines of their own."""
+    for number, line in enumerate(io.StringIO(text), start=1):
+        if line.strip() not in ("", "[", "]"):
+            yield from _row_of_object(_object_of(line), f"{path}:{number}", "line", on_problem)
+
+
+def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Yields the rows of a list of objects, or of an object, see `_objects_within`; raises `UserError` for others."""
     if isinstance(content, dict):
-        lists = (value for value in content.values() if isinstance(value, list) and any(map(_is_object, value)))
-        content = next(lists, [content])
+        content = _objects_within(content)
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     for number, values in enumerate(content, start=1):
         yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
 
 
+def _objects_within(document: dict) -> list:
+    """Returns the first list of objects in an object, or the object itself, as a list, where it holds none."""
+    # Exports wrap their rows, for example {"version": 1, "products": [{"image": "1.jpg"}, {"image": "2.jpg"}]}.
+    for value in document.values():
+        if isinstance(value, list) and any(map(_is_object, value)):
+            return value
+    return [document]
+
+
 def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -> Iterator[Row]:
+    """Yields the row of an object; reports other values, which are a `part` ("line" or "entry") of the file."""
     if _is_object(values):
         yield Row(location, flattened(values))
     else:
@@ -451,6 +493,7 @@ def _object_of(line: str) -> dict | None:
 
 
 def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Yields the rows of Parquet, without holding the file in memory."""
     from mural_lite.parquet import read_rows
 
     for number, values in read_rows(path, None, on_problem):
@@ -461,7 +504,7 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Rows of the sheet that was open when the workbook was saved; a lone cell above the names is a title."""
+    """Yields the rows of the sheet that was open when a workbook was saved; a lone cell above the names is a title."""
     try:
         import openpyxl
     except ImportError:
@@ -483,7 +526,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 
 def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
-    """Names the values of a sheet's rows; a merged cell holds its value in all its rows."""
+    """Yields the rows of a sheet; a merged cell holds its value in all its rows."""
     header: list[str] = []
     held: dict[int, tuple[int, str]] = {}  # column -> (last row, value) of the merged cell that is met
     for number, values in enumerate(rows, start=1):
@@ -516,6 +559,7 @@ def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Yields the rows of a shard of img2dataset's output; a sample without a picture has an empty one."""
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
@@ -546,6 +590,7 @@ def several(value: Value) -> tuple:
 
 
 def _value(value: Any) -> Value:
+    """Returns a value of JSON, Parquet or Excel as a value of a row; an empty cell is ""."""
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
@@ -555,10 +600,13 @@ def _value(value: Any) -> Value:
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return _deep_json(value) if _is_object(value) else str(value)
+    if _is_object(value):
+        return _deep_json(value)
+    return str(value)
 
 
 def _deep_json(value: dict) -> str:
+    """Returns an object as JSON, "" where it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError):

@@ -90,7 +90,10 @@ def _check_fields(arguments: Sequence[str]) -> None:
                 break
             if part not in fields:
                 near = difflib.get_close_matches(part, fields, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(fields)}."
+                if near:
+                    hint = f"; did you mean {near[0]!r}?"
+                else:
+                    hint = f": expected {', '.join(fields)}."
                 raise UserError(f"--{name}: there is no field {part!r}{hint}")
             fields = fields[part]
 
@@ -103,13 +106,15 @@ def read_config(path: str) -> ConfigDict:
     spec.loader.exec_module(module)
     if colon and not inspect.signature(module.get_config).parameters:
         raise UserError(f"--config={path}: this configuration takes no arguments; give --config={file}.")
-    return module.get_config(arguments) if colon else module.get_config()
+    if colon:
+        return module.get_config(arguments)
+    return module.get_config()
 
 
 def find_config(path: str) -> str:
-    """Returns "FILE.py[:ARGUMENTS]" for a value of `--config`: a file, or the name of an installed configuration.
+    """Returns "FILE.py[:ARGUMENTS]" for a value of `--config`; raises `UserError` where there is no such file.
 
-    An existing file comes first. "emoji_mural" and "configs/emoji_mural.py" both name the installed configuration.
+    The value is a file, or else the name of an installed configuration: "emoji_mural" or "configs/emoji_mural.py".
     """
     file, _, _ = path.partition(":")
     if os.path.exists(file):
@@ -119,7 +124,10 @@ def find_config(path: str) -> str:
         return str(installed) + path.removeprefix(file)
     names = sorted(config.stem for config in CONFIGS.glob("[!_]*.py"))
     near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …"
+    if near:
+        hint = f"; did you mean {near[0]}?"
+    else:
+        hint = f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …"
     raise UserError(f"--config={path}: there is no such file, and no installed configuration of this name{hint}")
 
 
@@ -134,7 +142,9 @@ def last_value(flag: str, arguments: Sequence[str]) -> str:
     """Returns the last value of a flag on a command line, given as --flag=value or --flag value, or ""."""
     value = ""
     for argument, following in zip(arguments, [*arguments[1:], ""]):
-        name, equals, given = argument.partition("=")
+        name, equals, text = argument.partition("=")
         if name in (f"--{flag}", f"-{flag}"):
-            value = given if equals else following
+            value = following
+            if equals:
+                value = text
     return value

@@ -187,12 +187,13 @@ def make_data_set(
     """
 
     def write(folder: pathlib.Path) -> dict:
+        """Writes the records and the list of skipped rows into a folder, and returns their part of dataset.json."""
         pictures = pictures_of(entries, tally, progress)
         _write_records(pictures, folder, image_size, trained_on())
         if tally.places:
             write_whole(folder / SKIPPED, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
-        files = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
-        shards = {f"{path.parent.name}/{path.name}": _describe_shard(path) for path in files}
+        paths = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
+        shards = {f"{path.parent.name}/{path.name}": _describe_shard(path) for path in paths}
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
         return {**counts_of(shards), **tally.described(), "captions": languages, "shards": shards}
 
@@ -237,10 +238,12 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
 
 
 def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
+    """Whether a model was trained on a picture, under the name of any of its entries."""
     return any(entry.name in seen for entry in picture.entries)
 
 
 def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageTextRecord]:
+    """Yields the record of each picture; `image_size` as of `make_data_set`."""
     for picture in pictures:
         data = read_file(picture.file)
         image = usable_bytes(data, open_image(data, MAX_SCAN), image_size)

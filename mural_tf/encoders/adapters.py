@@ -138,11 +138,15 @@ class ClassesAdapter(Adapter):
         return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
 
     def mean_name(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Maps probabilities, float32 [B, classes], to weighted sums of names: by head, by states, each 1/2 long."""
-        softened = tf.pow(probabilities, 1 / SOFTENING)
-        weighted = tf.matmul(softened, self.names)  # scaled below, so the weights need not add up to 1
-        by_head, by_state = tf.split(weighted, [self.size, self.width], axis=-1)
-        return tf.concat([tf.math.l2_normalize(part, axis=-1) / 2 for part in (by_head, by_state)], axis=-1)
+        """Returns the mean of the names, float32 [B, size + width]: h and s of the module, side by side.
+
+        `probabilities`: float32 [B, classes], softened here. Both vectors have the length 1/2.
+        """
+        weights = tf.pow(probabilities, 1 / SOFTENING)  # need not add up to 1, as the sums are scaled
+        sums = tf.matmul(weights, self.names)
+        by_head, by_state = tf.split(sums, [self.size, self.width], axis=-1)
+        halves = [tf.math.l2_normalize(by_head, axis=-1) / 2, tf.math.l2_normalize(by_state, axis=-1) / 2]
+        return tf.concat(halves, axis=-1)
 
 
 def image_adapter(tower: ConfigDict, name: str) -> Adapter:

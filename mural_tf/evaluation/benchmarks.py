@@ -191,7 +191,7 @@ _COLLECTIONS = (
 def contamination_notes(
     benchmark: str, collections: tuple[str, ...], split: str, folder: pathlib.Path, embedder
 ) -> list[str]:
-    """Returns warnings, a sentence each; none if nothing recorded overlaps the benchmark's images.
+    """Returns warnings, a sentence each; [] where no recorded data overlap the benchmark's images.
 
     `collections`: the image collections of these images.
     """
@@ -214,7 +214,10 @@ def contamination_notes(
 
 
 def _resolved(folder):
-    return folder.resolve() if isinstance(folder, pathlib.Path) else folder
+    """Returns the real path of a folder of this machine; a remote folder stays as it is."""
+    if isinstance(folder, pathlib.Path):
+        return folder.resolve()
+    return folder
 
 
 def _record(embedder) -> tuple[str, list[str]]:
@@ -232,7 +235,7 @@ def _record(embedder) -> tuple[str, list[str]]:
 
 
 def _describe(path: pathlib.Path, part) -> list[str]:
-    """Returns the name and sources of a data set, as in "coco split=train dataset_coco.json"; none if not readable."""
+    """Returns the name of a data set and a line for each of its sources; [] where the file is not readable."""
     try:
         value = part(read_json(path))
         return [str(value.get("name", "")), *map(_one_line, value.get("sources", []))]
@@ -241,6 +244,7 @@ def _describe(path: pathlib.Path, part) -> list[str]:
 
 
 def _one_line(source) -> str:
+    """Returns a source as one line, for example "coco split=train dataset_coco.json"."""
     if not isinstance(source, dict):
         return str(source)
     split = source.get("split") or source.get("splits") or ""
@@ -258,20 +262,23 @@ def _parts(text: str) -> set[str]:
     text = text.lower()
     collections = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
     splits = _splits(text)
+    may_have_train = not splits or "train" in splits
+    may_have_others = splits != {"train"}
+    of_coco = collections & {"coco", "coco_cn", "xtd"}
     parts = set()
-    if splits != {"train"}:
-        parts |= collections - {"coco", "coco_cn", "xtd"}
-    if collections & {"coco_cn", "xtd"}:
+    if may_have_others:  # a train split by itself is no reason for a warning
+        parts |= collections - of_coco
+    if of_coco - {"coco"}:  # COCO-CN and XTD draw from both parts of MS-COCO, whatever their own splits
         return parts | {"coco_train2014", "coco_val2014"}
-    if "coco" in collections and (not splits or "train" in splits):
+    if of_coco and may_have_train:
         parts.add("coco_train2014")
-    if "coco" in collections and splits != {"train"}:
+    if of_coco and may_have_others:  # Karpathy and Li's restval, val and test are of val2014
         parts.add("coco_val2014")
     return parts
 
 
 def _splits(text: str) -> set[str]:
-    """Returns the splits that a description names; none means that it may be any."""
+    """Returns the splits that a description names; an empty set where it names no split, and may have any."""
     stated = re.search(r"split=(\S+)", text)
     if stated:
         return set(stated[1].split(","))

@@ -187,30 +187,36 @@ IMAGE_THRESHOLD = 2.5
 
 
 def cxc(request: Request) -> list[Evaluation]:
-    """Measures the four retrieval tasks and the three correlations."""
+    """Returns one evaluation, of the four retrieval tasks and the three correlations."""
     data = read_split(request.folder, request.split)
     paths = [request.image_path(name) for name in data.images]
-    images, kept, notes = request.encode_images(paths, f"Crisscrossed Captions, {request.split}")
-    if len(kept) < len(data.images):
-        data = restrict(data, kept)
+    images, readable_images, notes = request.encode_images(paths, f"Crisscrossed Captions, {request.split}")
+    if len(readable_images) < len(data.images):
+        data = restrict(data, readable_images)
     result = Evaluation("cxc", request.split, "", {}, {}, notes=notes)
     texts = {suffix: request.encode_texts(data.captions, head) for suffix, head in request.text_heads().items()}
     options = request.protocol.cxc
     _retrieval(result, data, images, texts, options)
     _correlation(result, data, images, texts, options)
-    words = {True: "with", False: "without"}
-    result.protocol = (
-        f"{len(data.images):,} images, {len(data.captions):,} captions; image-text positives: {options.positives}, "
-        f"co-captions: {options.co_captions}; correlations: {options.draws:,} draws of half the queries "
-        f"{words[options.replacement]} replacement, SITS {words[options.sits_original]} {ORIGINAL}, "
-        f"STS queries: {options.sts_queries}"
-    )
+    result.protocol = _describe_protocol(data, options)
     if notes:
         result.protocol = f"NOT COMPLETE: {result.protocol}"
     return [result]
 
 
+def _describe_protocol(data: Rated, options) -> str:
+    """Returns the protocol's line: the size of the data, and the options."""
+    words = {True: "with", False: "without"}
+    return (
+        f"{len(data.images):,} images, {len(data.captions):,} captions; image-text positives: {options.positives}, "
+        f"co-captions: {options.co_captions}; correlations: {options.draws:,} draws of half the queries "
+        f"{words[options.replacement]} replacement, SITS {words[options.sits_original]} {ORIGINAL}, "
+        f"STS queries: {options.sts_queries}"
+    )
+
+
 def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
+    """Adds the recalls of the four retrieval tasks to `result`; `texts`: {suffix of a row's name: embeddings}."""
     is_positive = data.sits.scores >= TEXT_THRESHOLD
     captions = data.sits.first[is_positive]
     owners = data.sits.second[is_positive]
@@ -229,6 +235,7 @@ def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndar
 
 
 def _add(result: Evaluation, row: str, ranks: np.ndarray) -> None:
+    """Adds a row of recalls to `result`; the rank of a query without a positive is NaN, and does not count."""
     ranks = ranks[np.isfinite(ranks)]
     if not len(ranks):
         raise UserError(f"No query of {row} has a positive: the files of ratings and captions do not fit.")
@@ -255,7 +262,7 @@ def _co_captions(owners: np.ndarray) -> np.ndarray:
 
 
 def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Ranks of the items that have a positive, each searching all others."""
+    """Returns the ranks of the items that have a positive, each searching all others."""
     order = np.lexsort(positives[::-1])
     queries, starts = np.unique(positives[0][order], return_index=True)
     if not len(queries):

@@ -119,7 +119,7 @@ def _keep(evaluations: list[Evaluation], folder, model: str, step: int | None, r
 
 
 def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
-    """Where the numbers go; checked before the evaluation, which may take long. None: nowhere."""
+    """Returns the folder for the numbers, checked before the evaluation, which may take long; `None`: no folder."""
     if not output and is_name(model):
         return None
     folder = as_path(output or model)
@@ -137,13 +137,17 @@ def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
 
 
 def _remote_folder(folder: RemotePath) -> RemotePath:
-    """Returns the folder; raises `UserError` if it cannot be written, or a run has it, which would undo a new row."""
+    """Returns a folder in a store that can be written; raises `UserError` for another folder.
+
+    A folder that a run uses is refused, too: the run uploads its own metrics.jsonl, and a new row would be lost.
+    """
     if (folder / LOCK).is_file():
         raise UserError(
             f"{folder} is in use by a run, which uploads its own metrics.jsonl: wait until it ends (or, killed, delete "
             f"{LOCK} there), or name another folder with --output."
         )
+    trial = folder / "evaluation" / ".written"
     with storage_errors(folder):
-        write_whole(folder / "evaluation" / ".written", "")
-        (folder / "evaluation" / ".written").unlink()
+        write_whole(trial, "")
+        trial.unlink()
     return folder

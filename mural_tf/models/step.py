@@ -222,6 +222,7 @@ def global_losses(
 
 
 def _one_pass(method, batch, seed, optimizers) -> Gradients:
+    """Returns the gradients of the loss of a batch that is encoded as a whole."""
     variables = method.trainable_variables
     with tf.GradientTape(persistent=len(optimizers) > 1) as tape:
         with forward_pass(chunk_seed(seed, 0)) as current:
@@ -234,19 +235,26 @@ def _one_pass(method, batch, seed, optimizers) -> Gradients:
 
 
 def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
+    """Returns the gradients of the loss, with the activations of only one chunk in memory at a time.
+
+    The first pass encodes the chunks for the loss, whose gradients reach the embeddings. The second pass encodes each
+    chunk again, and takes these gradients on to the variables.
+    """
     examples = _split({name: batch[name] for name in method.parts}, chunks)
     embeddings, moments = _encode_chunks(method, examples, seed, chunks)
     variables = method.trainable_variables
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(embeddings)
         losses, logs = global_losses(method, embeddings, batch, optimizers)
-    upstream = {name: _present(tape.gradient(loss, embeddings)) for name, loss in losses.items()}
-    direct = {name: tape.gradient(loss, variables) for name, loss in losses.items()}  # of the temperature
+    embedding_gradients = {name: _present(tape.gradient(loss, embeddings)) for name, loss in losses.items()}
+    loss_gradients = {
+        name: tape.gradient(loss, variables) for name, loss in losses.items()
+    }  # of the loss's own temperature
     del tape
     by_optimizer = {}
     for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
-        through = _backpropagate_chunks(method, examples, seed, chunks, upstream[name])
-        by_optimizer[name] = list(map(_add, direct[name], through))
+        tower_gradients = _backpropagate_chunks(method, examples, seed, chunks, embedding_gradients[name])
+        by_optimizer[name] = list(map(_add, loss_gradients[name], tower_gradients))
     return Gradients(logs, by_optimizer, moments)
 
 
@@ -296,7 +304,7 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list
 
 
 def _split(values, chunks: int):
-    """[B, ...] -> [chunks, B / chunks, ...] for every tensor of a nest; static sizes stay static."""
+    """Reshapes every tensor of a nest, [B, ...] -> [chunks, B / chunks, ...]; static sizes stay static."""
 
     def split(value):
         dynamic = tf.shape(value)
@@ -307,16 +315,17 @@ def _split(values, chunks: int):
 
 
 def _chunk(values, index):
-    """Entry `index` of every tensor that `_split` made."""
+    """Returns one chunk of every tensor in a nest of `_split`."""
     return tf.nest.map_structure(lambda value: value[index], values)
 
 
 def _present(gradients: dict) -> dict:
-    """Without the embeddings that a task does not use."""
+    """Returns the gradients without those of embeddings that a task does not use."""
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
 def _accumulate(total, gradient):
+    """Returns a sum of gradients with a further gradient, which may be `None` or sparse."""
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):  # of a token table: touches the rows of this chunk only
@@ -325,6 +334,7 @@ def _accumulate(total, gradient):
 
 
 def _add(first, second):
+    """Returns the sum of two gradients, each of which may be `None`."""
     if first is None:
         return second
     if second is None:
@@ -333,8 +343,11 @@ def _add(first, second):
 
 
 def _dense(gradient, variable: tf.Variable):
-    """A dense tensor: the norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays
-    the moments of all rows at each step anyway."""
+    """Returns the gradient as a dense tensor.
+
+    The norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays the moments of all
+    rows at each step anyway.
+    """
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
     return gradient

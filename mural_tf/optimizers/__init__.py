@@ -274,6 +274,7 @@ def check_optimizer(config: ConfigDict) -> None:
 
 
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
+    """Returns one optimiser with its schedule; `rates`: {name of a variable: factor of its learning rate}."""
     warmup = min(config.warmup_steps, steps - 1)
     if config.decay[0]:
         schedule = StaircaseDecay(peak, warmup, *config.decay)

@@ -51,7 +51,7 @@ HUGGING_FACE_CLEANING = {
 
 
 def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
-    """The variables of each part and their names in `SiglipModel`."""
+    """Returns the variables of each part and their names in `SiglipModel`."""
     vision = "vision_model"
     text = "text_model"
     patches = f"{vision}.embeddings.patch_embedding"
@@ -83,17 +83,18 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
 
 
 def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
-    """The rows of the two learned numbers, by their names in the file."""
+    """Returns the rows of the two learned numbers, by their names in the file."""
     return {"log_temperature": [scale_row(scale)], "bias": [Row("bias", (bias,), lambda value: value.reshape([]))]}
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """The variables of each part and their names in big_vision's `two_towers` checkpoint.
+    """Returns the variables of each part and their names in big_vision's `two_towers` checkpoint.
 
     Layers are single, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
     """
 
     def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
+        """Returns the rows of attention and feed-forward; `pick` takes a layer out of stacked layers."""
         attention = f"{theirs}/MultiHeadDotProductAttention_0"
         projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
 
@@ -118,18 +119,25 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
         ]
 
     def norm(ours: str, theirs: str, pick=as_is) -> list[Row]:
+        """Returns the rows of a layer normalisation."""
         return [Row(f"{ours}/gamma", (f"{theirs}/scale",), pick), Row(f"{ours}/beta", (f"{theirs}/bias",), pick)]
 
     def layers(ours: str, theirs: str, count: int) -> list[Row]:
+        """Returns the rows of a tower's layers."""
         rows = []
-        stacked = f"{theirs}/encoderblock"
-        is_stacked = any(name.startswith(f"{stacked}/") for name in weights.shapes)
-        for i in range(count):
-            block = stacked if is_stacked else f"{stacked}_{i}"
-            pick = operator.itemgetter(i) if is_stacked else as_is
-            rows += inner(f"{ours}_{i}", block, pick)
-            rows += norm(f"{ours}_{i}/attention_norm", f"{block}/LayerNorm_0", pick)
-            rows += norm(f"{ours}_{i}/output_norm", f"{block}/LayerNorm_1", pick)
+        block = f"{theirs}/encoderblock"
+        is_stacked = any(name.startswith(f"{block}/") for name in weights.shapes)
+        for number in range(count):
+            layer = f"{ours}_{number}"
+            if is_stacked:
+                source = block
+                pick = operator.itemgetter(number)
+            else:
+                source = f"{block}_{number}"
+                pick = as_is
+            rows += inner(layer, source, pick)
+            rows += norm(f"{layer}/attention_norm", f"{source}/LayerNorm_0", pick)
+            rows += norm(f"{layer}/output_norm", f"{source}/LayerNorm_1", pick)
         return rows
 
     image = "params/img"
@@ -162,7 +170,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
 
 
 def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
-    """The head's rows; some models end in the text tower itself, and the identity replaces it."""
+    """Returns the head's rows; some models end in the text tower itself, and the identity replaces their head."""
     if f"{HEAD}/kernel" not in weights.shapes:
         return identity_head("image_text_head", "params/t", config.embedding_size)
     return [Row(f"image_text_head/{part}", (f"{HEAD}/{part}",)) for part in ("kernel", "bias")]
@@ -198,10 +206,13 @@ def open_weights(path: pathlib.Path) -> WeightFile:
     """Opens Hugging Face's folder, open_clip's, or big_vision's file."""
     if _is_open_clip(path):
         return open_clip_siglip.open_weights(path)
-    return open_safetensors(path) if path.is_dir() else open_npz(path)
+    if path.is_dir():
+        return open_safetensors(path)
+    return open_npz(path)
 
 
 def _is_open_clip(path: pathlib.Path) -> bool:
+    """Whether a folder is open_clip's, by its configuration."""
     return (path / OPEN_CLIP_CONFIG).is_file()
 
 

@@ -66,6 +66,7 @@ class WeightFile:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
+        """Raises `UserError` in place of the libraries' errors while the tensor `name` is read."""
         try:
             yield
         except UserError:
@@ -74,6 +75,7 @@ class WeightFile:
             raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
 
     def _checked(self, name: str, value) -> np.ndarray:
+        """Returns a tensor as float32; raises `UserError` where it is not finite."""
         value = np.asarray(value).astype(np.float32, copy=False)
         if value.size and not np.isfinite([value.min(), value.max()]).all():  # no array of answers as large as it
             raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
@@ -81,24 +83,30 @@ class WeightFile:
 
     @property
     def size(self) -> int:
-        """How many numbers there are in all."""
+        """The number of all numbers."""
         return sum(map(math.prod, self.shapes.values()))
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
-        """The same weights under other names."""
+        """Returns the same weights under other names."""
         return self._under({rename(name): name for name in self.shapes})
 
     def below(self, prefix: str) -> WeightFile:
-        """The weights whose names begin with a prefix, under the rest of these."""
+        """Returns the weights whose names begin with a prefix, under their names without it."""
         return self._under({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
 
     def _under(self, originals: dict[str, str]) -> WeightFile:
-        return WeightFile(
-            self.path,
-            {name: self.shapes[original] for name, original in originals.items()},
-            lambda name: self._read(originals[name]),
-            self._read_blocks and (lambda name, rows: self._read_blocks(originals[name], rows)),
-        )
+        """Returns some of the weights under other names; `originals`: {new name: name in this file}."""
+
+        def read(name: str):
+            return self._read(originals[name])
+
+        def read_blocks(name: str, rows: int) -> Iterator:
+            return self._read_blocks(originals[name], rows)
+
+        shapes = {name: self.shapes[original] for name, original in originals.items()}
+        if self._read_blocks is None:
+            return WeightFile(self.path, shapes, read)
+        return WeightFile(self.path, shapes, read, read_blocks)
 
 
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
@@ -131,6 +139,7 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
+    """Opens safetensors files as one file of weights; raises `UserError` if a shard is missing or damaged."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -151,6 +160,7 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
             raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
 
     def blocks(name: str, rows: int) -> Iterator:
+        """Returns the tensor in blocks of `rows` rows."""
         piece = files[name].get_slice(name)
         count = shapes[name][0]
         return (_as_numpy(piece[first : min(first + rows, count)]) for first in range(0, count, rows))
@@ -159,7 +169,10 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
 
 
 def _as_numpy(value) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else tf.cast(value, tf.float32).numpy()
+    """Returns a tensor of NumPy or TensorFlow as an array; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, np.ndarray):
+        return value
+    return tf.cast(value, tf.float32).numpy()
 
 
 def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
@@ -214,7 +227,7 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an exception's message."""
+    """Returns the first line of an exception's message, or its class where it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -223,9 +236,10 @@ def _text(name: str | bytes) -> str:
 
 
 def open_npz(path: str | pathlib.Path) -> WeightFile:
-    """Opens a file of NumPy's `savez`, as big_vision writes them; optimiser states next to `params/` are left out.
+    """Opens a file of NumPy's `savez`, the form of big_vision's checkpoints.
 
-    Raises `UserError` if it is missing or damaged, or an array is pickled.
+    Only names below `params/` are read; big_vision keeps the optimiser's states next to them. Raises `UserError` if the
+    file is missing or damaged, or an array is pickled.
     """
     try:
         archive = np.load(path, allow_pickle=False)
@@ -236,6 +250,7 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
         raise UserError(f"{path} is no .npz file of weights or is damaged: {first_line(error)}") from None
 
     def blocks(name: str, rows: int) -> Iterator:
+        """Yields blocks of `rows` rows; an array that is stored column by column is one block."""
         with archive.zip.open(f"{name}.npy") as file:
             shape, in_columns, dtype = _npy_header(file)
             if in_columns:
@@ -250,7 +265,7 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
 
 
 def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
-    """The shape that an array's header says, without reading it; raises `ValueError` where it is pickled."""
+    """Returns the shape in an array's header; raises `ValueError` for a pickled array, or a shape beyond its bytes."""
     entry = archive.zip.getinfo(f"{name}.npy")
     with archive.zip.open(entry) as file:
         shape, _, dtype = _npy_header(file)
@@ -263,6 +278,8 @@ def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
 
 
 def _npy_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Reads the header of an .npy file: the shape, whether it is stored column by column, and the dtype."""
     version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return header(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)

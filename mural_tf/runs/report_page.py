@@ -219,23 +219,35 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
         pool = read_pool(config.data.directory, config.evaluation.split)
     except UserError:
         return None
-    images, numbers = evaluation.pictures
-    rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
-    images = images[rows]
-    numbers = numbers[rows]
+    images, numbers = _sample(*evaluation.pictures)
     pictures = list(pool.read(numbers.tolist()))
+    languages = {}
+    for language in _shown_languages(evaluation):
+        texts, owners = pool.readable_captions(language, numbers)
+        if texts:
+            embeddings = images, encode_captions(embedder, texts, language)
+            queries = _shown_queries(find_queries("text_to_image", [embeddings], owners))
+            languages[language] = [_example(query, texts[query.number], pictures) for query in queries]
+    return {"count": len(numbers), "total": len(pool.image_numbers), "languages": languages}
+
+
+def _sample(images: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `IMAGES` of the pictures' embeddings and numbers, evenly spaced; all of them where there are fewer."""
+    rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
+    return images[rows], numbers[rows]
+
+
+def _shown_languages(evaluation: Evaluation) -> list[str]:
+    """Returns the languages with the highest, the middle and the lowest recall, each once."""
     metrics = evaluation.metrics
     by_recall = sorted(evaluation.sizes, key=lambda language: -metrics[f"{evaluation.name}/{language}/mean_recall"])
-    languages = {}
-    for language in dict.fromkeys((by_recall[0], by_recall[len(by_recall) // 2], by_recall[-1])):
-        texts, owners = pool.readable_captions(language, numbers)
-        if not texts:
-            continue
-        queries = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-        right = [query for query in queries if query.found[0].rank <= 1]
-        chosen = [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
-        languages[language] = [_example(query, texts[query.number], pictures) for query in chosen]
-    return {"count": len(numbers), "total": len(pool.image_numbers), "languages": languages}
+    return list(dict.fromkeys((by_recall[0], by_recall[len(by_recall) // 2], by_recall[-1])))
+
+
+def _shown_queries(queries: Sequence[errors.Searched]) -> list[errors.Searched]:
+    """Returns up to `EXAMPLES` queries whose picture came first, then as many queries that missed theirs."""
+    right = [query for query in queries if query.found[0].rank <= 1]
+    return [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
 
 
 def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:

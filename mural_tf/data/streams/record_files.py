@@ -110,12 +110,15 @@ def _read_file(
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
     def locate(position_and_count, block):
+        """Returns the position and count behind a block of records, and the arguments of `elements` for the block."""
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
         bounds = tf.concat([[position], ends], axis=0)
         return tf.stack([bounds[-1], count + tf.size(block, tf.int64)]), (block, bounds, position, count)
 
     def elements(block, bounds, position, count):
+        """Returns the elements of a block; an empty block stands for all that the fast way could not read."""
+
         def records_of_block():
             counts = count + 1 + tf.range(tf.size(block, tf.int64))
             lost = tf.ones_like(counts)
@@ -145,6 +148,7 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
     """Returns the records behind the place where the fast way ended."""
 
     def step(position_and_count, _):
+        """Returns the position and count behind a record or a lost stretch, and the arguments of `read` for it."""
         position, count = tf.unstack(position_and_count)
         header, length = _next_header(file, position)
         is_record = tf.equal(header, position)
@@ -154,20 +158,25 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
     def read(position, is_record, lost, after, count):
+        """Returns one element: the record at `position`, or a problem if it cannot be read."""
+
         def element(serialized, problem):
             return file.element(serialized, problem, position, lost, after, count)
 
-        damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
+        # Reading fails where the record is damaged, and where there is no file to read because no record begins here.
+        # `ignore_errors` leaves an empty data set then, so that the problem, which is put behind, comes first.
         names = tf.repeat(file.name, tf.cast(is_record, tf.int32))
-        record = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
-        record = record.map(lambda serialized: element(serialized, ""))
-        return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
+        record = tf.data.Dataset.from_tensors(position).map(lambda begin: _first(_records(names, begin)))
+        record_or_nothing = record.ignore_errors().map(lambda serialized: element(serialized, ""))
+        problem = element("", tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE))
+        return record_or_nothing.concatenate(tf.data.Dataset.from_tensors(problem)).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
     return steps.take_while(lambda position, *_: position < file.size).flat_map(read)
 
 
 def _first(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the first element of a data set, which must have an element."""
     return dataset.take(1).get_single_element()
 
 
@@ -238,7 +247,7 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
 
 
 def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
-    """The length stored at `position`, plausible or not; -1 where the file ends before."""
+    """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
     data = _bytes(file, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))

@@ -92,9 +92,9 @@ class ImageFolder:
     def __init__(self, directory: pathlib.Path):
         self.directory = directory
 
-    def get(self, name: str, decided: Any = None) -> bytes | None:
+    def get(self, name: str, decisions: Any = None) -> bytes | None:
         """Returns the file's content, `None` if it is missing; raises `BadImage` if it is not an image."""
-        del decided
+        del decisions
         for candidate in (name, os.path.basename(name)):
             try:
                 return read_file(path_below(self.directory, candidate.lstrip("/")))

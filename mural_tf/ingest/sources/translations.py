@@ -130,8 +130,10 @@ class AlignedSource(Source):
 
 
 def _reading_of_file(unit: Unit, reading: Reading) -> Reading:
-    """Returns where problems of the whole file are counted: `reading` for its first unit, so that they count once."""
-    return reading if unit.number == 0 else Reading()
+    """Returns `reading` for a file's first unit, else a new one, so that problems of the whole file count once."""
+    if unit.number == 0:
+        return reading
+    return Reading()
 
 
 def read_aligned_lines(
@@ -151,31 +153,44 @@ def read_aligned_lines(
     """
     names = list(files)
     number = 0  # of the last line
-    is_own_problem = part.begin == 0  # whether the files were complete up to this part
+    starts_in_this_part = part.begin == 0  # the files' problem, should they have one
     first, *others = [buffered(file) for file in files.values()]
     try:
-        passed, part = skip_to(first, part)
-        lacking = [skip_lines(other, passed) for other in others]
-        is_own_problem = not any(lacking)
-        aligned = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
-        for number, lines in enumerate(aligned, start=passed + 1):
-            if lines[0] is _END and part.end is not None:
-                return  # the part ends here, the other files do not
+        count, part = skip_to(first, part)  # of the lines before this part
+        missing_counts = [skip_lines(other, count) for other in others]
+        starts_in_this_part = not any(missing_counts)
+        line_tuples = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
+        for number, lines in enumerate(line_tuples, start=count + 1):
             if _END in lines:
-                if is_own_problem:
-                    location = f"{names[lines.index(_END)]}:{number}"
-                    reading.tally.skip("aligned file with fewer lines than its partner", location)
+                shorter_file = _shorter_file(names, lines, part)
+                if shorter_file and starts_in_this_part:
+                    reading.tally.skip("aligned file with fewer lines than its partner", f"{shorter_file}:{number}")
                 return
             if number == 1:
-                lines = tuple(line and line.removeprefix(codecs.BOM_UTF8) for line in lines)
+                lines = tuple(map(_without_bom, lines))
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile) as error:
         refuse_failure(error, names[0])
-        if is_own_problem:
+        if starts_in_this_part:
             reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
+def _shorter_file(names: Sequence[str], lines: tuple[Any, ...], part: Part) -> str:
+    """Returns the first file that ends before the others, "" where only the part of the first file ends."""
+    if lines[0] is _END and part.end is not None:
+        return ""
+    return names[lines.index(_END)]
+
+
+def _without_bom(line: bytes | None) -> bytes | None:
+    """Returns a file's first line without a byte order mark; `None` is a line too long."""
+    if line is None:
+        return None
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
 def _is_number(text: bytes | None) -> bool:
+    """Whether the line of a score is a finite number."""
     try:
         return math.isfinite(float(text or b""))
     except ValueError:
