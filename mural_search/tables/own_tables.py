@@ -439,7 +439,7 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
 
 
 def _begins_with_object(text: str) -> bool:
-    """Whether the first line with content is an object: such a file has lines, whatever its name."""
+    """Whether the first line with content is an object: such a file has lines, also with another ending."""
     for line in io.StringIO(text):
         if line.strip() not in ("", "["):
             return _object_of(line) is not None

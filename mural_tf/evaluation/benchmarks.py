@@ -264,15 +264,15 @@ def _parts(text: str) -> set[str]:
     splits = _splits(text)
     may_have_train = not splits or "train" in splits
     may_have_others = splits != {"train"}
-    of_coco = collections & {"coco", "coco_cn", "xtd"}
+    coco_sets = collections & {"coco", "coco_cn", "xtd"}
     parts = set()
-    if may_have_others:  # a train split by itself is no reason for a warning
-        parts |= collections - of_coco
-    if of_coco - {"coco"}:  # COCO-CN and XTD draw from both parts of MS-COCO, whatever their own splits
+    if may_have_others:  # a train split by itself gives no warning
+        parts |= collections - coco_sets
+    if coco_sets - {"coco"}:  # COCO-CN and XTD draw from both parts of MS-COCO, in each of their own splits
         return parts | {"coco_train2014", "coco_val2014"}
-    if of_coco and may_have_train:
+    if coco_sets and may_have_train:
         parts.add("coco_train2014")
-    if of_coco and may_have_others:  # Karpathy and Li's restval, val and test are of val2014
+    if coco_sets and may_have_others:  # Karpathy and Li's restval, val and test are of val2014
         parts.add("coco_val2014")
     return parts
 

@@ -320,7 +320,7 @@ def _chunk(values, index):
 
 
 def _present(gradients: dict) -> dict:
-    """Returns the gradients without those of embeddings that a task does not use."""
+    """Returns the gradients but for embeddings that a task does not use."""
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 

@@ -117,7 +117,7 @@ def _read_file(
         return tf.stack([bounds[-1], count + tf.size(block, tf.int64)]), (block, bounds, position, count)
 
     def elements(block, bounds, position, count):
-        """Returns the elements of a block; an empty block stands for all that the fast way could not read."""
+        """Returns the elements of a block; an empty block means that the fast way could not read it."""
 
         def records_of_block():
             counts = count + 1 + tf.range(tf.size(block, tf.int64))
