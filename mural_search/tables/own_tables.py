@@ -606,7 +606,7 @@ def _value(value: Any) -> Value:
 
 
 def _deep_json(value: dict) -> str:
-    """Returns an object as JSON, "" where it is nested too deeply."""
+    """Returns an object as JSON, "" where it cannot be written so, for example because it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError):

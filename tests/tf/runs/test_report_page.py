@@ -28,7 +28,7 @@ def evaluation(name="retrieval", languages=("de", "en", "sw"), value=20.0):
     sizes = {language: {"images": 3, "captions": 3} for language in languages}
     groups, colors = {"well-resourced": ("de", "en")}, [png(color) for color in CAPTIONS.values()]
     pictures = ColorEmbedder().encode_image(colors), np.arange(1, 5)  # picture 0 does not decode
-    return Evaluation(name, "test", "every caption counted", numbers, sizes, groups, [], pictures)
+    return Evaluation(name, "test", "every caption counted", numbers, sizes, groups, [], pictures=pictures)
 
 
 @pytest.fixture
