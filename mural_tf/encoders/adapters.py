@@ -28,6 +28,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
 
 FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
+LEAST = 1e-30  # probability, whose logarithm is taken
 SOFTENING = 1.5  # divides the classes' logarithmic probabilities: a photograph shows more than its likeliest class
 
 
@@ -142,7 +143,7 @@ class ClassesAdapter(Adapter):
 
         `probabilities`: float32 [B, classes], softened here. Both vectors have the length 1/2.
         """
-        weights = tf.pow(probabilities, 1 / SOFTENING)  # need not add up to 1, as the sums are scaled
+        weights = tf.nn.softmax(tf.math.log(tf.maximum(probabilities, LEAST)) / SOFTENING)
         sums = tf.matmul(weights, self.names)
         by_head, by_state = tf.split(sums, [self.size, self.width], axis=-1)
         halves = [tf.math.l2_normalize(by_head, axis=-1) / 2, tf.math.l2_normalize(by_state, axis=-1) / 2]

@@ -227,6 +227,8 @@ def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Colle
     kept.update(inherited(config, source, tower, INHERITED, given))
     if keeps_cache and source[tower].cached and f"{tower}.frozen" not in given:
         kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
+        if f"{tower}.precision" not in given:  # states that are made in another are another tower's
+            kept["precision"] = source[tower].precision
     config[tower].update(source[tower].to_dict())
     config[tower].update({**kept, "weights": ""})
 
