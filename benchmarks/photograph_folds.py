@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import gzip
 import hashlib
 import itertools
 import json
@@ -27,13 +26,17 @@ import re
 import shutil
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+from mural_tf.data import caption_files
 
+PHOTOGRAPHS = "sic_translator/data/images"
+ENGLISH = "sic_translator/data/captions.txt"
+ARABIC = "Arabic-Image-Captioning/data/Flickr8k_text/Flickr8k.arabic.full.txt"
 FOLD_COUNT = 5
 OTHERS = ("de", "fr", "cs")
 SHARES = {"none": 0.0, "all": 1.0, "few": 0.03}  # of the photographs, with captions in the other languages
@@ -87,55 +90,56 @@ class Photograph:
 
 
 def read_photographs(data: pathlib.Path) -> list[Photograph]:
-    """Returns the photographs by their numbers; raises `UserError` for a missing file."""
-    english = _captions_by_file(_lines(data / "sic_translator/data/captions.txt")[1:], ",")
-    arabic_file = data / "Arabic-Image-Captioning/data/Flickr8k_text/Flickr8k.arabic.full.txt"
-    arabic = _captions_by_file((line.replace("#", "\t#", 1) for line in _lines(arabic_file)), "\t")
+    """Returns the photographs that have English captions; raises `UserError` for a missing file."""
+    english = _by_number(caption_files.read_flickr8k(_existing(data / ENGLISH), "en", _report))
+    arabic = _by_number(caption_files.read_flickr8k(_existing(data / ARABIC), "ar", _report))
     sentences = read_sentences(data)
     photographs = []
-    for path in sorted((data / "sic_translator/data/images").glob("*.jpg")):
-        number = path.name.partition("_")[0]
-        in_arabic = [caption.partition("\t")[2].strip() for caption in arabic.get(path.name, [])]
-        captions = [caption.strip().strip('"').replace('""', '"') for caption in english[path.name]]
-        photographs.append(
-            Photograph(number, path.read_bytes(), tuple(captions), sentences.get(number, {}), tuple(in_arabic))
-        )
+    for path in sorted((data / PHOTOGRAPHS).glob("*.jpg")):
+        number = _number(path.name)
+        if number not in english:
+            _report("photograph without an English caption", str(path))
+            continue
+        own_sentences = sentences.get(number, {})
+        own_arabic = tuple(arabic.get(number, ()))
+        photographs.append(Photograph(number, path.read_bytes(), tuple(english[number]), own_sentences, own_arabic))
+    if not photographs:
+        raise UserError(f"{data / PHOTOGRAPHS} has no photograph with a caption: clone the repositories again.")
     return photographs
 
 
 def read_sentences(data: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns {Flickr's number: {language: Multi30K's sentence}}."""
+    """Returns {Flickr's number: {language: Multi30K's sentence}} of the photographs that have all languages."""
+    folder = _existing(data / "dataset")
     sentences: dict[str, dict[str, str]] = {}
-    folder = data / "dataset/data/task1"
-    for part in MULTI30K_PARTS:
-        numbers = [re.split(r"[.#]", line)[0] for line in _lines(folder / f"image_splits/{part}.txt")]
-        for language in ("en", *OTHERS):
-            texts = _lines(folder / f"raw/{part}.{language}.gz")
-            if len(texts) != len(numbers):
-                raise UserError(
-                    f"{folder}: {part} has {len(numbers)} photographs and {len(texts)} lines in {language}."
-                )
-            for number, text in zip(numbers, texts):
-                sentences.setdefault(number, {})[language] = text.strip()
-    return sentences
+    languages = ("en", *OTHERS)
+    for part, language in itertools.product(MULTI30K_PARTS, languages):
+        for caption in caption_files.read_multi30k(folder, part, language, task=1, on_problem=_report):
+            sentences.setdefault(_number(caption.image_file), {})[language] = caption.caption
+    return {number: texts for number, texts in sentences.items() if len(texts) == len(languages)}
 
 
-def _lines(path: pathlib.Path) -> list[str]:
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: clone the repositories that the page names into --data.")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    return data.decode("utf-8").rstrip("\n").split("\n")
+def _existing(path: pathlib.Path) -> pathlib.Path:
+    if not path.exists():
+        raise UserError(f"{path} does not exist: clone the repositories that docs/evaluation.md names into --data.")
+    return path
 
 
-def _captions_by_file(lines, separator: str) -> dict[str, list[str]]:
-    captions: dict[str, list[str]] = {}
-    for line in lines:
-        name, comma, caption = line.partition(separator)
-        if comma and caption.strip():
-            captions.setdefault(name, []).append(caption)
-    return captions
+def _report(problem: str, where: str) -> None:
+    print(f"Left out: {problem}, {where}", flush=True)
+
+
+def _by_number(captions: Iterable[caption_files.Caption]) -> dict[str, list[str]]:
+    """Returns {Flickr's number: captions}."""
+    by_number: dict[str, list[str]] = {}
+    for caption in captions:
+        by_number.setdefault(_number(caption.image_file), []).append(caption.caption)
+    return by_number
+
+
+def _number(file_name: str) -> str:
+    """Returns Flickr's number of a photograph: of 1000268201_693b08cb0e.jpg in Flickr8k, 1000268201.jpg in Multi30K."""
+    return re.split("[_.]", file_name)[0]
 
 
 def fold_of(number: str) -> int:

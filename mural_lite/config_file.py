@@ -18,7 +18,7 @@ from mural_lite.files import as_path, check_json, read_json, write_whole
 # field that no trained model depends on, such as the number of checkpoints to keep.
 ANY = None
 FORMER: dict[str, dict] = {
-    "data": dict(download_directory=ANY, emoji_held_out_names=ANY, emoji_languages=ANY, emoji_locale_names=ANY),
+    "data": dict(download_directory=ANY, emoji_held_out_names=ANY),
     "evaluation": dict(batch_size=ANY),
     "optimizer": dict(beta_1=0.9, image_tower_rate=1.0),
     "text_tower": dict(recurrent="lstm"),
@@ -85,6 +85,10 @@ def _join_fields(values: dict) -> dict:
         stored = values.get(branch)
         if isinstance(stored, dict) and stored.keys() >= {*names}:
             stored[field] = [stored.pop(name) for name in names]
+    data = values.get("data")
+    if isinstance(data, dict) and "emoji_languages" in data:
+        with_names = data.pop("emoji_locale_names", True)
+        data["emoji"] = data.pop("emoji_languages") if with_names else f"{data.pop('emoji_languages')}_names"
     tower = values.get("text_tower")
     if isinstance(tower, dict) and "pooler" in tower:
         size = tower.get("pooler_size") or tower.get("hidden_size")

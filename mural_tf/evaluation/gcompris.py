@@ -30,6 +30,7 @@ DRAWINGS = ("GCompris-gtk/src/lang-activity/resources/lang/words", "words")
 MANY = 1000  # words; a language with more enters the group's mean
 GROUP = f"more than {MANY:,} words"
 VERSIONS = (1, 2, 3)
+LARGEST = 2**26  # bytes of a file in it; those of words have some 100,000
 COMPRESSED, FOLDER = 1, 2  # flags of a node; 4 is Zstandard
 
 
@@ -89,9 +90,9 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
             name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
             name = f"{parent}/{_name(data, names + name_at)}" if node else ""
             if flags & FOLDER:
+                if (len(nodes) + first) * size > len(data):
+                    raise UserError(f"{path} is damaged: its folders hold more than the file. Fetch the package again.")
                 nodes += [(child, name) for child in range(second, second + first)]
-                if len(nodes) * size > len(data):
-                    raise UserError(f"{path} is damaged: its folders hold each other. Fetch the package again.")
             elif name.endswith(".json"):
                 resources[name] = _content(data, contents + second, flags, f"{path}: {name}")
     except (struct.error, zlib.error, UnicodeDecodeError) as error:
@@ -108,7 +109,11 @@ def _content(data: bytes, at: int, flags: int, where: str) -> bytes:
     (length,) = struct.unpack_from(">I", data, at)
     content = data[at + 4 : at + 4 + length]
     if flags & COMPRESSED:
-        return zlib.decompress(content[4:])
+        stream = zlib.decompressobj()
+        decompressed = stream.decompress(content[4:], LARGEST)
+        if not stream.eof:
+            raise UserError(f"{where} is cut off, or has more than {LARGEST:,} bytes. Fetch the package again.")
+        return decompressed
     if flags:
         raise UserError(f"{where} has a compression that is not known (flags {flags}); zlib's is (flags {COMPRESSED}).")
     return content

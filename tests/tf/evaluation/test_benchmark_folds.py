@@ -78,6 +78,15 @@ def test_nothing_of_a_tested_photograph_is_trained_on(data, tmp_path, share):
         assert groups["de"] == groups["cs"] == record.caption_groups[0] == f"{record.image_id}:multi30k"
 
 
+def test_photographs_without_a_caption_and_damaged_lines_are_left_out_and_reported(data, capsys):
+    (data / "sic_translator/data/images/999_ab.jpg").write_bytes(b"999")
+    with open(data / "Arabic-Image-Captioning/data/Flickr8k_text/Flickr8k.arabic.full.txt", "a") as file:
+        file.write("no tab\n")
+    assert len(folds.read_photographs(data)) == len(NUMBERS)
+    reported = capsys.readouterr().out
+    assert "photograph without an English caption" in reported and "arabic.full.txt:21" in reported
+
+
 def test_a_missing_repository_is_one_line(tmp_path):
     with pytest.raises(UserError, match="captions.txt does not exist: clone"):
         folds.read_photographs(tmp_path)

@@ -11,7 +11,7 @@ from fake_embedder import FakeEmbedder, TwoHeads, one_hot
 from test_evaluation_captioned import naive_mean_recall, write, write_gz
 
 from mural_lite.errors import UserError
-from mural_tf.evaluation import babel_imagenet
+from mural_tf.evaluation import babel_imagenet, gcompris
 from mural_tf.evaluation.tables import table
 
 
@@ -224,6 +224,20 @@ def test_gcompris_refuses_in_a_line(tmp_path, form, message):
     assert "\n" not in str(error.value)
 
 
+def test_numbers_of_a_resource_file_take_no_memory(tmp_path, monkeypatch):
+    """A folder that claims two thousand million children, and a content that is larger than any file of words."""
+    write_gcompris(tmp_path)
+    path = tmp_path / "gcompris-qt-data/usr/share/gcompris-qt/rcc/lang.rcc"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -22 * 5] + struct.pack(">IHII", 0, 2, 2**31, 0) + whole[-22 * 5 + 14 :])
+    with pytest.raises(UserError, match="folders hold more than the file"):
+        run("gcompris", tmp_path)
+    path.write_bytes(whole)
+    monkeypatch.setattr(gcompris, "LARGEST", 8)
+    with pytest.raises(UserError, match="content-.* is cut off, or has more than 8 bytes"):
+        run("gcompris", tmp_path)
+
+
 def test_gcompris_refuses_damage(tmp_path):
     write_gcompris(tmp_path)
     path = tmp_path / "gcompris-qt-data/usr/share/gcompris-qt/rcc/lang.rcc"
@@ -236,7 +250,7 @@ def test_gcompris_refuses_damage(tmp_path):
         run("gcompris", tmp_path)
     nodes = whole[: -22 * 5] + struct.pack(">IHII", 0, 2, 1, 0) + whole[-22 * 5 + 14 :]  # a root that is its own child
     path.write_bytes(nodes)
-    with pytest.raises(UserError, match="folders hold each other"):
+    with pytest.raises(UserError, match="folders hold more than the file"):
         run("gcompris", tmp_path)
 
 
