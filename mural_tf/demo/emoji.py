@@ -55,6 +55,8 @@ UNDER_RESOURCED = tuple("tg uz ga be am km si yo zu sw mt lb rw xh ka my".split(
 CORE = WELL_RESOURCED + UNDER_RESOURCED
 LANGUAGE_GROUPS = {"well-resourced": WELL_RESOURCED, "under-resourced": UNDER_RESOURCED}
 
+BUILDS = ("core", "all", "core_names", "all_names")  # of `data.emoji`
+
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
 TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
 CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
@@ -155,9 +157,9 @@ class Variant:
 
 def build(data: ConfigDict) -> None:
     """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here."""
+    if data.emoji not in BUILDS:
+        raise UserError(f"Unknown data.emoji {data.emoji!r}: expected one of {', '.join(BUILDS)}.")
     languages, _, names_alone = data.emoji.partition("_")
-    if names_alone not in ("", "names"):
-        raise UserError(f"Unknown data.emoji {data.emoji!r}: expected core, all, core_names or all_names.")
     variant = Variant(languages, locale_names=not names_alone)
     build_emoji(data.directory, DOWNLOADS, variant)
 

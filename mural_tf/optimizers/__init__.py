@@ -268,6 +268,8 @@ def check_optimizer(config: ConfigDict) -> None:
         raise UserError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
     if config.learning_rate <= 0:
         raise UserError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
+    if len(config.decay) != 2:
+        raise UserError(f"optimizer.decay={config.decay}: expected a rate and a number of steps, such as 0.794,1000.")
     rate, every = config.decay
     if rate and not (0 < rate <= 1 and every > 0):
         raise UserError(f"optimizer.decay={rate},{every}: expected a rate in (0, 1], and 1 step or more.")

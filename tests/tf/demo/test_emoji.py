@@ -10,6 +10,7 @@ import pytest
 from emoji_packages import COLORS, CORE, KEYS, Mirror, write_tarball
 from PIL import Image
 
+from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.demo import emoji
@@ -306,3 +307,11 @@ def test_pins_cover_every_style():
     pinned = {package.name for package in PACKAGES}
     assert {style.package for style in TRAINING_STYLES} | {"emojione"} < pinned and len(pinned) == 7
     assert all(len(p.integrity) == len("sha512-") + 88 and p.size > 0 and p.license for p in PACKAGES)
+
+
+@pytest.mark.parametrize("name", ["everything", "core_", "core_nothing"])
+def test_an_unknown_build(name):
+    config = base_config()
+    config.data.emoji = name
+    with pytest.raises(UserError, match=f"Unknown data.emoji '{name}': expected one of core, all, core_names"):
+        emoji.build(config.data)

@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from mural_lite.config import base_config
+from mural_lite.errors import UserError
 from mural_tf import optimizers
 from mural_tf.encoders.kernels import set_fusion
-from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
+from mural_tf.optimizers import WarmupLinearDecay, build_optimizers, check_optimizer
 
 TASKS = ("image_text", "text_text")
 B1, B2, EPSILON, DECAY = 0.9, 0.99, 1e-6, 0.1
@@ -137,3 +138,11 @@ def test_schedule_of_the_paper():
     schedule = WarmupLinearDecay(1e-3, 10_000, 600_000)
     for step, expected in [(0, 1e-7), (4_999, 5e-4), (9_999, 1e-3), (305_000, 5e-4), (600_000, 0.0), (700_000, 0.0)]:
         np.testing.assert_allclose(schedule(step), expected, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [(0.5,), (2.0, 3), (0.5, 0)])
+def test_a_decay_is_a_rate_and_a_number_of_steps(decay):
+    config = base_config()
+    config.optimizer.decay = decay
+    with pytest.raises(UserError, match="optimizer.decay=.*: expected a rate"):
+        check_optimizer(config.optimizer)
