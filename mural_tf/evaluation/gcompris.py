@@ -30,7 +30,7 @@ DRAWINGS = ("GCompris-gtk/src/lang-activity/resources/lang/words", "words")
 MANY = 1000  # words; a language with more enters the group's mean
 GROUP = f"more than {MANY:,} words"
 VERSIONS = (1, 2, 3)
-LARGEST = 2**26  # bytes of a file in it; those of words have some 100,000
+LARGEST = 2**26  # bytes of a file in it; files of words have some 100,000 each
 COMPRESSED, FOLDER = 1, 2  # flags of a node; 4 is Zstandard
 
 
