@@ -11,19 +11,19 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_data import SIDE, toy_config, toy_tokenizer
+from toy_data import ONE_LAYER, SIDE, image_text_records, toy_config, toy_tokenizer, write_toy_data
 from toy_export import TEXTS, difference, pixels, toy_model
 
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.configs import mural_labse
+from mural_tf.data import records
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.encoders import hub as hub_towers
 from mural_tf.encoders.hub import settle_vocabulary
 from mural_tf.export.hub_modules import image_encoder_module, stored_preparation
-from mural_tf.runs import finetune
-from mural_tf.text.vocabulary_file import load_vocabulary
+from mural_tf.runs import finetune, pretrain
 
 hub = tensorflow_hub()
 TOLERANCE = 1e-5
@@ -249,34 +249,6 @@ def test_modules_say_how_their_pixels_are_made(export, tmp_path):
         stored_preparation(folder)
 
 
-def run_script(name, *flags):
-    command = [sys.executable, str(ROOT / name), *map(str, flags)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
-
-
-@pytest.mark.slow
-def test_a_module_with_labses_interface_is_the_text_tower_of_a_whole_run(tmp_path):
-    data = f"--config.data.directory={tmp_path / 'shapes'}"
-    first = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=5", f"--workdir={tmp_path / 'first'}"]
-    run_script("run_pretrain.py", *first)  # makes the data and a vocabulary
-    vocabulary = tmp_path / "first/vocabulary.txt"
-    tower = toy_config("").text_tower
-    tower.max_length = 32
-    encoder = build_text_encoder(tower, len(load_vocabulary(vocabulary)))
-    tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
-    (tmp_path / "labse/assets/vocab.txt").write_bytes(vocabulary.read_bytes())
-    flags = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=90", "--config.text_tower.name=hub",
-             f"--config.text_tower.handle={tmp_path / 'labse'}"]  # fmt: skip
-    run_script("run_pretrain.py", *flags, f"--workdir={tmp_path / 'second'}")
-    metrics = json.loads((tmp_path / "second/summary.json").read_text())["metrics"]
-    assert next(value for key, value in metrics.items() if key.endswith("all/mean_recall")) > 7.0  # chance is 3.6
-    loaded = tf.saved_model.load(str(tmp_path / "second/export/text_encoder/1"))
-    vectors = loaded.signatures["serving_default"](text=tf.constant(["a red circle", ""]))["embedding"]
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-
-
 def test_the_configuration_of_labse_takes_vocabulary_and_casing_from_the_module(tmp_path):
     def settled(*pieces, tower="tower", **preparing):
         for folder, files in ((tower, pieces), *preparing.items()):
@@ -299,6 +271,36 @@ def test_the_configuration_of_labse_takes_vocabulary_and_casing_from_the_module(
     with pytest.raises(UserError, match="has 2 vocabularies"):
         settled("a", "b", tower="two")
     assert mural_labse.get_config("text=frozen").text_tower.frozen
+
+
+def test_mural_on_labse_learns_evaluates_and_exports_texts(tmp_path):
+    """configs/mural_labse.py from the records to an export, with the module's vocabulary and a smaller image tower."""
+    data = write_toy_data(tmp_path / "data", count=16)
+    records.write_records(data, records.IMAGE_TEXT, "test", image_text_records(16))
+    tower = toy_config("").text_tower
+    _, vocabulary = toy_tokenizer().for_lite()
+    encoder = build_text_encoder(tower, len(vocabulary.splitlines()))
+    tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
+    (tmp_path / "labse/assets/vocab.txt").write_bytes(vocabulary)
+    config = mural_labse.get_config(f"handle={tmp_path / 'labse'}")
+    config.data.directory = str(data)
+    config.data.shuffle_buffer = 16
+    config.image_tower.update({**ONE_LAYER, "image_size": SIDE, "resize": SIDE})
+    config.image_tower.precision = config.text_tower.precision = "float32"
+    config.embedding_size = 80
+    config.text_tower.max_length = 8
+    config.loss.temperature = 0.1
+    config.optimizer.update(dict(name="adam", learning_rate=3e-3, text_text_learning_rate=3e-3, warmup_steps=1))
+    config.train.update(dict(steps=20, image_text_batch=16, text_text_batch=16, log_every=20))
+    pretrain.pretrain(config, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run/summary.json").read_text())["metrics"]
+    mean_recall = metrics["retrieval/all/mean_recall"]
+    assert mean_recall > 60.0, mean_recall  # chance is 33
+    model = tf.saved_model.load(str(tmp_path / "run/export/text_encoder/1"))
+    texts = tf.constant(["thing w1", "ding v1", "thing w2"])  # the second translates the first
+    vectors = model.signatures["serving_default"](text=texts)["embedding"].numpy()
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.1
 
 
 def labse(encoder):
