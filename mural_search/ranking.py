@@ -6,8 +6,10 @@
 
 Each way gives the items it finds, and all items that another way finds, a value; an item's score is the weighted sum of
 its values, cosines in units of how much cosines differ in this index. So the score is the logarithm of a product of
-probabilities: a way that tells items little apart changes little, however sure the others are. An item of which a
-caption, the name or a field is the whole question comes before all others.
+probabilities: a way that tells items little apart changes little, however sure the others are. An item that a way
+cannot judge, because it has no caption or no picture, is there as likely as the mean of the items that have one: it
+comes before captions that do not fit, and behind a caption that does. An item of which a caption, the name or a field
+is the whole question comes before all others.
 
 Captions in the question's own language lie closer to it than better captions in others; so each counts by how much
 closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md).
@@ -18,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -111,6 +114,11 @@ class Captions:
         """The row that each caption is of, int64 [T] rising."""
         return self.table.caption_rows()
 
+    @functools.cached_property
+    def captioned(self) -> np.ndarray:
+        """The rows of items that have a caption, int64 [K] rising."""
+        return np.unique(self.rows)
+
     def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None = None) -> np.ndarray:
         """Returns the vectors of questions for captions, float32 [Q, D].
 
@@ -193,33 +201,44 @@ class Ranked:
       lists: way -> {row: (rank from 1, cosine or share)}, best first; rows that only other ways found are at the end.
       exact_rows: rows of which a caption, name or value is exactly the sentence.
       units: of the cosines of each list.
+      judged: way -> number of items that have a picture, or a caption, and so a cosine.
     """
 
     rows: np.ndarray
     lists: dict[str, Entries]
     exact_rows: frozenset[int] = frozenset()
     units: dict[str, float] = dataclasses.field(default_factory=dict)
+    judged: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fused(self, weights: dict[str, float]) -> Ranked:
         """Returns the same lists as one ranking, by weights; rows that are exactly the sentence come first."""
-        rows, values = self._values()
-        scores = np.array([weights[way] for way in WAYS]) @ values
-        scores += np.isin(rows, list(self.exact_rows)) * (1.0 + scores.max(initial=0.0))
+        rows = np.array(sorted(self.exact_rows.union(*self.lists.values())), np.int64)
+        scores = np.zeros(len(rows))
+        for way, entries in self.lists.items():
+            if entries:
+                columns = np.searchsorted(rows, np.array(list(entries), np.int64))
+                values = self._values(way, weights[way])
+                of_way = np.full(len(rows), 0.0 if way == WORDS else self._neutral(way, values))
+                of_way[columns] = values
+                scores += of_way
+        if self.exact_rows:
+            scores += np.isin(rows, list(self.exact_rows)) * (1.0 + np.ptp(scores))
         return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
 
-    def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows of the results, int64 [K] rising, and their values by each way, float64 [3, K] from 0."""
-        rows = np.array(sorted(self.exact_rows.union(*self.lists.values())), np.int64)
-        values = np.zeros((len(WAYS), len(rows)))
-        for way, entries in self.lists.items():
-            numbers = np.array([value for _, value in entries.values()], np.float64)
-            if way == WORDS:
-                numbers = numbers**2  # a part of a word of another language ("sun" in sungura) tells little
-            elif len(numbers):
-                numbers = (numbers - numbers.min()) / self.units[way]
-            columns = np.searchsorted(rows, np.array(list(entries), np.int64))
-            values[WAYS.index(way), columns] = numbers
-        return rows, values
+    def _values(self, way: str, weight: float) -> np.ndarray:
+        """Returns the weighted values of a way's list, float64 [K] from 0."""
+        values = np.array([value for _, value in self.lists[way].values()], np.float64)
+        if way == WORDS:
+            return weight * values**2  # a part of a word of another language ("sun" in sungura) tells little
+        return weight * (values - values.min()) / self.units[way]
+
+    def _neutral(self, way: str, values: np.ndarray) -> float:
+        """Returns the value of an item that a way cannot judge: the logarithm of the mean likelihood of the others.
+
+        Items that are not in the list count as nothing, which the few best outweigh.
+        """
+        best = values.max()
+        return best + math.log(np.exp(values - best).sum() / max(self.judged.get(way, 0), len(values)))
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
@@ -308,8 +327,9 @@ def rank_all(
     else:
         weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     units = units_of(index)
+    judged = _judged(index, allowed)
     unsorted = np.zeros(0, np.int64)
-    ranked = [Ranked(unsorted, *lists_and_exact, units) for lists_and_exact in zip(lists, exact)]
+    ranked = [Ranked(unsorted, *lists_and_exact, units, judged) for lists_and_exact in zip(lists, exact)]
     return [answer.fused(weights) for answer in ranked]
 
 
@@ -317,6 +337,15 @@ def _ways(index, rank: str) -> tuple[str, ...]:
     if rank != ALL:
         return (rank,)
     return WAYS if index.kind == IMAGES else (TEXTS, WORDS)
+
+
+def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
+    """Returns way -> number of items that have a picture, or a caption, among `allowed`, bool [N]."""
+    counted = np.ones(len(index), bool) if allowed is None else allowed
+    pictured = counted.copy()
+    pictured[index.bare] = False
+    captioned = counted[index.captions.captioned] if index.captions is not None else counted
+    return {PICTURES: np.count_nonzero(pictured), TEXTS: np.count_nonzero(captioned)}
 
 
 def _search_words(

@@ -272,9 +272,15 @@ def ranking_of(world, sentence, vector, caption_vector, count, filters, rank, hi
     exact = rows.intersection(world.table.rows_equal_to(text, hidden).tolist()) if "words" in lists else set()
     weights = WEIGHTS if rank == "all" else {rank: 1.0}
     units, scores = dict(zip(("pictures", "texts"), units_of(world))), dict.fromkeys({*together, *exact}, 0.0)
+    judged = {"pictures": len(cosines), "texts": sum(bool(world.items[row].captions) for row in rows), "words": 0}
     for way, of in lists.items():
-        for row, value in of.items():
-            scores[row] += weights[way] * (value**2 if way == "words" else (value - min(of.values())) / units[way])
+        least = min(of.values(), default=0.0)
+        values = {row: weights[way] * (v**2 if way == "words" else (v - least) / units[way]) for row, v in of.items()}
+        absent = 0.0
+        if way != "words" and of:
+            absent = math.log(sum(map(math.exp, values.values())) / max(judged[way], len(of)))
+        for row in scores:
+            scores[row] += values.get(row, absent)
     order = sorted(scores, key=lambda row: (row not in exact, -scores[row], row))
     return lists, order, scores
 
