@@ -93,6 +93,7 @@ def search_index(sources, **flag):
     queries=("", "TSV of language, sentence and right answers: further queries.", check_path),
     filter=((), FILTER),
     rank=("", "Rank by pictures, texts (captions), words or all. Default: all."),
+    weights=((), "Weight of a way in the one ranking: pictures=4. May be repeated. See docs/search.md."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", check_path),

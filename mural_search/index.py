@@ -64,6 +64,7 @@ class Index:
       fields_wanted: names of the fields to show, None: they are chosen.
       facets: function from a tuple of filters to the fields of the items that pass, see `ItemTable.facets`.
       captions: the `ranking.Captions`, or None: nothing is found by them.
+      weights: of the ways of the one ranking, see `ranking.DEFAULT_WEIGHTS`.
       codes: a `Codes` of the embeddings, where many questions are asked.
     """
 
@@ -95,6 +96,7 @@ class Index:
         self.noise: noise_level.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.codes = None
+        self.weights = ranking.DEFAULT_WEIGHTS
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
 

@@ -51,7 +51,7 @@ BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in
 SCATTERED = 64  # vectors read at a time that may lie far from each other: each maps a hundred kilobytes around it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-DEFAULT_WEIGHTS = {PICTURES: 0.8, TEXTS: 2.4, WORDS: 12.0}
+DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 2.4, WORDS: 6.0}
 USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
 
@@ -259,6 +259,24 @@ def resolve(index, rank: str) -> str:
     return rank or ALL
 
 
+def parse_weights(texts: Sequence[str]) -> dict[str, float]:
+    """Returns the weights of the one ranking, of texts such as "pictures=4"; others keep their defaults.
+
+    Raises `UserError` for an unknown way, or a weight that is no number from 0 on.
+    """
+    weights = dict(DEFAULT_WEIGHTS)
+    for text in texts:
+        way, _, value = text.partition("=")
+        try:
+            weights[way] = float(value)
+        except ValueError:
+            weights[way] = -1.0
+        if way not in WAYS or not 0.0 <= weights[way] < math.inf:
+            defaults = ",".join(f"{name}={weight}" for name, weight in DEFAULT_WEIGHTS.items())
+            raise UserError(f"--weights={text}: expected weights from 0 on, such as the defaults {defaults}.")
+    return weights
+
+
 def needs_vectors(index, rank: str) -> bool:
     """Whether a ranking needs the sentence's vector for pictures; an index of texts may use the texts'."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
@@ -273,7 +291,7 @@ def rank_all(
     filters: Sequence[Filter] = (),
     rank: str = ALL,
     hidden: Collection[str] = (),
-    weights: dict[str, float] = DEFAULT_WEIGHTS,
+    weights: dict[str, float] | None = None,
 ) -> list[Ranked]:
     """Ranks for sentences.
 
@@ -284,7 +302,7 @@ def rank_all(
       filters: see `Index.search`; -words of the sentences are obeyed, too.
       rank: one of `RANKS`. An index of texts has no pictures: without captions the vectors of its texts are compared.
       hidden: languages whose captions are not searched; names and fields then are not, either.
-      weights: of the ways in the one ranking.
+      weights: of the ways in the one ranking; None: the index's own.
     """
     plain, lacking = zip(*map(words.split, sentences))
     if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
@@ -295,6 +313,7 @@ def rank_all(
             ranked += rank_all(index, [sentence], vector, caption_vector, count, filters, rank, hidden, weights)
         return ranked
     ways = _ways(index, rank)
+    weights = weights or index.weights
     rows = index.rows(filters, lacking[0])
     allowed = None
     if rows is not None:

@@ -22,6 +22,7 @@ from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
 from mural_search.queries import Query, Result, check_filters, check_queries, search
+from mural_search.ranking import parse_weights
 from mural_search.results import to_json, to_lines
 
 
@@ -170,6 +171,7 @@ def query(
     model: str = "",
     html: str = "",
     json: str = "",
+    weights: Sequence[str] = (),
     **options,
 ) -> list[Result]:
     """Asks an index and shows the answers.
@@ -177,11 +179,14 @@ def query(
     Args:
       model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
+      weights: of the one ranking, see `ranking.parse_weights`.
       options: top, filters, rank, offset and sort, see `queries.search`.
     """
     check_queries(queries, options.get("top", 1))
     check_outputs(html, json)
+    ranking_weights = parse_weights(weights)
     opened = load_index(index_folder)
+    opened.weights = ranking_weights
     by_pictures = any(query.image for query in queries)
     embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
     check_filters(opened, options.get("filters", ()))

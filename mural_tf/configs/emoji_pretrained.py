@@ -19,7 +19,7 @@ from mural_tf.configs.emoji import get_config as emoji
 
 def get_config(arguments: str = "mural"):
     config = emoji(arguments)
-    config.data.emoji += "_names"  # of emoji alone: 37,000 texts for 63,000
+    config.data.emoji += "_styles"  # names of emoji alone, 37,000 texts for 63,000; drawings of five styles
     config.data.directory = f"data/emoji_{config.data.emoji}"
 
     for tower, weights in (

@@ -18,7 +18,8 @@ training by design, so the benchmark measures how pictures generalise over style
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
 only the well-resourced languages have a translation pair or a training caption, and evaluation measures separately how
 well their names find the pictures. In a build with *one language* a training picture has captions in only one language,
-chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only pictures connect two languages.
+chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only pictures connect two languages. With *more styles*
+training also has drawings of two further styles, Fluent Emoji Flat and the first Noto Emoji, of 2,759 of the emoji.
 
 Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
 drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
@@ -35,6 +36,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ml_collections import ConfigDict
@@ -55,7 +57,7 @@ UNDER_RESOURCED = tuple("tg uz ga be am km si yo zu sw mt lb rw xh ka my".split(
 CORE = WELL_RESOURCED + UNDER_RESOURCED
 LANGUAGE_GROUPS = {"well-resourced": WELL_RESOURCED, "under-resourced": UNDER_RESOURCED}
 
-BUILDS = ("core", "all", "core_names", "all_names")  # of `data.emoji`
+BUILDS = ("core", "all", "core_names", "all_names", "core_styles", "all_styles")  # of `data.emoji`
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
 TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
@@ -129,6 +131,7 @@ class Variant:
         "<emoji>:keywords", wherever there is one of the name.
       held_out_names: leave names out of training, see above; the choice does not depend on the seed.
       one_language: training captions of each emoji in only one language.
+      more_styles: also training drawings of `MORE_STYLES`, of the emoji that these draw.
       locale_names: text pairs also of names of languages, territories, scripts and variants.
 
     Raises `UserError` for unknown `languages`.
@@ -140,6 +143,7 @@ class Variant:
     held_out_names: bool = False
     one_language: bool = False
     locale_names: bool = True
+    more_styles: bool = False
 
     def __post_init__(self) -> None:
         if self.languages not in ("core", "all"):
@@ -159,8 +163,8 @@ def build(data: ConfigDict) -> None:
     """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here."""
     if data.emoji not in BUILDS:
         raise UserError(f"Unknown data.emoji {data.emoji!r}: expected one of {', '.join(BUILDS)}.")
-    languages, _, names_alone = data.emoji.partition("_")
-    variant = Variant(languages, locale_names=not names_alone)
+    languages, _, rest = data.emoji.partition("_")
+    variant = Variant(languages, locale_names=not rest, more_styles=rest == "styles")
     build_emoji(data.directory, DOWNLOADS, variant)
 
 
@@ -170,7 +174,7 @@ def build_emoji(
     variant: Variant = Variant(),  # noqa: B008 (frozen)
     progress: bool = True,
     *,
-    packages: Sequence[Package] = PACKAGES,
+    packages: Sequence[Package] | None = None,
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
 ) -> pathlib.Path:
     """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
@@ -181,7 +185,7 @@ def build_emoji(
       cache: folder for the packages (250 MB), which every build can share.
       variant: its contents.
       progress: show bars.
-      packages, fetch: as in `fetch_packages`, for tests and mirrors.
+      packages, fetch: as in `fetch_packages`, for tests and mirrors; `None`: those that the variant needs.
 
     The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. The next
     build removes the files of an interrupted one.
@@ -190,6 +194,8 @@ def build_emoji(
     else.
     """
     output = as_path(output)
+    if packages is None:
+        packages = (*PACKAGES, *(icons.package for icons in MORE_STYLES if variant.more_styles))
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
     identity["packages"] = {
         package.name: {"version": package.version, "license": package.license} for package in packages
@@ -207,8 +213,10 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
     names = read_emoji_names(*annotations, variant.languages)
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
-    styles = [*TRAINING_STYLES, TEST_STYLE]
-    drawings = draw_all([(style, tarballs[style.package]) for style in styles], emoji, progress)
+    styles = [(style, tarballs[style.package]) for style in [*TRAINING_STYLES, TEST_STYLE]]
+    more_styles = MORE_STYLES if variant.more_styles else ()
+    styles += [(icons, tarballs[icons.package.name]) for icons in more_styles]
+    drawings = draw_all(styles, _with_keys(names["en"], emoji), progress)
     emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
     languages = choose_languages(variant.languages, names, emoji)
     names = restricted({language: names[language] for language in languages}, emoji)
@@ -221,7 +229,9 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     if variant.one_language:
         captions = one_language_each(captions, seed)
     image_text = {
-        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, variant.keyword_captions),
+        "train": image_text_records(
+            drawings, [*TRAINING_STYLES, *more_styles], captions, seed, variant.keyword_captions
+        ),
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
@@ -308,12 +318,12 @@ def _with_keys(texts: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiN
 
 def image_text_records(
     drawings: dict[str, dict[str, bytes]],
-    styles: Sequence[DrawingStyle],
+    styles: Sequence[DrawingStyle | IconSet],
     captions: Names,
     seed: int,
     keyword_captions: bool = False,
 ) -> list[ImageTextRecord]:
-    """Returns one record per captioned emoji and style, in an order drawn from the seed.
+    """Returns one record per captioned emoji and style that draws it, in an order drawn from the seed.
 
     `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
     """
@@ -327,7 +337,8 @@ def image_text_records(
     records = []
     for style in styles:
         for key, triples in by_emoji.items():
-            records.append(ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples)))
+            if key in drawings[style.name]:
+                records.append(ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples)))
     return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
 
 
@@ -453,7 +464,7 @@ def _is_locale_file(path: str, folder: str, names: tuple[str, ...]) -> bool:
     return len(parts) == 3 and parts[0] == folder and parts[2] in names
 
 
-# The four drawing styles, as 64 x 64 RGB PNGs on white: the last, never seen in training, is for dev and test.
+# The drawing styles, as 64 x 64 RGB PNGs on white. EmojiOne, never seen in training, is for dev and test.
 
 IMAGE_SIZE = 64  # pixels
 _ZERO_WIDTH_JOINER = "-200d"  # in a key
@@ -469,6 +480,49 @@ class DrawingStyle:
     suffix: str
     joined: bool = True  # False: file names leave out the zero width joiner as well
 
+    def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
+        """Returns emoji key -> the drawing's file, PNG or SVG, for the emoji of `names` that the package draws."""
+        by_file_key = {key if self.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in names}
+
+        def file_key(path: str) -> str | None:
+            folder, _, name = path.rpartition("/")
+            if folder != self.folder or not name.endswith(self.suffix):
+                return None
+            try:
+                return key_of_code_points(name[: -len(self.suffix)])
+            except ValueError:  # a name that is not code points, like 2764-red.svg
+                return None
+
+        members = read_members(tarball, lambda path: file_key(path) in by_file_key)
+        return {by_file_key[file_key(path)]: content for path, content in members.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class IconSet:
+    """A style of Iconify, whose package has all drawings in one file, by their English names: {"barber-pole": …}."""
+
+    name: str
+    package: Package
+    suffix: str = ".svg"
+
+    def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
+        """Returns emoji key -> the drawing as SVG, for the emoji of `names`, English, that the package draws."""
+        content = read_members(tarball, lambda path: path == "icons.json").get("icons.json", b"")
+        entries = parse_json(content, tarball, "icons.json")
+        side = entries.get("width", 16)  # of a square; Iconify's default
+        drawings = {}
+        for key, name in names.items():
+            icon = entries["icons"].get(_icon_name(name.name))
+            if icon is not None:
+                box = f'viewBox="0 0 {icon.get("width", side)} {icon.get("height", side)}"'
+                drawings[key] = f'<svg xmlns="http://www.w3.org/2000/svg" {box}>{icon["body"]}</svg>'.encode()
+        return drawings
+
+
+def _icon_name(name: str) -> str:
+    """Returns the English name of an emoji as Iconify writes it: "woman’s hat" is "womans-hat"."""
+    return re.sub("[^a-z0-9]+", "-", re.sub("['’]", "", name.lower())).strip("-")
+
 
 TRAINING_STYLES = (
     DrawingStyle("noto", "emoji-datasource-google", "img/google/64", ".png"),
@@ -476,33 +530,38 @@ TRAINING_STYLES = (
     DrawingStyle("openmoji", "openmoji", "color/svg", ".svg"),
 )
 TEST_STYLE = DrawingStyle("emojione", "emojione", "assets/png", ".png", joined=False)
-
-
-def read_drawings(style: DrawingStyle, tarball: pathlib.Path, emoji: set[str]) -> dict[str, bytes]:
-    """Returns emoji key -> the drawing's file, PNG or SVG, for the `emoji` that the package draws."""
-    by_file_key = {key if style.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in emoji}
-
-    def file_key(path: str) -> str | None:
-        folder, _, name = path.rpartition("/")
-        if folder != style.folder or not name.endswith(style.suffix):
-            return None
-        try:
-            return key_of_code_points(name[: -len(style.suffix)])
-        except ValueError:  # a name that is not code points, like 2764-red.svg
-            return None
-
-    members = read_members(tarball, lambda path: file_key(path) in by_file_key)
-    return {by_file_key[file_key(path)]: content for path, content in members.items()}
+MORE_STYLES = (
+    IconSet(
+        "fluent",
+        Package(
+            "@iconify-json/fluent-emoji-flat",
+            "1.2.6",
+            "sha512-RY47RgPb47fYUiyrA64sIOL0+UU02s29sXpNBbIQRBUlPlfNFTKUmZDERGuxDs/7yNGWqQYvuaSYM1M4fRXlUw==",
+            size=1_172_438,
+            license="MIT",
+        ),
+    ),
+    IconSet(
+        "noto_v1",
+        Package(
+            "@iconify-json/noto-v1",
+            "1.2.5",
+            "sha512-/DsVMius69Q0fRS53z7QK1TROSuar606jiIx+laXtdsYGMXpf6LtHBx6CGfoo3UHHb/XpBsw+1L1x3eyPqMuVA==",
+            size=1_587_591,
+            license="Apache-2.0",
+        ),
+    ),
+)
 
 
 def draw_all(
-    styles: list[tuple[DrawingStyle, pathlib.Path]], emoji: set[str], progress: bool = True
+    styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Returns style name -> emoji key -> PNG bytes for every (style, tarball).
+    """Returns style name -> emoji key -> PNG bytes for every (style, tarball); `names`: English, of the emoji.
 
-    One process does: the 7,087 drawings take a few seconds.
+    One process does: the 7,087 drawings of the four styles take a few seconds.
     """
-    drawings_by_style = {style.name: read_drawings(style, tarball, emoji) for style, tarball in styles}
+    drawings_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
     total = sum(len(files) for files in drawings_by_style.values())
     with tqdm(total=total, desc="Drawing emoji", unit="drawing", disable=not progress) as bar:

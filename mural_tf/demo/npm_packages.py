@@ -36,7 +36,7 @@ class Package:
 
     @property
     def tarball_name(self) -> str:
-        return f"{self.name}-{self.version}.tgz"
+        return f"{self.name.lstrip('@').replace('/', '-')}-{self.version}.tgz"
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"

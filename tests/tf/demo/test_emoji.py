@@ -27,6 +27,7 @@ from mural_tf.demo.emoji import (
     key_of_text,
     read_emoji_names,
 )
+from mural_tf.demo.npm_packages import Package, integrity_of
 
 pytest.importorskip("resvg_py")
 
@@ -94,6 +95,32 @@ def test_dev_and_test_images(built):
     for record in test + dev:
         assert record.languages == CORE  # every language's name of an image in one record
         assert record.captions == [f"{language} {record.image_id.split('/')[1]}" for language in CORE]
+
+
+def test_more_styles_are_trained_on_where_they_draw_an_emoji_by_its_english_name(build, mirror, monkeypatch):
+    """Of a set of icons as Iconify packs it, of 32 units; one drawing has a size of its own."""
+    square = '<path fill="currentColor" d="M{0} {0}h{1}v{1}h-{1}z"/>'
+    icons = {
+        "en-1f600": {"body": square.format(8, 16).replace("currentColor", "#ff0000")},
+        "en-1f9ea": {"body": square.format(4, 8).replace("currentColor", "#ff0000"), "width": 16, "height": 16},
+        "en-unknown": {"body": square.format(8, 16)},
+    }
+    members = {"package/icons.json": json.dumps({"prefix": "x", "icons": icons, "width": 32, "height": 32}).encode()}
+    tarball = mirror.folder / "icons-flat-1.tgz"
+    write_tarball(tarball, members)
+    package = Package("@icons/flat", "1", integrity_of(tarball), tarball.stat().st_size, "some licence")
+    monkeypatch.setattr(emoji, "MORE_STYLES", (emoji.IconSet("flat", package),))
+    folder = build("more", packages=[*mirror.packages, package], more_styles=True)
+    train = {record.image_id: record for record in read(folder, "image_text", "train")}
+    assert len(train) == 6 * 3 + 2
+    for key in ("1f600", "1f9ea"):
+        more = train[f"flat/{key}"]
+        pixels = np.asarray(Image.open(io.BytesIO(more.image)))
+        expected = np.full((64, 64, 3), 255)
+        expected[16:48, 16:48] = (255, 0, 0)
+        np.testing.assert_array_equal(pixels, expected)
+        assert (more.captions, more.languages) == (train[f"noto/{key}"].captions, train[f"noto/{key}"].languages)
+    assert emoji._icon_name("Flag: Woman’s hat!") == "flag-womans-hat"
 
 
 def test_text_pairs(built):
@@ -306,7 +333,8 @@ def test_half_transparent_svg_blends_with_white():
 def test_pins_cover_every_style():
     pinned = {package.name for package in PACKAGES}
     assert {style.package for style in TRAINING_STYLES} | {"emojione"} < pinned and len(pinned) == 7
-    assert all(len(p.integrity) == len("sha512-") + 88 and p.size > 0 and p.license for p in PACKAGES)
+    more = [icons.package for icons in emoji.MORE_STYLES]
+    assert all(len(p.integrity) == len("sha512-") + 88 and p.size > 0 and p.license for p in [*PACKAGES, *more])
 
 
 @pytest.mark.parametrize("name", ["everything", "core_", "core_nothing"])
