@@ -2,11 +2,12 @@
 
     python -m benchmarks.ranking --model=WORKDIR --data_dir=data/emoji_core --packages=data/emoji_packages --output=FILE
     python -m benchmarks.ranking --model=WORKDIR --stamps=stamps/usr/share/tuxpaint/stamps --output=FILE
+    python -m benchmarks.ranking --model=WORKDIR --photos=FOLDER --collection=album --output=FILE
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `tux_paint.py`), each with one title, in German, French,
-Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. A cell is
-R@1 / R@10 in percent.
+Arabic and Hindi by turns, asked by every third title in a language in which the stamp has no title. Others: see
+`ranking_collections.py`. A cell is R@1 / R@10 in percent; of several right answers the first counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from benchmarks.ranking_collections import COLLECTIONS, Questions
 from benchmarks.stamps import read_stamps
 from mural_lite import command_line as cli
 from mural_search import ranking
@@ -31,7 +33,6 @@ LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
 TITLES = LANGUAGES[:4]  # of the shop, by turns
 HEAD = ["asked in", "questions", *ranking.RANKS, "FTS5, trigrams", "BM25, words"]
 FEW = 200  # titles of a language that all ask
-Questions = dict[str, list[tuple[str, int]]]  # language -> text and the right row
 
 
 class Plain:
@@ -79,7 +80,7 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
         for language in LANGUAGES:
             name = names[language].get(item.name.rpartition("/")[2])
             if name:
-                questions[language].append((name.name, row))
+                questions[language].append((name.name, [row]))
     return questions
 
 
@@ -108,7 +109,7 @@ def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
         asked = [(row, texts) for row, texts in enumerate(stamps) if texts.get(language)]
         every = 1 if len(asked) < FEW else 3
         questions[language] = [
-            (texts[language], row) for row, texts in asked if row % every == 0 and title_of(row, texts)[0] != language
+            (texts[language], [row]) for row, texts in asked if row % every == 0 and title_of(row, texts)[0] != language
         ]
     return questions
 
@@ -119,7 +120,9 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
     lines = []
     ranks_of_all = []
     for language, asked in questions.items():
-        texts, rows = zip(*asked)
+        if not asked:
+            continue
+        texts, right = zip(*asked)
         hidden = (language,) if hide else ()
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
@@ -127,18 +130,18 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
         ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
         ranks = []
         for way in ranking.WAYS:
-            ranks.append([answer.lists[way].get(row, (np.inf,))[0] for row, answer in zip(rows, ranked)])
-        ranks.append([_place(row, answer.rows.tolist()) for row, answer in zip(rows, ranked)])
+            ranks.append([_place(rows, list(answer.lists[way])) for rows, answer in zip(right, ranked)])
+        ranks.append([_place(rows, answer.rows.tolist()) for rows, answer in zip(right, ranked)])
         for engine in plain:
-            ranks.append([_place(row, engine.ask(text, hidden)) for text, row in asked])
+            ranks.append([_place(rows, engine.ask(text, hidden)) for text, rows in asked])
         recalls = [np.mean(np.array(ranks) <= first, axis=1) for first in (1, 10)]
         ranks_of_all.append(np.stack(recalls, axis=1))
         lines.append([language, str(len(asked)), *map(_cell, ranks_of_all[-1])])
     return [*lines, ["mean", "", *map(_cell, np.mean(ranks_of_all, axis=0))]]
 
 
-def _place(row: int, rows: list[int]) -> float:
-    return rows.index(row) + 1 if row in rows else np.inf
+def _place(right: list[int], found: list[int]) -> float:
+    return min((found.index(row) + 1 for row in right if row in found), default=np.inf)
 
 
 def _cell(shares: Sequence[float]) -> str:
@@ -150,11 +153,16 @@ def main(_) -> None:
 
     embedder = open_model(FLAG["model"].value)
     is_shop = bool(FLAG["stamps"].value)
-    if is_shop:
+    collection = FLAG["collection"].value
+    if collection:
+        entries, questions = COLLECTIONS[collection](pathlib.Path(FLAG["photos"].value))
+        index = index_in_memory(embedder, entries)
+        assert len(index) == len(entries), "a question's right answers are rows of the entries"
+    elif is_shop:
         index, questions = shop(embedder, FLAG["stamps"].value)
     else:
         index, questions = emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
-    lines = [HEAD, *measure(index, embedder, questions, hide=not is_shop)]
+    lines = [HEAD, *measure(index, embedder, questions, hide=not (is_shop or collection))]
     with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)
     print("\n".join("\t".join(line) for line in lines))
@@ -165,6 +173,8 @@ if __name__ == "__main__":
         model=(None, "Workdir or export of a model with a text-text head.", cli.check_path),
         data_dir=("data/emoji_core", "Folder of the emoji data.", cli.check_path),
         packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.check_path),
+        photos=("", "Folder of docs/evaluation.md, with openclipart.", cli.check_path),
+        collection=("", "In place of emoji.", ["", *COLLECTIONS]),
         stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.check_path),
         output=(None, "File of the table.", cli.check_path),
     )
