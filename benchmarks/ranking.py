@@ -1,8 +1,6 @@
 """One ranking, its parts and the plain rivals, in ten languages: SQLite's FTS5 by trigrams, and BM25 of words.
 
-    python -m benchmarks.ranking --model=WORKDIR --data_dir=data/emoji_core --packages=data/emoji_packages --output=FILE
-    python -m benchmarks.ranking --model=WORKDIR --stamps=stamps/usr/share/tuxpaint/stamps --output=FILE
-    python -m benchmarks.ranking --model=WORKDIR --photos=FOLDER --collection=album --output=FILE
+    python -m benchmarks.ranking --model=WORKDIR --photos=FOLDER --data_dir=data/emoji_core --output=FILE
 
 Emoji: the 1,000 drawings of the test with captions in 25 languages, asked by every fourth name while the captions in
 its language are hidden. A shop: the stamps of Tux Paint (see `tux_paint.py`), each with one title, in German, French,
@@ -31,7 +29,8 @@ from mural_search.words import quoted
 
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
 TITLES = LANGUAGES[:4]  # of the shop, by turns
-HEAD = ["asked in", "questions", *ranking.RANKS, "FTS5, trigrams", "BM25, words"]
+HEAD = ["collection and language", "questions", *ranking.RANKS, "FTS5, trigrams", "BM25, words"]
+EMOJI, STAMPS = "emoji", "stamps"
 FEW = 200  # titles of a language that all ask
 
 
@@ -84,9 +83,9 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
     return questions
 
 
-def shop(embedder, folder: str) -> tuple[Index, Questions]:
+def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
     """Returns the index of the stamps, each with one title, and the questions."""
-    stamps, times = read_stamps(pathlib.Path(folder)), collections.Counter()
+    stamps, times = read_stamps(folder), collections.Counter()
     items = []
     for row, (name, _, texts) in enumerate(stamps):  # stamps in several folders may have one name
         times[name] += 1
@@ -114,8 +113,8 @@ def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
     return questions
 
 
-def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[list[str]]:
-    """Returns the lines of the table; `hide`: the captions in the language that is asked in."""
+def measure(name: str, index: Index, embedder, questions: Questions, hide: bool) -> list[list[str]]:
+    """Returns the lines of a collection in the table; `hide`: the captions in the language that is asked in."""
     plain = [Plain(index.table, tokenizer) for tokenizer in ("trigram", "unicode61")]
     lines = []
     ranks_of_all = []
@@ -136,8 +135,9 @@ def measure(index: Index, embedder, questions: Questions, hide: bool) -> list[li
             ranks.append([_place(rows, engine.ask(text, hidden)) for text, rows in asked])
         recalls = [np.mean(np.array(ranks) <= first, axis=1) for first in (1, 10)]
         ranks_of_all.append(np.stack(recalls, axis=1))
-        lines.append([language, str(len(asked)), *map(_cell, ranks_of_all[-1])])
-    return [*lines, ["mean", "", *map(_cell, np.mean(ranks_of_all, axis=0))]]
+        lines.append([f"{name}, {language}", str(len(asked)), *map(_cell, ranks_of_all[-1])])
+    total = sum(map(len, questions.values()))
+    return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(ranks_of_all, axis=0))]]
 
 
 def _place(right: list[int], found: list[int]) -> float:
@@ -148,24 +148,30 @@ def _cell(shares: Sequence[float]) -> str:
     return " / ".join(f"{100 * share:.1f}" for share in shares)
 
 
+def build(name: str, embedder) -> tuple[Index, Questions]:
+    """Returns the index of a collection, and what it is asked."""
+    if name == EMOJI:
+        return emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
+    photos = pathlib.Path(FLAG["photos"].value)
+    if name == STAMPS:
+        return shop(embedder, photos / "stamps/usr/share/tuxpaint/stamps")
+    entries, questions = COLLECTIONS[name](photos)
+    index = index_in_memory(embedder, entries)
+    assert len(index) == len(entries), "a question's right answers are rows of the entries"
+    return index, questions
+
+
 def main(_) -> None:
     from mural_lite.models import open_model
 
     embedder = open_model(FLAG["model"].value)
-    is_shop = bool(FLAG["stamps"].value)
-    collection = FLAG["collection"].value
-    if collection:
-        entries, questions = COLLECTIONS[collection](pathlib.Path(FLAG["photos"].value))
-        index = index_in_memory(embedder, entries)
-        assert len(index) == len(entries), "a question's right answers are rows of the entries"
-    elif is_shop:
-        index, questions = shop(embedder, FLAG["stamps"].value)
-    else:
-        index, questions = emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
-    lines = [HEAD, *measure(index, embedder, questions, hide=not (is_shop or collection))]
-    with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(lines)
-    print("\n".join("\t".join(line) for line in lines))
+    lines = [HEAD]
+    for name in (EMOJI, STAMPS, *COLLECTIONS):
+        index, questions = build(name, embedder)
+        lines += measure(name, index, embedder, questions, hide=name == EMOJI)
+        with open(FLAG["output"].value, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
+        print(*lines[-1], sep="\t", flush=True)
 
 
 if __name__ == "__main__":
@@ -173,9 +179,7 @@ if __name__ == "__main__":
         model=(None, "Workdir or export of a model with a text-text head.", cli.check_path),
         data_dir=("data/emoji_core", "Folder of the emoji data.", cli.check_path),
         packages=("data/emoji_packages", "Folder of the packages that the emoji data were made of.", cli.check_path),
-        photos=("", "Folder of docs/evaluation.md, with openclipart.", cli.check_path),
-        collection=("", "In place of emoji.", ["", *COLLECTIONS]),
-        stamps=("", "Folder of Tux Paint's stamps, in place of emoji.", cli.check_path),
+        photos=(None, "Folder of docs/evaluation.md, with `openclipart` and Tux Paint's `stamps`.", cli.check_path),
         output=(None, "File of the table.", cli.check_path),
     )
     cli.run(main)
