@@ -115,7 +115,8 @@ EXIF = dict(
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
 def test_every_format_has_the_same_words_and_no_pixel_is_decoded(tmp_path, ending, monkeypatch):
-    path = picture(tmp_path / f"a.{ending}", XMP, exif(**EXIF))
+    path = picture(tmp_path / f"a.{ending}", XMP + b"\0\0" * (ending != "png"), exif(**EXIF))
+    without = picture(tmp_path / f"b.{ending}")
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("pixels are decoded"))
     captions, fields = words(path)
     assert captions == [
@@ -129,6 +130,7 @@ def test_every_format_has_the_same_words_and_no_pixel_is_decoded(tmp_path, endin
         "date": "2019-07-05", "place": "Zürich, Schweiz", "camera": "NIKON D70",
         "latitude": "47.37690", "longitude": "-8.54170",
     }  # fmt: skip
+    assert words(without) == ([], {})
     assert 2019 < amount(fields["date"]) < 2020 and amount(fields["longitude"]) == -8.5417
 
 
@@ -233,6 +235,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "boom"><!ENTITY c "&b;&b;">]>'
 OUTSIDE = "<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>"
 DAMAGED = {
     "XMP": dict(xmp=XMP[:300]), "entities": dict(xmp=packet("<dc:title>&c;</dc:title>", before=BOMB)),
+    "a schema": dict(xmp=packet(before="<!DOCTYPE a SYSTEM 'http://x.example/a.dtd'>")),
     "a file": dict(xmp=packet("<dc:title>&b;</dc:title>", before=OUTSIDE)),
     "IPTC": dict(iptc=iptc((5, b"title")).replace(b"\x1c\x02\x05", b"\x1d\x02\x05")),
     "EXIF": dict(exif=exif("A lake").tobytes()[:-8]),
@@ -253,6 +256,7 @@ def test_large_and_damaged_sidecars_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(words_inside, "LARGEST", 5000)
     path = picture(tmp_path / "a.jpg", XMP)
     contents = {"large.xmp": packet(" " * 5000), "cut.xmp": XMP[:-300], "deep.json": b"[" * 99_999, "list.json": b"[1]"}
+    contents["large.json"] = json.dumps({"description": "x" * 5000}).encode()
     contents |= {"people.json": b'{"people": [1]}', "time.json": b'{"photoTakenTime": {"timestamp": "99999999999999"}}'}
     for name, content in contents.items():
         sidecar = tmp_path / name
