@@ -139,6 +139,8 @@ def catalogue(
         with tqdm(desc="Reading", unit=" rows") as bar:
             entries = read(table, tally, folder / PICTURES, bar)
         print("\n".join(report_lines(entries, tally)), flush=True)
+        for line in table.table.inside.describe():
+            print(f"  {line}")
         _write_skipped(folder / SKIPPED, tally)
         if not _trained_if_wanted(entries, tally, source, trainer, train):
             return None

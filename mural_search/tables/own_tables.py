@@ -38,6 +38,7 @@ from mural_lite.text_files import (
     refuse_failure,
 )
 from mural_search.picture_folders import picture_files
+from mural_search.words_inside import WordsInside
 
 Value = str | bytes | tuple[str | bytes, ...]
 CSV, JSON, PARQUET, EXCEL = "CSV", "JSON", "Parquet", "Excel workbook"
@@ -78,6 +79,7 @@ class OwnTable:
       folder: to which the names of its pictures are relative.
       names: whether pictures without text files have their file names as captions.
       others: further files of a folder of pictures, {why they are not read: paths}.
+      inside: reads the words inside pictures of a folder.
     """
 
     files: Sequence[pathlib.Path]
@@ -86,6 +88,7 @@ class OwnTable:
     form: Form = Form()
     names: bool = False
     others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
+    inside: WordsInside = WordsInside()
 
     def describe(self) -> str:
         """Returns the table's form in words, for the user to check."""
@@ -106,7 +109,7 @@ class OwnTable:
             DOWNLOADS: _read_downloads,
         }
         if self.file_type == PICTURES:
-            rows = _read_pictures(self.folder, self.files, on_problem, self.names)
+            rows = _read_pictures(self, on_problem)
         else:
             rows = itertools.chain.from_iterable(readers[self.file_type](path, on_problem) for path in self.files)
         for row in rows:
@@ -117,25 +120,28 @@ class OwnTable:
                 yield row
 
 
-def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
+def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
     """Returns the table of a name: a file, several files (a pattern), or a folder.
 
     Args:
       name: here or in an object store.
       encoding: of text; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else Windows-1252.
-      names: see `OwnTable`.
+      captions: of a folder of pictures: "texts": only text files next to them; "inside": also the words inside them,
+        which is the default, but not in an object store; "names": also the names of files without any words.
 
     Raises:
-      UserError: there is no such file, it is not a table, or holds no rows of a table; `names` with a table.
+      UserError: there is no such file, it is not a table, or holds no rows of a table; `captions` with a table.
     """
     try:
         codecs.lookup(encoding or "utf-8")
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
-    table = _open_folder(as_path(name)) if as_path(name).is_dir() else _open_files(name, encoding)
-    if names and table.file_type != PICTURES:
-        raise UserError(f"--captions=names is for a folder of pictures; {name} has columns: --columns=caption=NAME.")
-    return dataclasses.replace(table, names=names)
+    table = _open_folder(as_path(name), captions) if as_path(name).is_dir() else _open_files(name, encoding)
+    if captions and table.file_type != PICTURES:
+        raise UserError(
+            f"--captions={captions} is for a folder of pictures; {name} has columns: --columns=caption=NAME."
+        )
+    return table
 
 
 def _open_files(name: str, encoding: str) -> OwnTable:
@@ -167,7 +173,7 @@ def _file_type_of(path: pathlib.Path) -> str:
     return file_type
 
 
-def _open_folder(folder: pathlib.Path) -> OwnTable:
+def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
     downloads = is_download(folder)
     if downloads and downloads[0].suffix != ".parquet":
         return OwnTable(downloads, DOWNLOADS, folder)
@@ -175,9 +181,16 @@ def _open_folder(folder: pathlib.Path) -> OwnTable:
     if tables:
         return OwnTable(tables, PARQUET, folder)
     files, others = picture_files(folder, ("txt",))
-    if all(path.suffix.lower() == ".txt" for path in files):
+    pictures = [path for path in files if path.suffix.lower() != ".txt"]
+    if not pictures:
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
-    return OwnTable(files, PICTURES, folder, others=others)
+    inside = WordsInside()
+    # In a store each picture would be fetched, also where nothing is new.
+    if captions == "inside" or (captions != "texts" and isinstance(folder, pathlib.Path)):
+        inside = WordsInside(pictures, itertools.chain.from_iterable(others.values()))
+        others = {reason: [path for path in paths if path not in inside.sidecars] for reason, paths in others.items()}
+        others = {reason: paths for reason, paths in others.items() if paths}
+    return OwnTable(files, PICTURES, folder, names=captions == "names", others=others, inside=inside)
 
 
 def is_download(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -629,13 +642,12 @@ _NAMED_LINE = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:@([A-Za-z]
 _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
 
 
-def _read_pictures(
-    folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem, names: bool = False
-) -> Iterator[Row]:
-    pictures = [path for path in files if path.suffix.lower() != ".txt"]
+def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
+    pictures = [path for path in table.files if path.suffix.lower() != ".txt"]
+    table.inside.begin()
     stems = set(map(_stem, pictures))
     texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
-    for path in files:
+    for path in table.files:
         if path.suffix.lower() != ".txt":
             continue
         stem = _stem(path)
@@ -652,10 +664,15 @@ def _read_pictures(
         for language, text in texts_of.get(_stem(path), ()):
             for name, captions_of_file in _captions_of(text, language).items():
                 captions[name] = (*captions.get(name, ()), *captions_of_file)
-        words = _words_of_name(path.stem) if names and not captions else ""
+        inside, fields = table.inside.read(path)
+        for caption in inside:
+            tag = known_language(caption.language)
+            name = f"caption.{tag}" if tag else "caption"
+            captions[name] = (*captions.get(name, ()), caption.text)
+        words = _words_of_name(path.stem) if table.names and not captions else ""
         if words:
             captions["caption"] = (words,)
-        yield Row(str(path), {"image": str(path.relative_to(folder)), **captions})
+        yield Row(str(path), {"image": str(path.relative_to(table.folder)), **captions, **fields})
 
 
 def _stem(path: pathlib.Path) -> str:

@@ -55,7 +55,7 @@ class TableRequest:
 
     Attributes:
       table: a file, files alike (a pattern) or a folder.
-      captions: "names": pictures of a folder without text files have their file names as captions.
+      captions: of a folder of pictures, "inside", "names" or "texts", see `open_table`.
       images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
       columns: the roles of columns, see `table_columns.parse_choices`.
       language: of captions without a language; "": it is guessed.
@@ -204,6 +204,8 @@ class ProductTable:
     def _guessed_language(self, name: str, text: str) -> str:
         """Returns the language of a caption in a column; a column that only later rows have is guessed like others."""
         guesses = [self.guesses[name]] if name in self.guesses else list(self.guesses.values())
+        if not guesses and self.table.file_type == PICTURES:
+            return "und"  # the first pictures had no words inside
         if not guesses:
             raise Unusable("caption without a language")
         return guesses[0](text)
@@ -270,7 +272,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
     if request.language and not language_named(request.language):
         canonical_language(request.language)
     choices = parse_choices(request.columns)
-    own_table = open_table(request.table, request.encoding, request.captions == "names")
+    own_table = open_table(request.table, request.encoding, request.captions)
     pictures = Pictures(own_table, request.images)
     problems: list[tuple[str, str]] = []
     rows = list(itertools.islice(own_table.rows(lambda *problem: problems.append(problem)), SAMPLE))
@@ -281,7 +283,8 @@ def inspect_table(request: TableRequest) -> ProductTable:
         raise UserError(f"{request.table} holds no rows that can be read{hint}.")
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))
     if own_table.file_type == PICTURES and not choices:
-        captions = {name: language_of_caption(name) for name in names if name != "image"}
+        languages = {name: language_of_caption(name) for name in names}
+        captions = {name: language for name, language in languages.items() if language is not None}
         columns = Columns(("image",), captions, language_of_others=language_of_caption)
     else:
         columns = find_columns(rows, choices, pictures.is_there)
@@ -318,6 +321,7 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
 def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
     notes = [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
+    notes += table.table.inside.describe()
     for name in table.fields:
         values = _first_values(rows, name)
         if 2 * sum(map(names_picture, values)) > len(values):

@@ -93,6 +93,7 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
         for path in paths:
             tally.leave_out(reason, str(path))
     contents = list(_wanted_rows(table, tally, keep, bar))
+    tally.places += table.table.inside.problems
     products = _products_of([content for content, _ in contents], table.columns)
     entries = _Entries()
     # Rows with pictures first: rows without, of translations or sizes, then add to all pictures of their product.

@@ -102,7 +102,12 @@ def _catalogue_config():
     ),
     language=("", "BCP 47 code of captions without a language. Default: guessed."),
     encoding=("", "Encoding of text files: utf-8, cp1252, shift_jis, … Default: detected."),
-    captions=("", "names: use file names as captions (folders of pictures).", ["", "names"]),
+    captions=(
+        "",
+        "Of folders of pictures: inside (the default): the words inside the files; names: also their names, where they "
+        "have no words; texts: only text files next to them.",
+        ["", "inside", "names", "texts"],
+    ),
     where=(
         (),
         "stock>0: only these rows; may be repeated. all: also rows that are not for sale (drafts, Published 0).",

@@ -1,0 +1,368 @@
+"""Words inside picture files: titles, descriptions and keywords, and the date, place and camera of a photograph.
+
+Three standards hold them, and most programs write several: XMP (ISO 16684), IPTC's IIM and EXIF. Next to a picture may
+lie an XMP sidecar (`a.jpg.xmp` of digiKam and darktable, `a.xmp` of Lightroom) and the JSON of Google Takeout. Pillow
+reads the bytes and decodes no pixels; defusedxml parses XMP and refuses entities. IPTC within PNG is not read, nor XMP
+behind the first 64 KB of it in a JPEG.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import defusedxml.ElementTree
+from PIL import Image, IptcImagePlugin
+
+from mural_lite.skipped import CountsByKind
+from mural_lite.text_files import clean, is_text, parse_object
+
+LARGEST = 2**22  # bytes of XMP or JSON; larger files hold the history of edits, stroke by stroke
+TAKEOUT_LENGTH = 46  # characters of a picture's name that Google Takeout keeps in the name of its JSON
+CUT_LENGTH = 60  # bytes; IPTC cuts titles and keywords at 64, or before the character there
+CAPTIONS = ("title", "description", "keywords")  # in the order in which an item shows them
+FIELDS = ("date", "place", "camera", "people", "latitude", "longitude")
+PLACES = ("location", "city", "state", "country")
+DATES = ("taken", "created", "digitized")  # the likeliest first
+
+# Name -> (language as the file writes it or "", text) of everything that one or several sources say.
+Texts = dict[str, list[tuple[str, str]]]
+
+
+class Caption(NamedTuple):
+    """A text that somebody wrote; `name` is one of `CAPTIONS`, `language` a code as the file writes it, or ""."""
+
+    name: str
+    language: str
+    text: str
+
+
+class WordsInside:
+    """Reads the words of `pictures`, and counts them; `others` are files among which their sidecars are.
+
+    Attributes:
+      sidecars: the files next to pictures that are read.
+      problems: (problem, file) of metadata that cannot be read; their pictures stay.
+    """
+
+    def __init__(self, pictures: Iterable[pathlib.Path] = (), others: Iterable[pathlib.Path] = ()):
+        files = {str(path).lower(): path for path in others if path.suffix.lower() in (".xmp", ".json")}
+        self._sidecars = {path: sidecars_of(path, files) for path in pictures}
+        self.sidecars = set().union(*self._sidecars.values())
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what was counted."""
+        self.problems: list[tuple[str, str]] = []
+        self._read = 0
+        self._with_words = 0
+        self._counts = dict.fromkeys((*CAPTIONS, *FIELDS), 0)
+
+    def read(self, picture: pathlib.Path) -> tuple[list[Caption], dict[str, str]]:
+        """Returns the captions of a picture, and its fields: date, place, camera, people, latitude, longitude."""
+        if picture not in self._sidecars:
+            return [], {}
+        texts = read_texts(picture, self._sidecars[picture], self.problems)
+        captions = captions_of(texts, picture)
+        fields = fields_of(texts)
+        self._read += 1
+        self._with_words += bool(captions)
+        for name in {caption.name for caption in captions} | fields.keys():
+            self._counts[name] += 1
+        return captions, fields
+
+    def describe(self) -> list[str]:
+        """Returns in words what was found."""
+        counts = CountsByKind()
+        for problem, file in self.problems:
+            counts.add(problem, file)
+        first = "the first " if self._read < len(self._sidecars) else ""
+        numbers = ", ".join(f"{name} {count:,}" for name, count in self._counts.items() if count)
+        line = f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}"
+        return [line] * bool(numbers) + counts.lines()
+
+
+def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
+    """Returns the XMP sidecar and the JSON of a picture, of `files`: path in lower case -> path.
+
+    Takeout calls the JSON of "a.jpg" "a.jpg.supplemental-metadata.json", cut off anywhere where the name is long, and
+    the JSON of "a(1).jpg" "a.jpg.supplemental-metadata(1).json"; "a-edited.jpg" has the JSON of "a.jpg".
+    """
+    folder, name = os.path.split(str(picture).lower())
+    stem, ending = os.path.splitext(name)
+    original, number = re.fullmatch(r"(.+?)(?:-edited)?(\(\d+\))?", stem).groups("")
+    whole = f"{original}{ending}.supplemental-metadata"
+    shortest = min(len(original + ending), TAKEOUT_LENGTH)
+    cut = [f"{whole[:length]}{number}.json" for length in range(len(whole), shortest - 1, -1)]
+    sidecars = []
+    for names in ([f"{name}.xmp", f"{stem}.xmp"], [f"{name}.json", *cut]):
+        paths = [os.path.join(folder, candidate) for candidate in names]
+        sidecars += [files[path] for path in paths if path in files][:1]
+    return sidecars
+
+
+def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems: list[tuple[str, str]]) -> Texts:
+    """Returns everything that a picture and its sidecars say; names of an XMP sidecar replace the picture's own.
+
+    `problems`: takes (problem, file) of everything that cannot be read.
+    """
+
+    def attempt(read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path = picture) -> Texts:
+        texts: Texts = {}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                texts = read(source)
+                is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
+            except Exception:  # noqa: BLE001 - damaged metadata raise many classes
+                is_damaged = True
+        if is_damaged:
+            problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
+        return texts
+
+    edited: Texts = {}
+    texts: Texts = {}
+    sources = []
+    for path in sidecars:
+        content = attempt(_read_sidecar, path, f"{path.suffix} file", path)
+        if path.suffix.lower() == ".xmp":
+            edited = content
+        else:
+            sources.append(content)
+    with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
+        with picture.open("rb") as file, Image.open(file) as image:
+            inside = [attempt(read_xmp, image.info.get("xmp"), "XMP"), attempt(read_iptc, image, "IPTC")]
+            inside += [attempt(read_exif, image, "EXIF"), attempt(read_position, image, "position in EXIF")]
+            sources = inside + sources
+    for source in sources:
+        for name, values in source.items():
+            texts[name] = [*texts.get(name, ()), *values]
+    return texts | edited
+
+
+def _read_sidecar(path: pathlib.Path) -> Texts:
+    with path.open("rb") as file:
+        content = file.read(LARGEST)  # a larger one is cut off and does not parse
+    return read_xmp(content) if path.suffix.lower() == ".xmp" else read_takeout(content)
+
+
+# Each standard.
+
+_RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+# Of dc, photoshop, Iptc4xmpCore, Iptc4xmpExt, tiff, exif and xmp; no name has two meanings among these.
+_XMP = {
+    "title": "title", "Headline": "title", "description": "description", "UserComment": "description",
+    "subject": "keywords", "Location": "location", "City": "city", "State": "state", "Country": "country",
+    "DateTimeOriginal": "taken", "DateCreated": "created", "CreateDate": "digitized", "PersonInImage": "people",
+    "GPSLatitude": "latitude", "GPSLongitude": "longitude", "Make": "make", "Model": "model",
+    "TagsList": "/", "LastKeywordXMP": "/", "hierarchicalSubject": "|",  # keywords below others: "Places/Paris"
+}  # fmt: skip
+_OF_PROGRAMS = ("darktable", "_Digikam_Internal_Tags_")  # keywords below these are notes of programs: "exported"
+
+
+def read_xmp(data: bytes | None) -> Texts:
+    """Returns the texts of a packet of XMP; raises for XML that is damaged, defines entities, or is too large."""
+    texts: Texts = {}
+    if not data:
+        return texts
+    if len(data) > LARGEST:
+        raise ValueError(f"more than {LARGEST:,} bytes")
+    root = defusedxml.ElementTree.fromstring(data.rstrip(b"\0 "), forbid_dtd=True)
+    for description in root.iterfind(f".//{_RDF}RDF/{_RDF}Description"):
+        properties = [(name, [("", text)]) for name, text in description.items()]
+        properties += [(element.tag, _values_of(element)) for element in description]
+        for name, values in properties:
+            texts.setdefault(_XMP.get(name.rpartition("}")[2], ""), []).extend(values)
+    paths = [text.split(mark) for mark in "/|" for _, text in texts.pop(mark, ())]
+    no_words = {word for path in paths if path[0] in _OF_PROGRAMS for word in path}
+    keywords = texts.get("keywords", []) + [("", word) for path in paths for word in reversed(path)]
+    if keywords:
+        texts["keywords"] = [keyword for keyword in keywords if keyword[1] not in no_words]
+    return texts
+
+
+def _values_of(element) -> list[tuple[str, str]]:
+    """Returns (language, text) of a property: of a list or of alternatives, each item's."""
+    items = element.findall(f"*/{_RDF}li") or [element]
+    return [(item.get(_LANGUAGE, ""), item.text or "") for item in items]
+
+
+_IPTC = {
+    5: "title", 105: "title", 120: "description", 25: "keywords", 55: "created", 92: "location", 90: "city",
+    95: "state", 101: "country",
+}  # fmt: skip
+
+
+def read_iptc(image: Image.Image) -> Texts:
+    """Returns the texts of IPTC's second record."""
+    data = IptcImagePlugin.getiptcinfo(image) or {}
+    is_utf8 = data.get((1, 90)) == b"\x1b%G"
+    texts: Texts = {}
+    for number, name in _IPTC.items():
+        values = data.get((2, number)) or []
+        for value in values if isinstance(values, list) else [values]:
+            text = value.decode("utf-8", "ignore") if is_utf8 else _decoded(value)  # the last character may be cut
+            texts.setdefault(name, []).append(("", text))
+    return texts
+
+
+_EXIF = {0x010E: "description", 0x010F: "make", 0x0110: "model", 0x0131: "software"}
+_EXIF_OF_PHOTOGRAPH = {0x9003: "taken", 0x9004: "digitized"}
+_EXIF_OF_WINDOWS = {0x9C9B: "title", 0x9C9C: "description", 0x9C9E: "keywords"}
+_PHOTOGRAPH, _POSITION, _COMMENT = 0x8769, 0x8825, 0x9286
+
+
+def read_exif(image: Image.Image) -> Texts:
+    """Returns the texts of EXIF data."""
+    exif = Image.Image.getexif(image)  # PNG's own method decodes the pixels
+    photograph = exif.get_ifd(_PHOTOGRAPH)
+    texts: Texts = {}
+    for tags, names in ((exif, _EXIF), (photograph, _EXIF_OF_PHOTOGRAPH)):
+        texts |= {name: [("", _decoded(tags[tag]))] for tag, name in names.items() if tag in tags}
+    for tag, name in _EXIF_OF_WINDOWS.items():
+        text = bytes(exif.get(tag, b"")).decode("utf-16-le", "ignore").rstrip("\0")
+        parts = text.split(";") if name == "keywords" else [text]
+        texts[name] = [*texts.get(name, ()), *(("", part) for part in parts)]
+    texts["description"].append(("", _comment(photograph.get(_COMMENT, b""), exif.endian == ">")))
+    return texts
+
+
+def read_position(image: Image.Image) -> Texts:
+    """Returns latitude and longitude of EXIF data."""
+    position = Image.Image.getexif(image).get_ifd(_POSITION)
+    texts: Texts = {}
+    for tag, name in ((2, "latitude"), (4, "longitude")):
+        degrees = ",".join(f"{float(part):.7f}" for part in position.get(tag, ()))
+        texts[name] = [("", f"{degrees}{position.get(tag - 1, '')}")]
+    return texts
+
+
+def _decoded(value: str | bytes) -> str:
+    """Returns text that is UTF-8, as most programs write it, or Latin-1, as which Pillow reads EXIF's."""
+    data = value.encode("latin-1") if isinstance(value, str) else value
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", "replace")
+
+
+def _comment(data: bytes, is_big: bool) -> str:
+    """Returns EXIF's UserComment, of which the first eight bytes name the encoding; `is_big`: the data's byte order."""
+    encoding, text = data[:8].rstrip(b"\0 "), data[8:]
+    if encoding != b"UNICODE":
+        return _decoded(text if encoding in (b"", b"ASCII") else data)
+    # Of Latin letters every second byte is 0. Many programs write their own byte order here.
+    even, odd = text[::2].count(0), text[1::2].count(0)
+    is_big = even > odd if even != odd else is_big
+    return text.decode("utf-16-be" if is_big else "utf-16-le", "ignore")
+
+
+def read_takeout(data: bytes) -> Texts:
+    """Returns the texts of Google Takeout's JSON of a picture; its date is UTC's."""
+    values = parse_object(data)
+    position = values.get("geoData", {})
+    texts = {name: [("", str(position.get(name, "")))] for name in ("latitude", "longitude")}
+    texts["description"] = [("", str(values.get("description", "")))]
+    texts["people"] = [("", str(person.get("name", ""))) for person in values.get("people", ())]
+    seconds = int(values.get("photoTakenTime", {}).get("timestamp", 0))
+    if seconds:
+        taken = datetime.date(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+        texts["created"] = [("", taken.isoformat())]
+    return texts
+
+
+# Captions and fields.
+
+_MAKERS = "canon|casio|fuji(film)?|hp|kodak|(konica )?minolta|nikon|olympus|panasonic|pentax|samsung|sony|vivitar"
+# Words that cameras and programs write where nobody wrote anything: modes of Huawei's cameras, settings as JSON.
+_DEFAULT = re.compile(
+    rf"(({_MAKERS}) )?(digital (still )?camera|dsc|dcim|camera pictures)|{_MAKERS}|exif[ _]jpe?g([ _]picture)?|"
+    r"default|untitled|image( description)?|user comments?|ascii|unicode|none|screen ?shot|my beautiful picture|"
+    r"(created|made|processed|edited) (with|by|in) (gimp|picasa|snapseed|vsco|instagram|adobe|canva)\b.*|creator: .*|"
+    r"edf|cof|sdr|rbt|dav|ptr|nor|bty|mde|fbt|v?r?hdr|hdrpl|oznor|[a-z]+:[a-z]+=.*|charset=.*|[{<\[].*",
+    re.I | re.S,
+)
+
+
+def captions_of(texts: Texts, picture: pathlib.Path) -> list[Caption]:
+    """Returns the different texts of a picture that somebody wrote."""
+    technical = {_plain(text) for name in ("make", "model", "software") for _, text in texts.get(name, ())}
+    captions = []
+    for name in CAPTIONS:
+        for language, text in texts.get(name, ()):
+            text = _plain(text)
+            is_numbered_name = text == picture.stem and not text.isalpha()
+            is_default = text in (*technical, picture.name) or _DEFAULT.fullmatch(text) is not None
+            has_words = any(map(str.isalnum if name == "keywords" else str.isalpha, text))
+            if has_words and not (is_default or is_numbered_name):
+                captions.append(Caption(name, "" if language == "x-default" else language, text))
+    different = dict.fromkeys(captions)
+    return [caption for caption in different if not any(_repeats(caption, other) for other in different)]
+
+
+def _plain(text: str) -> str:
+    """Returns a text in one line, "" where it is not text."""
+    text = clean(text.replace("\0", " "))
+    return text if is_text(text) and "\ufffd" not in text else ""
+
+
+def _repeats(caption: Caption, other: Caption) -> bool:
+    """Whether a text without a language is another one, whose language is known, or its begin, as IPTC cuts it."""
+    if caption.language or not other.text.startswith(caption.text):
+        return False
+    if caption.text == other.text:
+        return bool(other.language)
+    return len(caption.text.encode()) >= CUT_LENGTH
+
+
+def fields_of(texts: Texts) -> dict[str, str]:
+    """Returns the fields of a picture: date ("2019-07-05"), place, camera, people, and degrees north and east."""
+    plain = {name: [_plain(text) for _, text in values] for name, values in texts.items()}
+    first = {name: next(filter(None, values), "") for name, values in plain.items()}
+    dates = [_date(text) for name in DATES for text in plain.get(name, ())]
+    places = [first.get(name, "") for name in PLACES]
+    camera = first.get("model", "")
+    maker = first.get("make", "")
+    if camera.split(" ")[0].casefold() != maker.split(" ")[0].casefold():  # not "NIKON CORPORATION NIKON D70"
+        camera = f"{maker} {camera}".strip()
+    fields = {
+        "date": next(filter(None, dates), ""),
+        "place": ", ".join(dict.fromkeys(filter(None, places))),
+        "camera": camera,
+        "people": ", ".join(dict.fromkeys(filter(None, plain.get("people", ())))),
+    }
+    latitude, longitude = _degrees(first.get("latitude", "")), _degrees(first.get("longitude", ""))
+    if latitude and longitude:  # 0 where they are not known
+        fields |= {"latitude": f"{latitude:.5f}", "longitude": f"{longitude:.5f}"}
+    return {name: text for name, text in fields.items() if text}
+
+
+def _date(text: str) -> str:
+    """Returns "2019-07-05", "2019-07" or "2019" of a date as XMP, IPTC or EXIF writes it, "" of other texts."""
+    match = re.match(r"([12]\d{3})(?:[-:]?(\d\d)(?:[-:]?(\d\d))?)?(?!\d)", text)
+    if not match:
+        return ""
+    parts = [part for part in match.groups("00") if part != "00"]
+    try:
+        datetime.date(*map(int, [*parts, 1, 1][:3]))
+    except ValueError:
+        return ""
+    return "-".join(parts)
+
+
+def _degrees(text: str) -> float | None:
+    """Returns degrees of "47,22.6N", "47,22,36.8S" or "-8.54"; None of other texts."""
+    try:
+        value = sum(float(part) / 60**power for power, part in enumerate(text.rstrip("NSEW").split(",")))
+    except ValueError:
+        return None
+    if not abs(value) <= 180:  # nan, too, of a fraction with a denominator of 0
+        return None
+    return -value if text.endswith(("S", "W")) else value
