@@ -140,8 +140,8 @@ def measure(name: str, index: Index, embedder, questions: Questions, hide: bool)
     return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(ranks_of_all, axis=0))]]
 
 
-def _place(right: list[int], found: list[int]) -> float:
-    return min((found.index(row) + 1 for row in right if row in found), default=np.inf)
+def _place(right: list[int], ranked: list[int]) -> float:
+    return min((ranked.index(row) + 1 for row in right if row in ranked), default=np.inf)
 
 
 def _cell(shares: Sequence[float]) -> str:
@@ -149,7 +149,7 @@ def _cell(shares: Sequence[float]) -> str:
 
 
 def build(name: str, embedder) -> tuple[Index, Questions]:
-    """Returns the index of a collection, and what it is asked."""
+    """Returns the index of a collection, and its questions."""
     if name == EMOJI:
         return emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
     photos = pathlib.Path(FLAG["photos"].value)

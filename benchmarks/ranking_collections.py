@@ -24,7 +24,7 @@ DRAWINGS = "openclipart"  # made by dpkg -x
 LANGUAGES = {"en": "en", "de": "de", "fr": "fr", "es": "es", "ru": "ru", "ar": "ar", "hi": "hi", "tr": "tr",
              "zh": "zh-CN", "cs": "cs"}  # fmt: skip
 OF_ONE_WORD = 3  # drawings at most
-# A shop's titles say more than what a thing is. Written before any model was asked.
+# A shop's titles say more than the name of a thing. Written before any model was asked.
 TITLES = {
     "de": ["{} Modell S", "{} 4/4 mit Zubehör", "{} Automatik, schwarz", "Kinder-{} „Lotte“, 2er-Set", "{} 250 ml"],
     "fr": ["{} d'hiver à pompon", "{} en porcelaine", "{} de voyage, bleu marine", "Lot de 2 : {} Classic"],
@@ -78,13 +78,13 @@ def titles(data: pathlib.Path) -> tuple[Entries, Questions]:
 
 
 def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questions]:
-    """Photographs with one English caption, asked by others; of `share` "half" the others have none.
+    """Photographs with one English caption, asked by other captions; of `share` "half" half of them have a caption.
 
     Of "products": a name of three words, and three captions as a description.
     """
-    found = read_photographs(data)
+    pictures = read_photographs(data)
     entries: Entries = []
-    for photograph in found:
+    for photograph in pictures:
         first, *others = photograph.english
         captions = [("en", first)]
         if share == "products":
@@ -93,7 +93,7 @@ def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questi
             captions = []
         entries.append((Item(photograph.number, captions=tuple(captions)), photograph.picture))
     questions: Questions = {}
-    for row, photograph in enumerate(found):
+    for row, photograph in enumerate(pictures):
         for language, text in _asked(photograph, row % 3):
             questions.setdefault(language, []).append((text, [row]))
     return entries, questions

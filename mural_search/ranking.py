@@ -218,9 +218,9 @@ class Ranked:
             if entries:
                 columns = np.searchsorted(rows, np.array(list(entries), np.int64))
                 values = self._values(way, weights[way])
-                of_way = np.full(len(rows), 0.0 if way == WORDS else self._neutral(way, values))
-                of_way[columns] = values
-                scores += of_way
+                scores_by_way = np.full(len(rows), 0.0 if way == WORDS else self._neutral(way, values))
+                scores_by_way[columns] = values
+                scores += scores_by_way
         if self.exact_rows:
             scores += np.isin(rows, list(self.exact_rows)) * (1.0 + np.ptp(scores))
         return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
@@ -262,7 +262,7 @@ def resolve(index, rank: str) -> str:
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     """Returns the weights of the one ranking, of texts such as "pictures=4"; others keep their defaults.
 
-    Raises `UserError` for an unknown way, or a weight that is no number from 0 on.
+    Raises `UserError` for an unknown way, or a weight that cannot be read or is below 0.
     """
     weights = dict(DEFAULT_WEIGHTS)
     for text in texts:

@@ -185,7 +185,7 @@ def build_emoji(
       cache: folder for the packages (250 MB), which every build can share.
       variant: its contents.
       progress: show bars.
-      packages, fetch: as in `fetch_packages`, for tests and mirrors; `None`: those that the variant needs.
+      packages, fetch: as in `fetch_packages`, for tests and mirrors; `None`: the packages of the variant.
 
     The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. The next
     build removes the files of an interrupted one.
