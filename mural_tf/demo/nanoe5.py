@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
-from mural_tf.pretrained.importers import TEXT, Importer
+from mural_tf.pretrained.importer import TEXT, Importer
 from mural_tf.pretrained.sentence_transformers import fill_identity
 from mural_tf.pretrained.vocabularies import fit_rows, use_sentence_pieces
 from mural_tf.pretrained.weight_files import WeightFile

@@ -41,12 +41,12 @@ IMAGE_INTERFACE = (
 )
 
 
-def build_hub_text(config: ConfigDict) -> keras.Model:
+def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
 
     `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
     always runs in inference mode. Layer counts and sizes, `dropout` and `max_length` of the configuration are the
-    SavedModel's own and ignored here.
+    SavedModel's own and ignored here, and so is `vocabulary_size`.
     Raises `UserError` if `handle` cannot be loaded or has another interface.
     """
     encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
@@ -84,7 +84,7 @@ def settle_vocabulary(config: ConfigDict) -> None:
     the tower's own assets hold the vocabulary. It is cased if a piece has a capital letter.
     Raises `UserError` where there is not exactly one vocabulary.
     """
-    if config.text_tower.name != "hub" or config.vocabulary.file.endswith(".txt"):
+    if config.vocabulary.file.endswith(".txt"):
         return
     handle = config.vocabulary.file or config.text_tower.handle
     try:

@@ -13,7 +13,8 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language, clean, read_lines
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 

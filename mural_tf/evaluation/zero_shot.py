@@ -26,7 +26,8 @@ from mural_lite.errors import UserError
 from mural_lite.files import check_json, read_json
 from mural_lite.text_files import canonical_language, read_lines
 from mural_lite.top_k import top_k
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 

@@ -36,6 +36,8 @@ from mural_tf.encoders.efficientnet import (
     output_width,
     scaled_width,
 )
+from mural_tf.pretrained.folders import find_efficientnet
+from mural_tf.pretrained.importer import Importer
 from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise, linear
 from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_tensorflow_checkpoint
 
@@ -146,14 +148,6 @@ TPU = Names(
 )
 
 
-def find_file(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
-    files = []
-    for pattern in ("*.h5", "*.pth", "models/*.pth", "*.index"):
-        files += folder.glob(pattern)
-    return files[0] if len(files) == 1 else None
-
-
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
     """Opens a file of weights, or the file in a folder, and returns it with the scheme of its layers' names.
 
@@ -161,7 +155,7 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
     """
     path = pathlib.Path(weights)
     if path.is_dir():
-        file = find_file(path)
+        file = find_efficientnet(path)
         if file is None:
             raise UserError(
                 f"{path} does not hold one file of weights (.h5, .pth, or model.ckpt.index): name the file of the "
@@ -260,3 +254,11 @@ def _normalization(file: WeightFile) -> str:
         f"{file.path} normalises pixels by mean {mean.tolist()} and variance {variance.tolist()}: neither ImageNet's "
         "nor none."
     )
+
+
+IMPORTER = Importer(
+    ("image_encoder",),
+    configure,
+    lambda weights, model, config, parts: load_weights(weights, model.image_encoder),
+    None,
+)

@@ -28,7 +28,7 @@ class Origin:
     """One folder of weights.
 
     Attributes:
-      family: a key of `importers.importers()`.
+      family: a name of `importers.families()`.
       name: the folder's, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
       licence: from its README.md, "" without one there.

@@ -20,10 +20,11 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import open_clip_siglip, vocabularies
-from mural_tf.pretrained.clip import OPEN_CLIP_CONFIG, configure_transformer, configure_vision, layer_rows
+from mural_tf.pretrained.clip import configure_transformer, configure_vision, layer_rows
+from mural_tf.pretrained.folders import OPEN_CLIP_CONFIG, folder_of_two_towers
+from mural_tf.pretrained.importer import TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
-from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -313,3 +314,13 @@ def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: Config
     else:
         table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
     assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")
+
+
+IMPORTER = Importer(
+    (*TWO_TOWERS, "bias"),
+    configure,
+    load_weights,
+    read_vocabulary,
+    method="siglip",
+    open_weights=lambda weights: open_weights(folder_of_two_towers(weights)),
+)
