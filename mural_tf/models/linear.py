@@ -67,6 +67,7 @@ class Linear(KnownTexts):
         self.choose(1e-2, self.image_text_head)
 
     def choose(self, value, head):
-        kernel, bias = ridge(*[variable.numpy() for variable in self.moments.values()], value)
+        values = [variable.numpy() for variable in self.moments.values()]
+        kernel, bias = ridge(*values, strength=value)
         head.kernel.assign(kernel.astype(np.float32))
         head.bias.assign(bias.astype(np.float32))

@@ -101,7 +101,9 @@ def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
     if not (folder / MODULES).is_file():
         return folder
-    classes, folders = zip(*(read_rows(folder) or [("", folder)]))
-    if classes[0] not in ("CLIPModel", "Transformer") or not set(classes[1:]) <= {"Normalize"}:
+    rows = read_rows(folder)
+    classes = [class_name for class_name, _ in rows]
+    if classes[:1] not in (["CLIPModel"], ["Transformer"]) or not set(classes[1:]) <= {"Normalize"}:
         raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")
-    return folders[0]
+    (_, first_folder), *_ = rows
+    return first_folder

@@ -175,17 +175,21 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     group of files, and "ends", where its records end, from which `_placed` tells where the next block begins.
     """
 
-    def blocks_of_group(group):
-        slots = order[group * CYCLE : (group + 1) * CYCLE]
-        start = begin.in_group(group)
-        read = read_group(files, slots, start.turn, start.begins, start.counts).batch(BLOCK)
-        labels = {
-            "number": group,
-            "slots": tf.size(slots, tf.int64),
-            "bytes_before": tf.reduce_sum(tf.gather(files.sizes, order[: group * CYCLE])),
-            "bytes_in_all": tf.reduce_sum(tf.gather(files.sizes, order)),
+    sizes = tf.gather(files.sizes, order)
+
+    def blocks_of_group(number):
+        """Returns a group's description with each block of its records."""
+        first = number * CYCLE
+        in_group = order[first : first + CYCLE]
+        start = begin.in_group(number)
+        blocks = read_group(files, in_group, start.turn, start.begins, start.counts).batch(BLOCK)
+        group = {
+            "number": number,
+            "slots": tf.size(in_group, tf.int64),
+            "bytes_before": tf.reduce_sum(sizes[:first]),
+            "bytes_in_all": tf.reduce_sum(sizes),
         }
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(labels).repeat(), read))
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(group).repeat(), blocks))
 
     def parse_block(group, block):
         ends = {name: block[name] for name in ("slot", "end", "count")}

@@ -29,7 +29,8 @@ class ImageGroups(Stream):
         captions = settings.own.captions_per_image
         batch = settings.batch
         tokenizer = texts.tokenizer
-        if batch % captions or not tokenizer.takes_languages or settings.data.format != "mural":
+        knows_languages = tokenizer.takes_languages and settings.data.format == "mural"
+        if batch % captions or not knows_languages:
             raise UserError(
                 f"method.captions_per_image={captions} must divide train.image_text_batch={batch}, and needs "
                 "text_tower.name='words' and data.format='mural'."

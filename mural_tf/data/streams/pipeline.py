@@ -70,18 +70,23 @@ def training_batches(
     columns = columns or {}
     begins = places or {}
     vectors = {entry: column for entry, (column, _) in columns.items()}
-    parts = [_read(name, config, texts, share, begins.get(name), vectors) for name in streams]
+    items_of_streams = []
+    functions = []  # each makes a stream's part of a batch
+    for name in streams:
+        items, make_part = _read(name, config, texts, share, begins.get(name), vectors)
+        items_of_streams.append(items)
+        functions.append(make_part)
 
-    def make_batch(*items_of_streams):  # one function for all streams: making one takes longer than calling it
+    def make_batch(*parts):  # one function for all streams: making one takes longer than calling it
         batch = {}
-        for (_, make_part), items in zip(parts, items_of_streams):
+        for make_part, items in zip(functions, parts):
             batch.update(make_part(items))
         for entry, (column, ids) in columns.items():
             batch[entry] = column.look_up(batch[ids])
         return batch
 
-    items = tf.data.Dataset.zip(tuple(items for items, _ in parts))
-    batches = items.map(make_batch, num_parallel_calls=2 * len(parts), deterministic=True)
+    batches = tf.data.Dataset.zip(tuple(items_of_streams))
+    batches = batches.map(make_batch, num_parallel_calls=2 * len(functions), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
 
 
