@@ -50,8 +50,8 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
     from mural_tf.models.embedder import embedder_of
+    from mural_tf.pretrained.front_matter import origin_of
     from mural_tf.pretrained.importers import import_weights, importer_of, starting_config
-    from mural_tf.pretrained.origin import origin_of
     from mural_tf.text import tokenizer_of
 
     importer = importer_of(source)

@@ -10,6 +10,7 @@ one of a few lengths that are known before the first step.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -45,7 +46,7 @@ class Packing:
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
         self.masks = []
         self._rows = []
-        for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:]):
+        for begin, end in itertools.pairwise(self.group_bounds):
             longest = _longest(lengths[begin:end])
             is_token = tf.sequence_mask(lengths[begin:end], longest)  # [b, t]
             rows = self.first[begin:end, tf.newaxis] + tf.range(longest)
@@ -55,7 +56,9 @@ class Packing:
 
     def pack(self, ids: tf.Tensor) -> tf.Tensor:
         """Takes the tokens of a padded batch: [B, T] -> [1, N]."""
-        return tf.gather_nd(ids, tf.stack([tf.gather(self.order, self.places), self.positions], axis=1))[tf.newaxis]
+        texts = tf.gather(self.order, self.places)
+        indices = tf.stack([texts, self.positions], axis=1)  # [N, 2]
+        return tf.gather_nd(ids, indices)[tf.newaxis]
 
     def first_tokens(self, x: tf.Tensor) -> tf.Tensor:
         """The first token of each text, shorter texts first: [1, N, C] -> [1, B, C]."""
@@ -74,7 +77,7 @@ class Packing:
         """[1, B, heads * size] -> for each group, [b, heads, 1, size]."""
         x = tf.reshape(x, [-1, heads, 1, x.shape[-1] // heads])
         # Not tf.split: where B is unknown, TensorFlow's graph optimiser takes all its parts to be of one size.
-        return [x[begin:end] for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:])]
+        return [x[begin:end] for begin, end in itertools.pairwise(self.group_bounds)]
 
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
         """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for the end of the row."""
@@ -129,7 +132,8 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     @tf.custom_gradient
     def exchange(*inputs):
         def gradient(*upstream):
-            return [tf.reshape(g, tf.shape(x)) for g, x in zip(gather_vectors(upstream, backward), inputs)]
+            gradients = gather_vectors(upstream, backward)
+            return [tf.reshape(values, tf.shape(x)) for values, x in zip(gradients, inputs)]
 
         return gather_vectors(inputs, forward), gradient
 
@@ -140,7 +144,11 @@ def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
     """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
     widths = [value.shape[1] for value in ids]
     width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
-    return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
+    padded = []
+    for value in ids:
+        missing = width - tf.shape(value)[1]
+        padded.append(tf.pad(value, [[0, 0], [0, missing]]))
+    return tf.concat(padded, axis=0)
 
 
 def encode_by_length(
@@ -238,7 +246,8 @@ class FirstAndMean(keras.layers.Layer):
     def call(self, inputs):
         x, mask = inputs
         x = tf.cast(x, self.compute_dtype)
-        return tf.concat([x[:, 0], _mean(x[:, 1:], mask[:, 1:])], axis=-1)
+        mean = _mean(x[:, 1:], mask[:, 1:])
+        return tf.concat([x[:, 0], mean], axis=-1)
 
 
 class MeanOfTokens(keras.layers.Layer):
@@ -255,7 +264,8 @@ class MeanOfTokens(keras.layers.Layer):
 def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """[B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of the tokens; zeros without any token."""
     is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
-    return tf.math.divide_no_nan(tf.reduce_sum(x * is_token, axis=1), tf.reduce_sum(is_token, axis=1))
+    total = tf.reduce_sum(x * is_token, axis=1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(is_token, axis=1))
 
 
 def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:

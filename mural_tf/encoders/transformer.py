@@ -39,7 +39,8 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, t
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
         return tf.reshape(tf.nn.bias_add(y, bias), shape)
     # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
-    y = tf.nn.bias_add(tf.matmul(rows, kernel), tf.cast(tf.cast(bias, tf.float32), rows.dtype))
+    bias = tf.cast(tf.cast(bias, tf.float32), rows.dtype)
+    y = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     if activation is not None:
         y = activation(y, training=training)
     return tf.reshape(y, shape)

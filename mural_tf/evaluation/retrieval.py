@@ -306,8 +306,9 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mappin
     owners = np.concatenate([pool.owners for pool in captions.values()])
     language_of = np.repeat(np.arange(len(captions)), [len(pool.owners) for pool in captions.values()])
     queries = np.unique(owners)
-    first = [np.argsort(-(image @ texts.T), kind="stable")[:MIXED] for image in images[queries]]
-    shares = 100 * np.bincount(language_of[np.ravel(first)], minlength=len(captions)) / np.size(first)
+    first = np.array([np.argsort(-(image @ texts.T), kind="stable")[:MIXED] for image in images[queries]])
+    counts = np.bincount(language_of[first.ravel()], minlength=len(captions))
+    shares = 100 * counts / first.size
     precision = float(100 * np.mean(owners[first] == queries[:, None]))
     for language, share in zip(captions, shares):
         result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)

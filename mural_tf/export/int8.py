@@ -223,7 +223,8 @@ def without_copies(content: bytes) -> bytes:
         output = file.tensors[operator.outputs[0]]
         key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(values)
         first, first_values = products.setdefault(key, (operator, values))
-        factor = np.vdot(first_values[0], values[0]) / (np.vdot(first_values[0], first_values[0]) or 1.0)
+        square = np.vdot(first_values[0], first_values[0]) or 1.0
+        factor = np.vdot(first_values[0], values[0]) / square
         is_copy = all(np.allclose(ours, factor * theirs, rtol=1e-4) for theirs, ours in zip(first_values, values))
         if first is operator or not is_copy:
             continue

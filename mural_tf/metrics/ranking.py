@@ -212,7 +212,8 @@ class Counts:
         self.best_identity = np.full(len(queries), -1)
         positive_scores = dot_products(queries, candidates, rows, indices)
         order = np.lexsort((positive_scores, rows))  # the best of each query comes last
-        last = order[np.flatnonzero(np.diff(rows[order], append=-1))] if len(order) else order
+        is_last = np.diff(rows[order], append=-1) != 0
+        last = order[is_last]
         self.best[rows[last]] = positive_scores[last]
         self.best_identity[rows[last]] = identity[indices[last]]
         lengths = _lengths(queries) * _lengths(candidates).max()

@@ -194,7 +194,10 @@ class DualEncoder(KerasModel):
     @property
     def embedding_shapes(self) -> dict[str, tuple[str, int]]:
         """{embedding: (the part of the batch that it comes from, its width)}."""
-        return {name: (e.part, self.width(e.head or e.function)) for name, e in self.used.items()}
+        shapes = {}
+        for name, embedding in self.used.items():
+            shapes[name] = (embedding.part, self.width(embedding.head or embedding.function))
+        return shapes
 
     # A method may override these.
 
@@ -407,4 +410,5 @@ def trainable_parameters(model: DualEncoder) -> int:
 
 def image_embeddings(tower: keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
-    return tf.math.l2_normalize(tf.cast(tower(unit_range(images), training=training), tf.float32), axis=-1)
+    embeddings = tf.cast(tower(unit_range(images), training=training), tf.float32)
+    return tf.math.l2_normalize(embeddings, axis=-1)

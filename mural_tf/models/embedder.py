@@ -36,8 +36,6 @@ def embedder_of(
     def embed_images(batch: tf.Tensor) -> tf.Tensor:
         return model.embed_images(batch)
 
-    bare = tokenizer.with_prompt("") if config.vocabulary.prompt else tokenizer
-
     def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def embed_texts(texts: tf.Tensor) -> tf.Tensor:
@@ -48,12 +46,16 @@ def embedder_of(
     embed_texts = with_head()
     names = getattr(model, "head_names", ())
     heads = [head for head in names if head != "image_text"]
-    prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
     further = {head: with_head(head) for head in heads}
+    prompted = {}
+    if config.vocabulary.prompt:
+        bare = tokenizer.with_prompt("")
+        prompted[""] = with_head(tokenizer=bare)
+        for head in heads:
+            prompted[head] = with_head(head, tokenizer=bare)
     if made_texts is not None:
         embed_texts = made_texts.first(embed_texts, names[0])
         further = {head: made_texts.first(embed, head) for head, embed in further.items()}
-    prompted = prompted if config.vocabulary.prompt else {}
     encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
     return embedder_of_graphs(encoders, model.embedding_size, config, path, step)
 

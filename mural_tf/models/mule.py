@@ -86,7 +86,8 @@ class Mule(EmbN):
             tasks["neighbourhood"] = Task("image_groups", self._at_levels("caption"))
         left = self._at_levels("text_a")
         right = self._at_levels("text_b")
-        tasks["text_text"] = Task("text_text", (*left, *right), pair=(left[-1], right[-1]))
+        last = (left[-1], right[-1])
+        tasks["text_text"] = Task("text_text", (*left, *right), pair=last)
         words = self._words_of(tasks)
         if words:
             stream = "image_groups" if "caption_words" in words else "text_text"

@@ -131,7 +131,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    folder = folder_of_two_towers(pathlib.Path(folder))
+    folder = folder_of_two_towers(folder)
     if (folder / OPEN_CLIP_CONFIG).is_file():
         configure_open_clip(folder, config)
         return
@@ -218,5 +218,5 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
     """Opens the weights of Hugging Face's folder or open_clip's."""
-    folder = folder_of_two_towers(pathlib.Path(folder))
+    folder = folder_of_two_towers(folder)
     return open_safetensors(folder / OPEN_CLIP_WEIGHTS if (folder / OPEN_CLIP_CONFIG).is_file() else folder)

@@ -68,7 +68,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
 
     Raises `UserError` for a text tower of another kind, or a folder without its vocabulary.
     """
-    folder = folder_of_two_towers(pathlib.Path(weights))
+    folder = folder_of_two_towers(weights)
     file = clip.open_weights(folder)
     if _is_open_clip(file):
         cleaning = _configure_open_clip(folder, config.text_tower)

@@ -205,10 +205,13 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
     tower.name = "efficientnet_lite" if lite else "efficientnet"
     blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
-    stem, last = (file.shapes[name][axis] if name in file.shapes else 0 for name, axis in (names.stem, names.top))
-    for width, depth in (LITE_COEFFICIENTS if lite else COEFFICIENTS).values():
-        widths = (STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width), scaled_width(STAGES[-1][2], width))
-        if widths == (stem, last or widths[1]) and blocks == sum(blocks_by_stage(depth, lite)):
+    stem, last = (_width_of(file, *place) for place in (names.stem, names.top))
+    coefficients = LITE_COEFFICIENTS if lite else COEFFICIENTS
+    for width, depth in coefficients.values():
+        stem_width = STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width)
+        last_width = scaled_width(STAGES[-1][2], width)
+        fits = stem == stem_width and last in (0, last_width)  # not every file has the top convolution
+        if fits and blocks == sum(blocks_by_stage(depth, lite)):
             tower.width = width
             tower.depth = depth
     if lite and not (names is KERAS and _normalization_layer(file)):
@@ -217,6 +220,11 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         tower.normalization = _normalization(file)
     if not (tower.projection or tower.head_size):
         config.embedding_size = output_width(tower)
+
+
+def _width_of(file: WeightFile, name: str, axis: int) -> int:
+    """The size of one axis of weights, 0 where the file lacks them."""
+    return file.shapes[name][axis] if name in file.shapes else 0
 
 
 def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
@@ -232,7 +240,12 @@ def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
 
 def _normalization_layer(file: WeightFile) -> dict[str, str]:
     """{"mean", "variance": the file's name of it}; empty where the file has no such layer."""
-    return {name.split("/")[-1]: name for name in file.shapes if name.split("/")[-1] in ("mean", "variance")}
+    layer = {}
+    for name in file.shapes:
+        end = name.split("/")[-1]
+        if end in ("mean", "variance"):
+            layer[end] = name
+    return layer
 
 
 def _normalization(file: WeightFile) -> str:

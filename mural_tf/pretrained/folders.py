@@ -97,8 +97,9 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
 
 
-def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
+def folder_of_two_towers(folder: str | pathlib.Path) -> pathlib.Path:
     """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
+    folder = pathlib.Path(folder)
     if not (folder / MODULES).is_file():
         return folder
     rows = read_rows(folder)

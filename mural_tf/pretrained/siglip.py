@@ -183,7 +183,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
         open_clip_siglip.configure(path, config)
@@ -279,7 +279,7 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     tokens = "text_model.embeddings.token_embedding.weight" if path.is_dir() else "params/txt/Embed_0/embedding"
     rows = file.shapes.get(open_clip_siglip.TOKENS if _is_open_clip(path) else tokens, (0,))[0]
@@ -307,7 +307,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
 
 def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
         table = {**open_clip_siglip.table(config, file), **_numbers()}

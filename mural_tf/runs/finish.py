@@ -70,9 +70,10 @@ class MeasuredModel:
         return self._model
 
     def embedder(self, step: int, made_texts: KnownStates | None = None) -> Embedder:
-        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run.
+        """Returns the embedder of `at(step)`.
 
-        `made_texts`: texts that skip the text tower; by default the texts whose states training makes.
+        It is made by the first call and returned by all others, because it is slow to trace.
+        `made_texts`: of the first call, texts that skip the text tower; by default those whose states training makes.
         """
         model = self.at(step)
         if self._embedder is None:

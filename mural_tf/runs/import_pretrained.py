@@ -25,6 +25,7 @@ from mural_tf.models import mount
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.folders import MODULES
+from mural_tf.pretrained.front_matter import origin_of
 from mural_tf.pretrained.importer import TEXT
 from mural_tf.pretrained.importers import (
     building,
@@ -34,7 +35,6 @@ from mural_tf.pretrained.importers import (
     kind_of,
     starting_config,
 )
-from mural_tf.pretrained.origin import origin_of
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights

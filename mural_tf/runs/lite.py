@@ -145,7 +145,8 @@ def export_lite(
             trial.choose(name, choices(content, precision))
         report = trial.report()
         _write(partial / REPORT, report)
-        sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir()) if path.name != DESCRIPTION}
+        files = [path for path in sorted(partial.iterdir()) if path.name != DESCRIPTION]
+        sizes = {path.name: path.stat().st_size for path in files}
         description |= dict(bytes=sizes, bound=trial.bound)
         _write(partial / DESCRIPTION, description)
     return report

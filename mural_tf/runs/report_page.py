@@ -232,7 +232,7 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
 
 def _sample(images: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns `IMAGES` of the pictures' embeddings and numbers, evenly spaced; all of them where there are fewer."""
-    rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
+    rows = evenly(range(len(numbers)), IMAGES)
     return images[rows], numbers[rows]
 
 

@@ -62,5 +62,6 @@ def _names(row: Mapping) -> list[str]:
 def _describe(row: Mapping, name: str) -> dict[str, object]:
     """The data of an evaluation, its step, and the languages that it measured."""
     languages = {key.split("/")[1] for key in row if key.startswith(f"{name}/") and key.endswith(_OF_A_LANGUAGE)}
-    data = {"data": "", "split": "dev" if name.endswith("_dev") else "", **row.get(EVALUATED, {}).get(name, {})}
-    return {**data, "step": row["step"], "languages": sorted(languages)}
+    split = "dev" if name.endswith("_dev") else ""
+    data = row.get(EVALUATED, {}).get(name, {})
+    return {"data": "", "split": split, **data, "step": row["step"], "languages": sorted(languages)}

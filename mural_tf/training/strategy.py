@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path
 from mural_lite.paths import RemotePath
+from mural_tf.backend import first_line
 from mural_tf.training.workers import compiles_steps, input_pipelines, is_chief
 
 
@@ -30,7 +31,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             if "ConfigureDistributedTPU" in str(error):
                 reason = (
                     f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "

@@ -41,7 +41,7 @@ CLOSURES = {
     "mural_tf.losses.contrastive": 200,  # the equation
     "mural_tf.models.mural": 3_400,  # a method and its step
     "mural_tf.training.fit": 8_000,  # the loop
-    "mural_tf.export.saved_model": 8_400,  # from an image to a SavedModel
+    "mural_tf.export.saved_model": 8_100,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 17_000,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_000,  # from a question to an answer
     "mural_search.server.app": 9_300,

@@ -102,7 +102,8 @@ def mixed(
         shuffled = tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), seeds)
         return tf.data.Dataset.from_tensor_slices(shuffled)
 
-    chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
+    cycles = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
+    chosen = cycles.flat_map(draws).skip(used % DRAWS)
     numbered = []
     for number, blocks in enumerate(usable):
         source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()

@@ -24,6 +24,7 @@ from mural_tf.data import records
 from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.epochs import (
     ALL,
+    ENDLESS,
     EPOCH,
     PLACE,
     Share,
@@ -203,7 +204,7 @@ def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cond(
         tf.size(rows) > 0,
         lambda: (place_of_last(last), last["tally"][-1]),
-        lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
+        lambda: (np.full(PLACE, -1, np.int64), tf.zeros_like(items["tally"][0])),
     )
 
 
@@ -212,7 +213,7 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
 
     The parts of a zip are produced in order when the consumer asks: clock, batch, clock.
     """
-    clock = tf.data.Dataset.range(np.iinfo(np.int64).max).map(lambda _: tf.timestamp())
+    clock = tf.data.Dataset.range(ENDLESS).map(lambda _: tf.timestamp())
     timed = tf.data.Dataset.zip((clock, batches, clock))
 
     def add(before, batch, after):
