@@ -27,13 +27,13 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout
-from mural_tf.encoders.packing import (
+from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.pooling import (
     POOLINGS,
     EndOfText,
     FirstAndMean,
     MeanOfTokens,
     OnePosition,
-    Packing,
     packed_first_and_mean,
     packed_mean,
 )

@@ -17,7 +17,7 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
-from mural_tf.encoders.packing import OnePosition
+from mural_tf.encoders.pooling import OnePosition
 from mural_tf.encoders.towers import image_input, tower_with_projection
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 

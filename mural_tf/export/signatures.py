@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.images import prepare_image, prepared_spec
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.encoders.layers import unit_range
-from mural_tf.encoders.packing import encode_by_length
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer

@@ -28,8 +28,8 @@ from mural_lite.config import takes_features
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.adapters import text_adapter
+from mural_tf.encoders.by_length import encode_by_length, stack_ids
 from mural_tf.encoders.layers import BatchNormalization, unit_range
-from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.keras_model import KerasModel
 from mural_tf.text.tokens import TOKENS

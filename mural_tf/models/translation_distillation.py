@@ -38,7 +38,7 @@ from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprints
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
-from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
