@@ -70,6 +70,6 @@ def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 
 
 def evenly(values: Sequence, count: int) -> list:
     """Returns at most `count` of the values: the first, the last, and some evenly between."""
-    places = np.linspace(0, len(values) - 1, min(count, len(values)))
-    indices = np.unique(places.round().astype(int))
+    spaced = np.linspace(0, len(values) - 1, min(count, len(values)))
+    indices = np.unique(spaced.round().astype(int))
     return [values[index] for index in indices]

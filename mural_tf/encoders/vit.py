@@ -91,8 +91,8 @@ class PatchEmbeddings(keras.layers.Layer):
 
 def _for_each_row(token, x):
     """A learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden] -> [B, 1, hidden]."""
-    ones = tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
-    return tf.cast(token, x.dtype) * ones
+    rows = tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
+    return tf.cast(token, x.dtype) * rows
 
 
 class AttentionPooling(TransformerLayer):

@@ -241,7 +241,7 @@ def without_copies(content: bytes) -> bytes:
 
 
 def _weights_and_bias(file: LiteFile, operator) -> list[np.ndarray] | None:
-    """The constants of a product, float32; `None` for other operators, products with an activation or computed ones."""
+    """Returns the constants of a product, float32; `None` for other operators and for a product with an activation."""
     options = operator.builtinOptions
     if not isinstance(options, file.schema.FullyConnectedOptionsT) or options.fusedActivationFunction:
         return None

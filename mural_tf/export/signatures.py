@@ -47,8 +47,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     options.autotune.enabled = False  # tuning would cost a thread a request
     indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
-    ones = tf.ones_like(indices[:, 0], tf.int32)
-    readable = tf.scatter_nd(indices, ones, [count + 1])[:-1] > 0
+    marks = tf.ones_like(indices[:, 0], tf.int32)
+    readable = tf.scatter_nd(indices, marks, [count + 1])[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable
 
 

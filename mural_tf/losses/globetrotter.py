@@ -142,5 +142,5 @@ def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """
     sums = Rows.of(sums)
     total = tf.reduce_sum(sums.own[:, 0])
-    places = tf.reduce_sum(sums.values[:, 1])
-    return tf.math.divide_no_nan(total, places)
+    count = tf.reduce_sum(sums.values[:, 1])
+    return tf.math.divide_no_nan(total, count)

@@ -205,7 +205,7 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
     tower.name = "efficientnet_lite" if lite else "efficientnet"
     blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
-    stem, last = (_width_of(file, *place) for place in (names.stem, names.top))
+    stem, last = (_width_of(file, name, axis) for name, axis in (names.stem, names.top))
     coefficients = LITE_COEFFICIENTS if lite else COEFFICIENTS
     for width, depth in coefficients.values():
         stem_width = STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width)

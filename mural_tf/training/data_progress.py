@@ -44,11 +44,11 @@ class DataProgress:
             ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
             ends = gather(ends)  # [replicas, sources, …]
             ends = {name: self._by_pipeline(value) for name, value in ends.items()}
-            places = self.places[stream]
-            tallies = self.tallies[stream]
+            position = self.places[stream]
+            tally = self.tallies[stream]
             has_items = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            places.assign(tf.where(has_items[..., None], ends["place"], places))
-            tallies.assign(tf.where(has_items[..., None, None], ends["tally"], tallies))
+            position.assign(tf.where(has_items[..., None], ends["place"], position))
+            tally.assign(tf.where(has_items[..., None, None], ends["tally"], tally))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
         """Takes one row of each pipeline's replicas, whose rows are equal."""
@@ -62,8 +62,8 @@ class DataProgress:
     def epochs(self) -> dict[str, list[int]]:
         """Returns stream -> the epoch of each source, the earliest where pipelines differ."""
         epochs = {}
-        for stream, places in self.places.items():
-            epochs[stream] = places.numpy()[..., 0].min(axis=0).tolist()
+        for stream, variable in self.places.items():
+            epochs[stream] = variable.numpy()[..., 0].min(axis=0).tolist()
         return epochs
 
     def next_epochs(self) -> None:

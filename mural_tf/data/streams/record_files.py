@@ -248,8 +248,8 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
     offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
     headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
-    places = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte
-    parts = tf.gather(_CRC_TABLES, places)
+    rows = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte
+    parts = tf.gather(_CRC_TABLES, rows)
     crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))
     rotated = tf.bitwise.bitwise_or(tf.bitwise.right_shift(crc, 15), tf.bitwise.left_shift(crc, 17))
     agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored, tf.uint32))  # modulo 2^32
