@@ -73,7 +73,7 @@ class MeasuredModel:
         """Returns the embedder of `at(step)`.
 
         It is made by the first call and returned by all others, because it is slow to trace.
-        `made_texts`, of the first call: texts that skip the text tower; by default the texts whose states training makes.
+        `made_texts`, of the first call: texts that skip the text tower; by default texts whose states runs have made.
         """
         model = self.at(step)
         if self._embedder is None:
