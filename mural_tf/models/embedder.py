@@ -15,7 +15,7 @@ from mural_tf.data import images
 
 def embedder_of(
     model: Any,
-    tokenizer: Callable[..., Any],
+    tokenizer: Any,
     config: ConfigDict,
     path: str = "",
     step: int | None = None,
@@ -24,9 +24,11 @@ def embedder_of(
     """Wraps a model in memory; later changes of its weights show in later calls.
 
     `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+    `tokenizer`: a `text.tokenizer.Tokenizer`, or a function like its call where there is no prompt.
     `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
     """
-    tower, prepared = config.image_tower, images.prepared_spec(config.image_tower)
+    tower = config.image_tower
+    prepared = images.prepared_spec(tower)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
     def prepare_image(data: tf.Tensor) -> tf.Tensor:
@@ -44,7 +46,7 @@ def embedder_of(
         return embed_texts
 
     embed_texts = with_head()
-    names = getattr(model, "head_names", ())
+    names: Sequence[str] = getattr(model, "head_names", ())
     heads = [head for head in names if head != "image_text"]
     further = {head: with_head(head) for head in heads}
     prompted = {}
