@@ -61,7 +61,7 @@ class Ours:
 
         from mural_lite.config import base_config
         from mural_tf.encoders import build_image_encoder, build_text_encoder
-        from mural_tf.encoders.packing import encode_by_length
+        from mural_tf.encoders.by_length import encode_by_length
 
         config, precision = base_config(), setting  # bfloat16: the weights too, as PyTorch has them
         config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))

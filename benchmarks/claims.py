@@ -27,7 +27,8 @@ from mural_tf.analysis.languages import family_of
 from mural_tf.demo.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
 from mural_tf.demo.npm_packages import Package, fetch_packages, read_members
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request, encode_captions
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import encode_captions
 from mural_tf.metrics import ranking
 
 LABELS = Package(

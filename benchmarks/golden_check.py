@@ -20,7 +20,7 @@ from mural_lite import command_line as cli
 from mural_lite.errors import UserError, brief
 from mural_tf.data.images import prepare_image
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained.importers import import_weights, importers, kind_of, starting_config
+from mural_tf.pretrained.importers import import_weights, importer_of, kind_of, starting_config
 from mural_tf.text import tokenizer_of
 from mural_tf.text.piece_models import SPACE
 from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"{weights} is not the folder of a checkpoint that docs/checkpoints.md names.")
     golden = read_golden(path)
     imported = import_weights(source, weights, starting_config(source))
-    print("\n".join(compare(golden, *imported, importers()[source].parts)))
+    print("\n".join(compare(golden, *imported, importer_of(source).parts)))
     print(f"PASS: {weights} gives here what {path} says.")
 
 

@@ -24,7 +24,8 @@ from mural_tf.evaluation.babel_imagenet import GROUP as MANY_CLASSES
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.gcompris import GROUP as MANY_WORDS
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics.ranking import CUTOFFS
 
 TEXT_TO_IMAGE = {f"R@{k}, text to image": f"text_to_image/recall@{k}" for k in CUTOFFS}

@@ -113,10 +113,11 @@ def _words(data: pathlib.Path) -> dict[str, dict[str, str]]:
     path = data / WORDS[0]
     if not path.is_file():
         raise UserError(f"{path} does not exist: docs/evaluation.md says how to get it.")
-    words = read_words(path)
-    return {
-        language: {name: word.strip() for name, word in words[tag].items()} for language, tag in LANGUAGES.items()
-    }
+    by_tag = read_words(path)
+    words = {}
+    for language, tag in LANGUAGES.items():
+        words[language] = {name: word.strip() for name, word in by_tag[tag].items()}
+    return words
 
 
 def _drawings(data: pathlib.Path, words: dict[str, dict[str, str]]) -> Iterator[tuple[pathlib.Path, str]]:
@@ -138,10 +139,10 @@ def _title(path: pathlib.Path) -> str:
 
 
 def _questions(words: dict[str, dict[str, str]], rows: dict[str, list[int]]) -> Questions:
-    return {
-        language: [(texts[word], right) for word, right in rows.items() if texts.get(word)]
-        for language, texts in words.items()
-    }
+    questions = {}
+    for language, texts in words.items():
+        questions[language] = [(texts[word], right) for word, right in rows.items() if texts.get(word)]
+    return questions
 
 
 COLLECTIONS = {

@@ -63,7 +63,8 @@ def translation_recall(embedder, data_dir: str, split: str, asked: Collection[st
 def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
     """Returns, in percent, how many of the first five names of an image are English, and how many its own."""
     from mural_tf.evaluation.protocol import default_protocol
-    from mural_tf.evaluation.retrieval import MIXED, Request
+    from mural_tf.evaluation.request import Request
+    from mural_tf.evaluation.retrieval import MIXED
 
     protocol = default_protocol()
     protocol.mixed_pool = True

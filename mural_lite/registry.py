@@ -2,7 +2,7 @@
 
 mural.models          (folder, checkpoint, trust, made_states) -> Embedder, None for a folder of another kind
 mural.data            (the configuration's branch `data`) builds the data set that `data.source` names
-mural.importers       a `mural_tf.pretrained.importers.Importer`
+mural.importers       a `mural_tf.pretrained.importer.Importer`
 mural.weight_files    file -> `mural_tf.pretrained.weight_files.WeightFile`; the name is the file's ending
 """
 

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-from ml_collections import ConfigDict
 
 from mural_lite.config import base_config
 from mural_lite.config_file import load_config
-from mural_lite.embedder import Embedder, Embeddings, Encoder, Encoders
+from mural_lite.embedder import Embedder, Encoders
 from mural_lite.errors import UserError
-from mural_lite.pictures import BadImage
 from mural_lite.remote_folders import display_name
 from mural_lite.trust import trusting
 from mural_lite.versions import description, newest_version
@@ -42,83 +38,8 @@ def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: b
     return None
 
 
-def embedder_of(
-    model: Any,
-    tokenizer: Callable[..., Any],
-    config: ConfigDict,
-    path: str = "",
-    step: int | None = None,
-    made_texts: Any = None,
-) -> Embedder:
-    """Wraps a model in memory; later changes of its weights show in later calls.
-
-    `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
-    `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
-    """
-    import tensorflow as tf
-
-    from mural_tf.data import images
-
-    tower, prepared = config.image_tower, images.prepared_spec(config.image_tower)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
-    def prepare_image(data: tf.Tensor) -> tf.Tensor:
-        return images.prepare_image(data, tower)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
-    def embed_images(batch: tf.Tensor) -> tf.Tensor:
-        return model.embed_images(batch)
-
-    bare = tokenizer.with_prompt("") if config.vocabulary.prompt else tokenizer
-
-    def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-        def embed_texts(texts: tf.Tensor) -> tf.Tensor:
-            return model.embed_texts(tokenizer(texts, pad="longest"), *head)
-
-        return embed_texts
-
-    embed_texts = with_head()
-    names = getattr(model, "head_names", ())
-    heads = [head for head in names if head != "image_text"]
-    prompted = {"": with_head(tokenizer=bare), **{head: with_head(head, tokenizer=bare) for head in heads}}
-    further = {head: with_head(head) for head in heads}
-    if made_texts is not None:
-        embed_texts = made_texts.first(embed_texts, names[0])
-        further = {head: made_texts.first(embed, head) for head, embed in further.items()}
-    prompted = prompted if config.vocabulary.prompt else {}
-    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
-    return _embedder_of_graphs(encoders, model.embedding_size, config, path, step)
-
-
-def _embedder_of_graphs(
-    encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
-) -> Embedder:
-    """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
-    import tensorflow as tf
-
-    def prepare(data: bytes) -> tf.Tensor:
-        try:
-            return encoders.prepare_image(tf.constant(data))
-        except tf.errors.OpError:
-            raise BadImage("it is damaged and does not decode") from None
-
-    def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
-        def encode_list(values: Sequence[Any]) -> Embeddings:
-            embeddings: Embeddings = encode(join(values)).numpy()
-            return embeddings
-
-        return encode_list
-
-    on_images = on_lists(encoders.embed_images, tf.stack)
-    further = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
-    prompted = {head: on_lists(encode) for head, encode in encoders.prompted.items()}
-    taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return Embedder(taking_lists, embedding_size, config, path, step, threads)
-
-
 def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Embedder:
+    from mural_tf.models.embedder import embedder_of
     from mural_tf.models.frozen import known_texts
     from mural_tf.training.trained_model import load_trained
 
@@ -128,11 +49,13 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    from mural_tf.pretrained.importers import import_weights, importers, starting_config
-    from mural_tf.pretrained.origin import origin_of
+    from mural_tf.models.embedder import embedder_of
+    from mural_tf.pretrained.front_matter import origin_of
+    from mural_tf.pretrained.importers import import_weights, importer_of, starting_config
     from mural_tf.text import tokenizer_of
 
-    if not importers()[source].method or importers()[source].vocabulary is None:
+    importer = importer_of(source)
+    if not importer.method or importer.vocabulary is None:
         raise UserError(
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import {source} --weights={path} --workdir=…, see docs/checkpoints.md."
@@ -147,6 +70,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.saved_models import check_graph, load_saved_model
+    from mural_tf.models.embedder import embedder_of_graphs
 
     version = newest_version(path, ("image_encoder", "text_encoder"))
     config = load_config(description(path, version) / "config.json")
@@ -181,7 +105,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
-    embedder = _embedder_of_graphs(encoders, size, config, display_name(path))
+    embedder = embedder_of_graphs(encoders, size, config, display_name(path))
     embedder.kept_alive = text_encoder
     return embedder
 
@@ -195,6 +119,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     from mural_tf.encoders.saved_models import load_saved_model
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation
+    from mural_tf.models.embedder import embedder_of_graphs
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
     image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
@@ -215,7 +140,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         embed_texts,
     )
     size = int(embed_texts(tf.constant([""])).shape[-1])
-    return _embedder_of_graphs(encoders, size, config, display_name(path))
+    return embedder_of_graphs(encoders, size, config, display_name(path))
 
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:

@@ -6,7 +6,8 @@ import numpy as np
 
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 
 
 class FakeEmbedder:

@@ -14,7 +14,8 @@ from mural_tf.encoders.kernels import set_fusion
 from mural_tf.models.build import build_model
 from mural_tf.training.callbacks import StopSignals
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.strategy import build_strategy, is_chief
+from mural_tf.training.strategy import build_strategy
+from mural_tf.training.workers import is_chief
 
 
 def as_worker(index, ports, *arguments):

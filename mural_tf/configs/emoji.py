@@ -38,6 +38,7 @@ WORDS = {
     "regularization": ("weak", "strong"),  # strong keeps long runs from learning the three drawing styles by heart
 }
 PIECES = {**WORDS, "languages": ("core", "all")}  # core: 25, all: 122, every locale that names half of the emoji
+WITH_WORDS = ("mule", "mule_lp", "embn", "parallel_embn")
 VARIANTS = {
     "mural": PIECES,
     "align": PIECES,
@@ -46,23 +47,32 @@ VARIANTS = {
     "etcl_image_text": PIECES,
     "globetrotter": {**PIECES, **globetrotter_resnet18.FIELDS},
     "labse": PIECES,
-    "mule": WORDS,
-    "mule_lp": WORDS,
-    "embn": WORDS,
-    "parallel_embn": WORDS,
+    **dict.fromkeys(WITH_WORDS, WORDS),
 }
+METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # of variants with another name than their method's
 
 
 def get_config(arguments: str = "") -> ConfigDict:
     variant, given = parse(arguments, VARIANTS)
-    config = _small(given.pop("languages", "core"), given.pop("steps", 150 if variant.startswith("etcl") else 1_400))
+    is_stage = variant in ("etcl", "etcl_image_text")
+    steps = given.pop("steps", 150 if is_stage else 1_400)
+    config = _small(given.pop("languages", "core"), steps)
     if given.pop("regularization", "weak") == "strong":
         _regularize(config)
-    mount(config, {"etcl_image_text": "mural", "mule_lp": "mule"}.get(variant, variant))
+    mount(config, METHODS.get(variant, variant))
+    if is_stage:
+        config.optimizer.learning_rate = 1e-3  # a quarter of mural's peak, linearly to 0 (our choice)
+        config.optimizer.text_text_learning_rate = 1e-3
+        config.optimizer.warmup_steps = 0
     if variant == "siglip":
         config.loss.temperature = 0.1  # t = 10 [SigLIP §3.2]; method.bias is -10
-    elif variant.startswith("etcl"):
-        _etcl(config, image_text_alone=variant == "etcl_image_text")
+    elif variant == "etcl":
+        config.loss.image_text_weight = 1 / 3  # Eq. 4 of ETCL
+        config.loss.text_text_weight = 1 / 3
+        config.data.shuffle_buffer = 100_000  # triples
+    elif variant == "etcl_image_text":
+        config.loss.text_text_weight = 0.0
+        config.train.image_text_batch *= 2  # a triple is two image-caption pairs
     elif variant == "globetrotter":
         _globetrotter(config, **given)
     elif variant == "labse":
@@ -70,7 +80,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.image_tower.projection = config.embedding_size
         config.loss.text_text_weight = 1.0
         config.optimizer.text_text_learning_rate = config.optimizer.learning_rate
-    elif VARIANTS[variant] is WORDS:
+    elif variant in WITH_WORDS:
         _words(config, variant)
     return config
 
@@ -135,16 +145,6 @@ def _regularize(config: ConfigDict) -> None:
     config.augmentation.color = 0.6
     config.augmentation.greyscale = 0.1
     config.augmentation.erase = 0.3
-
-
-def _etcl(config: ConfigDict, image_text_alone: bool) -> None:
-    config.loss.image_text_weight = 1.0 if image_text_alone else 1 / 3  # Eq. 4 of ETCL
-    config.loss.text_text_weight = 0.0 if image_text_alone else 1 / 3
-    config.train.image_text_batch *= 2 if image_text_alone else 1  # a triple is two image-caption pairs
-    config.data.shuffle_buffer = 400_000 if image_text_alone else 100_000  # triples
-    config.optimizer.learning_rate = 1e-3  # a quarter of mural's peak, linearly to 0 (our choice)
-    config.optimizer.text_text_learning_rate = 1e-3
-    config.optimizer.warmup_steps = 0
 
 
 def _globetrotter(config: ConfigDict, **given: str) -> None:

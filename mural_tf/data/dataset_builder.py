@@ -27,23 +27,23 @@ def build_folder(
       UserError: `output` holds something else, or the disk is full or cannot be written.
     """
     output = as_path(output)
-    lock = output.parent / f".{output.name}.lock"
-    description = {}
-    if follows and (output / DESCRIPTION).is_file():
-        description = read_json(output / DESCRIPTION)
-    if description and description.get("name") == identity["name"]:
-        if any(description.get(key) != value for key, value in identity.items()):
-            with storage_errors(output), exclusive_lock(lock):
-                _build(output, identity, write)
-        return output
-    if is_built(output, identity):
+    if _is_current(output, identity, follows):
         return output
     with storage_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(lock):
-            if not is_built(output, identity):  # another process may have built it while we waited
+        with exclusive_lock(output.parent / f".{output.name}.lock"):
+            if not _is_current(output, identity, follows):  # another process may have built it while we waited
                 _build(output, identity, write)
     return output
+
+
+def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
+    """Whether the folder holds this very data set; raises `UserError` if it holds something that does not follow."""
+    if follows and (output / DESCRIPTION).is_file():
+        description = read_json(output / DESCRIPTION)
+        if description.get("name") == identity["name"]:
+            return all(description.get(key) == value for key, value in identity.items())
+    return is_built(output, identity)
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:

@@ -205,7 +205,8 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     border pixel is repeated. Crop and flip without the others copy pixels. `config`: the `augmentation` branch.
     """
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-    draws = tf.unstack(tf.random.stateless_uniform([6, tf.shape(images)[0]], seeds[0], -1.0, 1.0))
+    batch = tf.shape(images)[0]
+    draws = tf.unstack(tf.random.stateless_uniform([6, batch], seeds[0], -1.0, 1.0))
     if config.zoom or config.stretch or config.rotation or config.shift:
         transforms = _transforms(images.shape[1], image_size, config, draws)
         resampled = resample(images, image_size, transforms)
@@ -280,7 +281,7 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     mix = saturation * tf.eye(3) + (1.0 - saturation) * to_grey  # [B, 3, 3]
     angle = (draws[1] * config.hue * math.pi / 180.0)[:, None, None]
     third = tf.fill([3, 3], 1.0 / 3.0)
-    cross = tf.constant([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3.0)
+    cross = tf.constant([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], tf.float32) / math.sqrt(3.0)
     hue = tf.cos(angle) * (tf.eye(3) - third) + third + tf.sin(angle) * cross  # rotation about the grey axis
     contrast = (1.0 + 0.5 * strength * draws[2])[:, None, None]
     brightness = (0.3 * strength * draws[3])[:, None, None]
@@ -303,7 +304,8 @@ def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     line = tf.range(size, dtype=tf.float32)[None, :]
     in_rows = (line >= top) & (line < top + height)
     in_columns = (line >= left) & (line < left + width)
-    covered = in_rows[:, :, None] & in_columns[:, None, :] & (draws[4][:, :, None] < probability)
+    is_erased = draws[4][:, :, None] < probability
+    covered = in_rows[:, :, None] & in_columns[:, None, :] & is_erased
     grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]
     return tf.where(covered[..., None], grey, images)
 

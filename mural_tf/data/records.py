@@ -55,20 +55,23 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+REQUIRED = tf.io.FixedLenFeature([], tf.string)
+OPTIONAL = tf.io.FixedLenFeature([], tf.string, default_value="")
 IMAGE_TEXT_FEATURES = {
-    "image_id": tf.io.FixedLenFeature([], tf.string, default_value=""),  # "": see `_image_id`
-    "image": tf.io.FixedLenFeature([], tf.string),  # JPEG or PNG bytes
+    "image_id": OPTIONAL,  # "": see `_image_id`
+    "image": REQUIRED,  # JPEG or PNG bytes
     "caption": tf.io.VarLenFeature(tf.string),  # UTF-8
     "language": tf.io.VarLenFeature(tf.string),  # BCP 47
     "caption_group": tf.io.VarLenFeature(tf.string),
 }
 TEXT_PAIR_FEATURES = {
-    "text_a": tf.io.FixedLenFeature([], tf.string),
-    "language_a": tf.io.FixedLenFeature([], tf.string, default_value=""),
-    "text_b": tf.io.FixedLenFeature([], tf.string),
-    "language_b": tf.io.FixedLenFeature([], tf.string, default_value=""),
-    "group_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    "text_a": REQUIRED,
+    "language_a": OPTIONAL,
+    "text_b": REQUIRED,
+    "language_b": OPTIONAL,
+    "group_id": OPTIONAL,
 }
+IMG2DATASET_FEATURES = {"jpg": REQUIRED, "txt": OPTIONAL, "key": OPTIONAL}
 
 
 def write_records(
@@ -126,7 +129,9 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
 
     Counts by file, `shards`, which a description may have or lack, make no other data of it.
     """
-    sizes = {name[len(str(directory)) :].lstrip("/"): size for name, size in file_sizes(files).items()}
+    sizes = {}
+    for name, size in file_sizes(files).items():
+        sizes[name.removeprefix(str(directory)).lstrip("/")] = size
     description = f"{directory}/dataset.json"
     digest = ""
     if tf.io.gfile.exists(description):
@@ -234,14 +239,9 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 def parse_img2dataset(language: str):
     """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id; see `_image_id`."""
-    features = {
-        "jpg": tf.io.FixedLenFeature([], tf.string),
-        "txt": tf.io.FixedLenFeature([], tf.string, default_value=""),
-        "key": tf.io.FixedLenFeature([], tf.string, default_value=""),
-    }
 
     def parse(serialized):
-        parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), features)
+        parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), IMG2DATASET_FEATURES)
         return {
             "image_id": _image_id(parsed["key"], parsed["jpg"]),
             "image": parsed["jpg"],

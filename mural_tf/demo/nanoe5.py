@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
-from mural_tf.pretrained.importers import TEXT, Importer
+from mural_tf.pretrained.importer import TEXT, Importer
 from mural_tf.pretrained.sentence_transformers import fill_identity
 from mural_tf.pretrained.vocabularies import fit_rows, use_sentence_pieces
 from mural_tf.pretrained.weight_files import WeightFile
@@ -86,8 +86,9 @@ class _Content:
             text = self._bytes(length)
             self.pieces = [text[first:last].decode() for first, last in zip(ends, ends[1:])]
             self._numbers("<i")  # how many characters the package's own table maps
-            self._bytes(*self._numbers("<i"))
-            self.tensors = dict(self._entry() for _ in range(*self._numbers("<i")))
+            self._bytes(self._number("<i"))
+            count = self._number("<i")
+            self.tensors = dict(self._entry() for _ in range(count))
         except FileNotFoundError:
             raise UserError(f"{path} does not exist.") from None
         except (OSError, ValueError, struct.error, IndexError) as error:
@@ -102,16 +103,21 @@ class _Content:
     def _numbers(self, form: str) -> tuple:
         return struct.unpack(form, self._bytes(struct.calcsize(form)))
 
+    def _number(self, form: str) -> int:
+        (number,) = self._numbers(form)
+        return number
+
     def _array(self, dtype: str, count: int) -> np.ndarray:
         return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
 
     def _entry(self) -> tuple[str, tuple[int, int]]:
-        """A tensor's name, and where its bytes begin and end."""
-        name = self._bytes(*self._numbers("<H")).decode()
+        """The directory's next entry: a tensor's name, and where its bytes begin and end."""
+        name = self._bytes(self._number("<H")).decode()
         _, _, begin, size = self._numbers("<BIQQ")
-        if begin + size > len(self.data):
+        end = begin + size
+        if end > len(self.data):
             raise ValueError(f"{name} lies behind its end")
-        return name, (begin, begin + size)
+        return name, (begin, end)
 
 
 def recognises(path: str | os.PathLike) -> bool:

@@ -1,35 +1,40 @@
-"""Encoders: one example in, one embedding out. `build_image_encoder` and `build_text_encoder` pick one by name."""
+"""Encoders: one example in, one embedding out; a file for each tower, found by the name in the configuration."""
 
 from __future__ import annotations
 
 import functools
+import pkgutil
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
+from mural_tf.encoders import towers
 from mural_tf.encoders.adapters import image_adapter
 from mural_tf.encoders.layers import IMAGE_HEAD, MlpHead
 
-
-def _hub_image(config: ConfigDict) -> keras.Model:
-    from mural_tf.encoders import hub  # tensorflow_hub is slow to import and rarely needed
-
-    return hub.build_hub_image(config)
-
-
+# A tower's function is imported when a configuration names the tower: tensorflow_hub is slow to import, for example.
 IMAGE_TOWERS = {
-    "efficientnet": efficientnet.build_efficientnet,
-    "efficientnet_lite": efficientnet.build_efficientnet,
-    "resnet": resnet.build_resnet,
-    "vit": vit.build_vit,
-    "hub": _hub_image,
-    "features": towers.build_features,  # computed beforehand
-    "none": towers.build_no_image,  # only texts
+    "efficientnet": "mural_tf.encoders.efficientnet:build_efficientnet",
+    "efficientnet_lite": "mural_tf.encoders.efficientnet:build_efficientnet",
+    "resnet": "mural_tf.encoders.resnet:build_resnet",
+    "vit": "mural_tf.encoders.vit:build_vit",
+    "hub": "mural_tf.encoders.hub:build_hub_image",
+    "features": "mural_tf.encoders.towers:build_features",  # computed beforehand
+    "none": "mural_tf.encoders.towers:build_no_image",  # only texts
 }
-TEXT_TOWERS = ("bert", "hub", "words")
+TEXT_TOWERS = {
+    "bert": "mural_tf.encoders.bert:build_bert",
+    "hub": "mural_tf.encoders.hub:build_hub_text",
+    "words": "mural_tf.encoders.words:build_recurrent",
+}
+
+
+def settle_vocabulary(config: ConfigDict) -> None:
+    """Gives a configuration the vocabulary that its text tower brings, before it is stored; only TF-Hub's do."""
+    if config.text_tower.name == "hub":
+        pkgutil.resolve_name("mural_tf.encoders.hub:settle_vocabulary")(config)
 
 
 def _without_a_file(build: Callable) -> Callable:
@@ -66,7 +71,7 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
         return towers.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
-    model = IMAGE_TOWERS[config.name](config)
+    model = pkgutil.resolve_name(IMAGE_TOWERS[config.name])(config)
     if config.head_size:
         model = _with_head(model, config.head_size)
     return model
@@ -105,12 +110,6 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     values that cannot be built.
     """
     towers.check_ranges(config, "text_tower")
-    if config.name == "bert":
-        return bert.build_bert(config, vocabulary_size)
-    if config.name == "hub":
-        from mural_tf.encoders import hub  # tensorflow_hub is slow to import and rarely needed
-
-        return hub.build_hub_text(config)
-    if config.name == "words":
-        return words.build_recurrent(config, vocabulary_size)
-    raise UserError(f"Unknown text tower {config.name!r}: expected one of {', '.join(TEXT_TOWERS)}.")
+    if config.name not in TEXT_TOWERS:
+        raise UserError(f"Unknown text tower {config.name!r}: expected one of {', '.join(TEXT_TOWERS)}.")
+    return pkgutil.resolve_name(TEXT_TOWERS[config.name])(config, vocabulary_size)

@@ -84,8 +84,8 @@ class TextAdapter(Adapter):
     """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
 
     def call(self, x, training=None):
-        trained = super().call(x, training=training)
-        return tf.concat([tf.math.l2_normalize(trained, axis=-1), self.centred(x)], axis=-1)
+        trained = tf.math.l2_normalize(super().call(x, training=training), axis=-1)
+        return tf.concat([trained, self.centred(x)], axis=-1)
 
     def centred(self, x) -> tf.Tensor:
         """Returns states, [B, hidden], less the mean of all that were standardised with, as float32 of length 1."""
@@ -146,7 +146,7 @@ class ClassesAdapter(Adapter):
         weights = tf.nn.softmax(tf.math.log(tf.maximum(probabilities, LEAST)) / SOFTENING)
         sums = tf.matmul(weights, self.names)
         by_head, by_state = tf.split(sums, [self.size, self.width], axis=-1)
-        halves = [tf.math.l2_normalize(by_head, axis=-1) / 2, tf.math.l2_normalize(by_state, axis=-1) / 2]
+        halves = [tf.math.l2_normalize(part, axis=-1) / 2 for part in (by_head, by_state)]
         return tf.concat(halves, axis=-1)
 
 

@@ -27,18 +27,18 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout
-from mural_tf.encoders.packing import (
+from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.pooling import (
     POOLINGS,
     EndOfText,
     FirstAndMean,
     MeanOfTokens,
     OnePosition,
-    Packing,
     packed_first_and_mean,
     packed_mean,
 )
+from mural_tf.encoders.towers import token_inputs
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
-from mural_tf.text.tokens import TOKENS
 
 TOKEN_TYPES = 2
 POOLER = "pooler"  # names of layers
@@ -67,7 +67,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
-    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = token_inputs()
     mask = [inputs["input_mask"]] if config.attention != "full" else []
     pools_one_token = config.pooling in ("first", "last")
     x = BertEmbeddings(

@@ -25,7 +25,7 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
 from mural_tf.encoders.layers import BatchNormalization, Dropout
-from mural_tf.encoders.towers import tower_with_projection
+from mural_tf.encoders.towers import image_input, tower_with_projection
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
 IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
@@ -205,7 +205,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     if config.classes and config.name != "efficientnet_lite":
         raise UserError(f"image_tower.class_names with {config.name}: only efficientnet_lite keeps its classifier.")
     builder = _Builder(config)
-    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    images = image_input()
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     x = builder.stem(x, STEM_WIDTH if builder.lite else scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
@@ -321,10 +321,16 @@ class _Builder:
         x = self.pointwise(x, channels, name + "project_conv")
         x = self.normalize(x, name + "project_bn")
         if stride == 1 and width == channels:
-            if drop_rate > 0:  # stochastic depth: the whole block is dropped for some examples
-                x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
+            x = drop_blocks(x, drop_rate, name + "drop", self.policy)
             x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
         return x
+
+
+def drop_blocks(x: tf.Tensor, rate: float, name: str, policy) -> tf.Tensor:
+    """Stochastic depth (Huang et al., 2016): drops a whole residual block, [B, H, W, C], for a share of examples."""
+    if rate <= 0:
+        return x
+    return Dropout(rate, noise_shape=(None, 1, 1, 1), name=name, dtype=policy)(x)
 
 
 def check_settings(config: ConfigDict) -> None:

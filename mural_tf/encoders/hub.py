@@ -22,10 +22,10 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_lite.paths import CLIENTS
 from mural_lite.remote_folders import local_copy
-from mural_tf.backend import keras, tensorflow_hub
+from mural_tf.backend import first_line, keras, tensorflow_hub
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
-from mural_tf.encoders.towers import tower_with_projection
+from mural_tf.encoders.towers import image_input, token_inputs, tower_with_projection
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.vocabulary_file import read_lines
 
@@ -41,18 +41,18 @@ IMAGE_INTERFACE = (
 )
 
 
-def build_hub_text(config: ConfigDict) -> keras.Model:
+def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
 
     `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
     always runs in inference mode. Layer counts and sizes, `dropout` and `max_length` of the configuration are the
-    SavedModel's own and ignored here.
+    SavedModel's own and ignored here, and so is `vocabulary_size`.
     Raises `UserError` if `handle` cannot be loaded or has another interface.
     """
     encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
     example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}
     size = _embedding_size(encoder, example, config.handle, "texts", "these inputs", TEXT_INTERFACE)
-    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = token_inputs()
     embeddings = Embedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
     model = keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = size
@@ -72,7 +72,7 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
     example = tf.zeros([2, side, side, 3])
     example_name = f"images of image_tower.image_size={side} pixels"
     size = _embedding_size(encoder, example, config.handle, "images", example_name, IMAGE_INTERFACE)
-    images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    images = image_input(side)
     embeddings = Embedding(size, name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
     return tower_with_projection(images, embeddings, config)
 
@@ -84,14 +84,13 @@ def settle_vocabulary(config: ConfigDict) -> None:
     the tower's own assets hold the vocabulary. It is cased if a piece has a capital letter.
     Raises `UserError` where there is not exactly one vocabulary.
     """
-    if config.text_tower.name != "hub" or config.vocabulary.file.endswith(".txt"):
+    if config.vocabulary.file.endswith(".txt"):
         return
     handle = config.vocabulary.file or config.text_tower.handle
     try:
         folder = pathlib.Path(hub.resolve(_local_handle(handle)))
     except Exception as error:  # network and archive errors have no common base
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({reason}).") from error
+        raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({first_line(error)}).") from error
     files = sorted(folder.glob("assets*/*.txt"))
     if len(files) != 1:
         raise UserError(
@@ -167,10 +166,9 @@ def load_module(handle: str, tower: str, interface: str):
     try:
         loaded = hub.load(handle, options=options)
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"The TF-Hub encoder {handle!r} could not be loaded ({reason}); {interface}. Where the hub cannot be "
-            "reached, download it elsewhere and give the local folder."
+            f"The TF-Hub encoder {handle!r} could not be loaded ({first_line(error)}); {interface}. Where the hub "
+            "cannot be reached, download it elsewhere and give the local folder."
         ) from error
     if not callable(loaded):
         raise UserError(
@@ -185,8 +183,7 @@ def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, exam
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{handle!r} does not take {example_name} ({reason}); {interface}.") from error
+        raise UserError(f"{handle!r} does not take {example_name} ({first_line(error)}); {interface}.") from error
     embedding = _embedding(outputs)
     as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (inputs == "texts")
     if not as_expected or embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:

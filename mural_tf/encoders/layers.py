@@ -139,7 +139,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         parts = tf.reshape(tf.cast(x, tf.float32), [examples // self.group, -1, x.shape[-1]])  # [G, N * H * W, C]
         mean, variance = tf.nn.moments(parts, axes=[1], keepdims=True)
         y = tf.reshape(self._scale(parts, mean, variance), tf.shape(x))
-        return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), self._unbiased(variance, tf.shape(parts)[1], [0, 1])
+        count = tf.shape(parts)[1]
+        return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), self._unbiased(variance, count, [0, 1])
 
     def _over_replicas(self, x, examples: int, replicas: int):
         members = replicas if self.group == "global" else self.group // examples
@@ -163,8 +164,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
         means, variances = tf.unstack(moments, axis=1)  # [members, C] each
         mean = tf.reduce_mean(means, axis=0)
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)  # within and between replicas
+        y = self._scale(values, mean, variance)
         count = members * tf.size(x) // x.shape[-1]
-        return tf.cast(self._scale(values, mean, variance), x.dtype), mean, self._unbiased(variance, count, [])
+        return tf.cast(y, x.dtype), mean, self._unbiased(variance, count, [])
 
     def _scale(self, x, mean, variance):
         return (x - mean) * (tf.math.rsqrt(variance + self.epsilon) * self.gamma) + self.beta
@@ -220,8 +222,8 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
         return draws >= tf.constant(least << 16, tf.uint32)
     count = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
-    draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
-    return draws >= tf.constant(least, tf.uint16)
+    draws = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count]
+    return tf.reshape(draws, shape) >= tf.constant(least, tf.uint16)
 
 
 def unit_range(images: tf.Tensor) -> tf.Tensor:

@@ -13,10 +13,10 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, scaled_width
+from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, drop_blocks, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
-from mural_tf.encoders.layers import BatchNormalization, Dropout
-from mural_tf.encoders.towers import tower_with_projection
+from mural_tf.encoders.layers import BatchNormalization
+from mural_tf.encoders.towers import image_input, tower_with_projection
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 BLOCKS = 2  # a stage, at depth 1
@@ -33,7 +33,7 @@ def build_resnet(config: ConfigDict) -> keras.Model:
     """
     check_settings(config)
     builder = _Builder(config)
-    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
+    images = image_input()
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
     x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
@@ -88,7 +88,6 @@ class _Builder:
         if stride != 1 or inputs.shape[-1] != channels:
             shortcut = self.convolve(inputs, channels, 1, stride, name + "shortcut_conv")
             shortcut = self.normalize(shortcut, name + "shortcut_bn")
-        if drop_rate > 0:  # stochastic depth
-            x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
+        x = drop_blocks(x, drop_rate, name + "drop", self.policy)
         x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
         return self.activate(x, name + "activation2")

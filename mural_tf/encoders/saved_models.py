@@ -14,6 +14,7 @@ import pathlib
 import tensorflow as tf
 
 from mural_lite.errors import UserError
+from mural_tf.backend import first_line
 
 DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folder
 
@@ -58,5 +59,4 @@ def load_saved_model(folder: str | pathlib.Path):
         return tf.saved_model.load(str(folder))
     # IndexError: TensorFlow has many names for a damaged file.
     except (OSError, ValueError, IndexError, AttributeError, tf.errors.OpError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
+        raise UserError(f"{folder} is not a SavedModel or is damaged: {first_line(error)}") from None

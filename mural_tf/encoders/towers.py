@@ -15,6 +15,7 @@ from mural_lite.files import as_path
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization
+from mural_tf.text.tokens import TOKENS
 
 
 def keeps_precision(tower: ConfigDict) -> bool:
@@ -90,6 +91,16 @@ def read_class_names(path: str) -> list[str]:
     return names
 
 
+def image_input(side: int | None = None) -> tf.Tensor:
+    """Returns the Keras input of an image tower, float32 [B, S, S, 3]; without `side`, of any size."""
+    return keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
+
+
+def token_inputs() -> dict[str, tf.Tensor]:
+    """Returns the Keras inputs of a text tower, {name: int32 [B, T]}."""
+    return {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}
+
+
 def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:
     """Builds the tower from its Keras input, [B, S, S, 3], and the backbone's output, float32 [B, D].
 
@@ -155,7 +166,7 @@ def build_no_image(config: ConfigDict) -> keras.Model:
         raise UserError(
             f"image_tower.name=none with image_tower.projection={config.projection}: set it to embedding_size."
         )
-    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
+    images = image_input()
     model = keras.Model(images, ZeroVector(config.projection, name="zeros")(images), name="image_encoder")
     model.embedding_size = config.projection
     return model

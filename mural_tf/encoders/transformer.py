@@ -6,28 +6,14 @@ concatenated into it.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
-from collections.abc import Iterator
 
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.encoders.drawing import is_drawn
 from mural_tf.encoders.kernels import ACTIVATIONS, LAYER_NORM_EPSILON, compiles_fused, layer_norm, softmax
 from mural_tf.encoders.layers import Dropout
-
-_drawn = threading.local()
-
-
-@contextlib.contextmanager
-def undrawn() -> Iterator[None]:
-    """Towers built inside start with zeros as weights: to draw a large table takes several times its memory."""
-    _drawn.off = True
-    try:
-        yield
-    finally:
-        _drawn.off = False
 
 
 def initializer(hidden_size: int) -> keras.initializers.Initializer:
@@ -36,7 +22,7 @@ def initializer(hidden_size: int) -> keras.initializers.Initializer:
     For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
     choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
     """
-    if getattr(_drawn, "off", False):
+    if not is_drawn():
         return keras.initializers.Zeros()
     return keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
@@ -53,7 +39,8 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, t
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
         return tf.reshape(tf.nn.bias_add(y, bias), shape)
     # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
-    y = tf.nn.bias_add(tf.matmul(rows, kernel), tf.cast(tf.cast(bias, tf.float32), rows.dtype))
+    bias = tf.cast(tf.cast(bias, tf.float32), rows.dtype)
+    y = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     if activation is not None:
         y = activation(y, training=training)
     return tf.reshape(y, shape)

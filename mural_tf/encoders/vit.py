@@ -17,8 +17,8 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
-from mural_tf.encoders.packing import OnePosition
-from mural_tf.encoders.towers import tower_with_projection
+from mural_tf.encoders.pooling import OnePosition
+from mural_tf.encoders.towers import image_input, tower_with_projection
 from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 
 POOLINGS = ("attention", "class")
@@ -38,7 +38,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
     _check(config)
     policy = dtype_policy(config.precision, "text")  # its work is products as of a text tower, not convolutions
     side = config.image_size
-    images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
+    images = image_input(side)
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     has_class_token = config.pooling == "class"
     x = PatchEmbeddings(config.patch_size, config.hidden_size, has_class_token, name="patches", dtype=policy)(x)
@@ -79,8 +79,11 @@ class PatchEmbeddings(keras.layers.Layer):
 
     def call(self, images):
         images = tf.cast(images, self.compute_dtype)
-        x = tf.nn.conv2d(images, tf.cast(self.kernel, images.dtype), strides=self.patch_size, padding="VALID")
-        x = tf.reshape(x + tf.cast(self.bias, x.dtype), [tf.shape(x)[0], x.shape[1] * x.shape[2], self.hidden_size])
+        kernel = tf.cast(self.kernel, images.dtype)
+        x = tf.nn.conv2d(images, kernel, strides=self.patch_size, padding="VALID")
+        x = x + tf.cast(self.bias, x.dtype)
+        patches = x.shape[1] * x.shape[2]
+        x = tf.reshape(x, [tf.shape(x)[0], patches, self.hidden_size])
         if self.with_class:
             x = tf.concat([_for_each_row(self.class_token, x), x], axis=1)
         return x + tf.cast(self.position_table, x.dtype)
@@ -88,7 +91,8 @@ class PatchEmbeddings(keras.layers.Layer):
 
 def _for_each_row(token, x):
     """A learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden] -> [B, 1, hidden]."""
-    return tf.cast(token, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
+    rows = tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
+    return tf.cast(token, x.dtype) * rows
 
 
 class AttentionPooling(TransformerLayer):

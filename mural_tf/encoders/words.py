@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
-from mural_tf.text.tokens import TOKENS
+from mural_tf.encoders.towers import token_inputs
 
 
 class PerLanguage(keras.layers.Layer):
@@ -51,14 +51,17 @@ class PerLanguage(keras.layers.Layer):
         for number, layer in enumerate(self.layers_by_language):
             if self.fixed_sizes:
                 output = layer(*values)
-                mine = tf.reshape(tf.equal(language, number), [-1] + [1] * (output.shape.rank - 1))
-                outputs.append(tf.where(mine, output, tf.zeros([], output.dtype)))
+                is_own = tf.equal(language, number)
+                is_own = tf.reshape(is_own, [-1] + [1] * (output.shape.rank - 1))
+                outputs.append(tf.where(is_own, output, tf.zeros([], output.dtype)))
             else:
-                rows.append(tf.cast(tf.where(tf.equal(language, number))[:, 0], tf.int32))
+                own_rows = tf.where(tf.equal(language, number))[:, 0]
+                rows.append(tf.cast(own_rows, tf.int32))
                 outputs.append(layer(*(tf.gather(value, rows[-1]) for value in values)))
         if self.fixed_sizes:
             return tf.add_n(outputs)
-        return tf.math.unsorted_segment_sum(tf.concat(outputs, 0), tf.concat(rows, 0), tf.shape(language)[0])
+        outputs = tf.concat(outputs, axis=0)
+        return tf.math.unsorted_segment_sum(outputs, tf.concat(rows, axis=0), tf.shape(language)[0])
 
 
 BRANCHES = ("shared", "parallel")
@@ -75,7 +78,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     _check(config)
     policy = dtype_policy(config.precision, "text")
     fixed = config.length_groups == 1
-    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = token_inputs()
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
     vectors = keras.layers.Embedding(  # a word's id says its language too: one table for all
@@ -104,7 +107,8 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             [language, words, mask]
         )
     real = tf.cast(mask, tf.float32)[:, :, None]
-    mean = tf.reduce_sum(tf.cast(words, tf.float32) * real, axis=1) / tf.maximum(tf.reduce_sum(real, axis=1), 1.0)
+    total = tf.reduce_sum(tf.cast(words, tf.float32) * real, axis=1)
+    mean = total / tf.maximum(tf.reduce_sum(real, axis=1), 1.0)
     states = tf.concat([tf.cast(sentence, tf.float32), mean], axis=1)  # [B, P + U]
     model = keras.Model(inputs, states, name="text_encoder")
     model.embedding_size = states.shape[-1]

@@ -16,7 +16,8 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.files import check_json, json_field, read_json
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.evaluation.zero_shot import BABEL, Prompts, measure_language, names_by_number
 
 CLASSES = 1000

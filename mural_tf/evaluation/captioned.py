@@ -20,7 +20,8 @@ from mural_lite.files import json_field
 from mural_lite.text_files import canonical_language
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
-from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
 
 COCO_IMAGES = 5000  # of the test split
 COCO_FOLD = 1000  # of each of its five folds

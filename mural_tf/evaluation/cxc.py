@@ -26,7 +26,8 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.text_files import clean, read_lines
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import bootstrap_spearman
 

@@ -23,7 +23,8 @@ from mural_lite.errors import UserError
 from mural_lite.files import check_json
 from mural_lite.text_files import canonical_language
 from mural_tf.data.caption_files import Caption, checked
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 
 WORDS = ("gcompris-qt-data/usr/share/gcompris-qt/rcc/lang.rcc", "lang.rcc")
 DRAWINGS = ("GCompris-gtk/src/lang-activity/resources/lang/words", "words")

@@ -29,7 +29,8 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_lite.top_k import top_k
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics import ranking
 
 TOP = 5

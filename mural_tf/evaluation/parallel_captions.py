@@ -13,7 +13,8 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language, clean, read_lines
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 
@@ -31,9 +32,10 @@ def xtd_texts(request: Request) -> list[Evaluation]:
     protocol = f"text-text retrieval between {len(chosen)} languages, both directions, {sentences:,} captions in each"
     if notes:
         protocol = f"NOT COMPLETE: {protocol}"
-    repeated = {language: sentences - len(set(texts[language])) for language in chosen}
-    sizes = {language: {"captions": sentences, "repeated_captions": repeated[language]} for language in chosen}
-    result = Evaluation("xtd_texts", request.split, protocol, {}, sizes, notes=notes)
+    result = Evaluation("xtd_texts", request.split, protocol, {}, {}, notes=notes)
+    for language in chosen:
+        repeated = sentences - len(set(texts[language]))
+        result.sizes[language] = {"captions": sentences, "repeated_captions": repeated}
     for suffix, head in request.text_heads().items():
         vectors = {language: request.encode_texts(texts[language], head) for language in chosen}
         for language, metrics in _measure(vectors).items():
@@ -70,9 +72,12 @@ def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
                 "Fetch them again."
             )
         lines[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = captions
-    kept = [row for row in range(photographs) if all(captions[row] for captions in lines.values())]
-    for row in sorted(set(range(photographs)) - set(kept)):
+    kept = []
+    for row in range(photographs):
         missing = [language for language, captions in lines.items() if not captions[row]]
-        request.on_problem(f"photograph without a caption in {', '.join(missing)}", f"{names}:{row + 1}")
+        if missing:
+            request.on_problem(f"photograph without a caption in {', '.join(missing)}", f"{names}:{row + 1}")
+        else:
+            kept.append(row)
     texts = {language: [captions[row] for row in kept] for language, captions in sorted(lines.items())}
     return texts, request.take_problems(len(kept))

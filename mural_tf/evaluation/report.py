@@ -17,7 +17,8 @@ from mural_lite.remote_folders import LOCK
 from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
-from mural_tf.evaluation.retrieval import Evaluation, Request
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.evaluation.tables import metrics_row, table, write_report
 from mural_tf.training.metrics_file import append_metrics
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.text_files import read_lines
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import spearman
 
@@ -53,7 +54,8 @@ def sts2017(request: Request) -> list[Evaluation]:
         first, second, scores = (list(column) for column in zip(*rows))
         result.sizes[pair] = {"pairs": len(rows)}
         for suffix, head in request.text_heads().items():
-            left, right = request.encode_texts(first, head), request.encode_texts(second, head)
+            left = request.encode_texts(first, head)
+            right = request.encode_texts(second, head)
             cosines = np.einsum("nd,nd->n", left, right, dtype=np.float64)
             result.metrics[f"sts2017/{pair}/spearman{suffix}"] = 100.0 * spearman(cosines, np.array(scores))
     for suffix in request.text_heads():
@@ -93,25 +95,35 @@ def tatoeba(request: Request) -> list[Evaluation]:
     result = Evaluation("tatoeba", request.split, protocol, {}, {})
     files = {path.suffix[1:]: path for path in sorted(request.folder.rglob("tatoeba.*-eng.*")) if path.suffix != ".eng"}
     for language in _chosen(files, request, "languages"):
-        foreign = [text for _, text in read_lines(files[language])]
-        english = [text for _, text in read_lines(files[language].with_suffix(".eng"))]
-        if len(foreign) != len(english) or not foreign:
-            raise UserError(
-                f"{files[language]} has {len(foreign)} lines and its English side {len(english)}: line i must "
-                "translate line i. Fetch them again."
-            )
+        foreign, english = _read_tatoeba(files[language])
         result.sizes[language] = {"sentences": len(foreign)}
+        same = np.arange(len(foreign))
         for suffix, head in request.text_heads().items():
-            left, right = request.encode_texts(foreign, head), request.encode_texts(english, head)
-            same = np.arange(len(foreign))
-            recalls = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
-            values = {"to_english": recalls[0], "from_english": recalls[1], "accuracy": float(np.mean(recalls))}
-            for key, value in values.items():
-                result.metrics[f"tatoeba/{language}/{key}{suffix}"] = value
+            left = request.encode_texts(foreign, head)
+            right = request.encode_texts(english, head)
+            forward, backward = ranking.ranks_both_ways(left, right, (same, same))
+            to_english = ranking.recall_at(forward, 1)
+            from_english = ranking.recall_at(backward, 1)
+            key = f"tatoeba/{language}"
+            result.metrics[f"{key}/to_english{suffix}"] = to_english
+            result.metrics[f"{key}/from_english{suffix}"] = from_english
+            result.metrics[f"{key}/accuracy{suffix}"] = (to_english + from_english) / 2
     for suffix in request.text_heads():
-        for key in ("to_english", "from_english", "accuracy"):
-            add_groups(result, GROUPS, key + suffix)
+        for name in ("to_english", "from_english", "accuracy"):
+            add_groups(result, GROUPS, name + suffix)
     return [result]
+
+
+def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Returns the sentences of a file and their translations, in the file next to it that ends in ".eng"."""
+    foreign = [text for _, text in read_lines(path)]
+    english = [text for _, text in read_lines(path.with_suffix(".eng"))]
+    if len(foreign) != len(english) or not foreign:
+        raise UserError(
+            f"{path} has {len(foreign)} lines and its English side {len(english)}: line i must translate line i. Fetch "
+            "them again."
+        )
+    return foreign, english
 
 
 def _chosen(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:

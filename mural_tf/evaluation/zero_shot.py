@@ -26,7 +26,8 @@ from mural_lite.errors import UserError
 from mural_lite.files import check_json, read_json
 from mural_lite.text_files import canonical_language, read_lines
 from mural_lite.top_k import top_k
-from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 
@@ -72,8 +73,9 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
 def names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
     if len(check_json(lists, list[list], code, path)) != 2:
         raise UserError(f"{path}: {code} has {len(lists)} lists, expected the classes' numbers and their names.")
-    numbers, names = lists
-    return dict(zip(check_json(numbers, list[int], code, path), check_json(names, list[str], code, path)))
+    numbers = check_json(lists[0], list[int], code, path)
+    names = check_json(lists[1], list[str], code, path)
+    return dict(zip(numbers, names))
 
 
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:

@@ -146,11 +146,13 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     """
 
     def encode(inputs, training=False):
-        sentence = tf.cast(model.text_encoder({name: inputs[name] for name in TOKENS}, training=training), tf.float32)
+        tokens = {name: inputs[name] for name in TOKENS}
+        sentence = tf.cast(model.text_encoder(tokens, training=training), tf.float32)
         outputs = {"sentence": sentence}
         for name in model.head_names:
             key = "default" if name == model.head_names[0] else name
-            outputs[key] = tf.math.l2_normalize(tf.cast(model.text_head(name)(sentence), tf.float32), axis=-1)
+            embeddings = tf.cast(model.text_head(name)(sentence), tf.float32)
+            outputs[key] = tf.math.l2_normalize(embeddings, axis=-1)
         return outputs
 
     tokens = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS}

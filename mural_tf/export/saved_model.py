@@ -126,7 +126,7 @@ def export_model(
       config: the one it was trained with.
       directory: the folder to make.
       evaluated: for the model card, numbers, `<name>/<language>/…` → number, and their evaluations, as
-        `workdir.evaluations_of` returns both.
+        `training.evaluated.evaluations_of` returns both.
       overwrite: replace an export that is there.
       precision: of all SavedModels, "float32" or "bfloat16", independent of `model`.
       version: "", a number, or "auto" for the next number.

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.images import prepare_image, prepared_spec
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.encoders.layers import unit_range
-from mural_tf.encoders.packing import encode_by_length
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -47,7 +47,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     options.autotune.enabled = False  # tuning would cost a thread a request
     indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
-    readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
+    marks = tf.ones_like(indices[:, 0], tf.int32)
+    readable = tf.scatter_nd(indices, marks, [count + 1])[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable
 
 
@@ -141,11 +142,13 @@ def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, di
         # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
         images = unit_range(images[: tf.maximum(tf.size(image_bytes), 1)])
         embeddings = embed(tf.ensure_shape(images, pixels.shape))
-        return {"embedding": tf.where(readable[:, tf.newaxis], embeddings[: tf.size(image_bytes)], 0.0)}
+        embeddings = embeddings[: tf.size(image_bytes)]
+        return {"embedding": tf.where(readable[:, tf.newaxis], embeddings, 0.0)}
 
     @tf.function(input_signature=[pixels], autograph=False)
     def from_pixels(image):
-        return {"embedding": embed(tf.ensure_shape(_at_least_one(image), pixels.shape))[: tf.shape(image)[0]]}
+        embeddings = embed(tf.ensure_shape(_at_least_one(image), pixels.shape))
+        return {"embedding": embeddings[: tf.shape(image)[0]]}
 
     # Only the variables are attached: attaching the Keras model would save every layer's functions too.
     module = tf.Module()
@@ -181,7 +184,7 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
     def from_tokens(input_word_ids, input_mask, input_type_ids):
         length = tf.shape(input_word_ids)[1]
         message = f"This encoder takes 1 to {tokenizer.max_length} tokens a text, [CLS] and [SEP] included."
-        fits = tf.logical_and(length >= 1, length <= tokenizer.max_length)
+        fits = (length >= 1) & (length <= tokenizer.max_length)
         with tf.control_dependencies([tf.debugging.Assert(fits, [message, length])]):
             tokens = [_at_least_one(ids) for ids in (input_word_ids, input_mask, input_type_ids)]
         return {"embedding": embed(tokens, tf.shape(input_word_ids)[0], model.head_names[0])}

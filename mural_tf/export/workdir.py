@@ -1,13 +1,8 @@
-"""Exports the trained model of a workdir, with the evaluations of its checkpoint.
-
-Among several evaluations of one name the evaluation with the most languages counts, and of these the last: a look at
-two languages does not describe the model.
-"""
+"""Exports the trained model of a workdir, with the evaluations of its checkpoint."""
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
@@ -18,62 +13,8 @@ from mural_tf.export.readme import check_license
 from mural_tf.export.saved_model import export_model
 from mural_tf.export.serving import TEXT_ENCODER
 from mural_tf.export.versions import check_free
-from mural_tf.training.metrics_file import EVALUATED, read_metrics
+from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.trained_model import load_trained
-
-# Keys of single languages have one of these; groups of languages and "all" have only the mean recall.
-_OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
-
-
-def evaluations_of(
-    workdir: pathlib.Path, step: int | None, exactly: bool = False
-) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
-    """Returns a checkpoint's numbers, and the data that each was measured on.
-
-    Args:
-      workdir: whose metrics.jsonl is read.
-      step: of the checkpoint; without an evaluation of it, the last evaluated step's numbers are taken.
-      exactly: leave out other steps.
-
-    Returns:
-      `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
-      where there are no others. Data and split that a row lacks are "".
-    """
-    rows = [row for row in read_metrics(workdir) if _has_recall(row)]
-    if rows and not exactly and all(row["step"] != step for row in rows):
-        step = rows[-1]["step"]
-    numbers: dict[str, dict[str, float]] = {}
-    evaluations: dict[str, dict[str, object]] = {}
-    for row in rows:
-        if row["step"] != step:
-            continue
-        for name in _names(row):
-            described = _describe(row, name)
-            if name not in evaluations or len(described["languages"]) >= len(evaluations[name]["languages"]):
-                evaluations[name] = described
-                numbers[name] = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
-    evaluations = {name: entry for name, entry in evaluations.items() if entry["split"] != "dev"} or evaluations
-    metrics = {}
-    for name in evaluations:
-        metrics.update(numbers[name])
-    return metrics, evaluations
-
-
-def _has_recall(row: Mapping) -> bool:
-    return any(key.endswith("/mean_recall") for key in row)
-
-
-def _names(row: Mapping) -> list[str]:
-    """The evaluations that a row of metrics.jsonl holds."""
-    names = dict.fromkeys(key.split("/")[0] for key in row if "/" in key)
-    return [name for name in names if name != "train"]
-
-
-def _describe(row: Mapping, name: str) -> dict[str, object]:
-    """The data of an evaluation, its step, and the languages that it measured."""
-    languages = {key.split("/")[1] for key in row if key.startswith(f"{name}/") and key.endswith(_OF_A_LANGUAGE)}
-    data = {"data": "", "split": "dev" if name.endswith("_dev") else "", **row.get(EVALUATED, {}).get(name, {})}
-    return {**data, "step": row["step"], "languages": sorted(languages)}
 
 
 def export_workdir(

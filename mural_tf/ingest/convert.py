@@ -109,7 +109,10 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings."""
     described = []
     for source in sources:
-        files = [[str(path), path.stat().st_size if path.is_file() else 0] for path in source.input_files()]
+        files = []
+        for path in source.input_files():
+            size = path.stat().st_size if path.is_file() else 0
+            files.append([str(path), size])
         described.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
     return json.loads(json.dumps(identity))
@@ -326,7 +329,7 @@ class PartWriter:
         self._folder = folder
         self._record_type = record_type
         self._split = split
-        self._most_bytes = settings.shard_megabytes * 1_500_000
+        self._most_bytes = settings.shard_megabytes * 1_500_000  # half more than a shard should have
         self._shuffle = settings.shuffle
         self._parts = parts  # finished files are added
         self._index = 0  # of the next file

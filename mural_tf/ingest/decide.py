@@ -121,7 +121,8 @@ class Request:
         return [job for job in jobs if not self._is_done(job, stage, names)]
 
     def _is_done(self, job: Job, stage: Sequence[str], names: Collection[str]) -> bool:
-        return all(rows.path_of(self.folder, table, job.name).name in names for table in self.tables(stage, job))
+        paths = [rows.path_of(self.folder, table, job.name) for table in self.tables(stage, job)]
+        return all(path.name in names for path in paths)
 
     def marks(self, stage: Sequence[str]) -> set[str]:
         """Returns the names of the files of a stage's decisions."""

@@ -154,7 +154,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
     """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if it is missing."""
     import tensorflow as tf
 
-    from mural_tf.backend import tensorflow_hub
+    from mural_tf.backend import first_line, tensorflow_hub
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
@@ -164,8 +164,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
     except UserError:
         raise
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"The encoder {encoder!r} cannot be used ({reason}); {interface}.") from error
+        raise UserError(f"The encoder {encoder!r} cannot be used ({first_line(error)}); {interface}.") from error
     if example.shape.rank != 2:
         raise UserError(f"The encoder {encoder!r} returns {example.shape} for 2 images; {interface}.")
     return lambda images: call(tf.constant(images)).numpy()

@@ -141,4 +141,6 @@ def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     sums: float32 [N, 2], `cloze_sums` of all texts; of some rows the result is their part of the whole.
     """
     sums = Rows.of(sums)
-    return tf.math.divide_no_nan(tf.reduce_sum(sums.own[:, 0]), tf.reduce_sum(sums.values[:, 1]))
+    total = tf.reduce_sum(sums.own[:, 0])
+    count = tf.reduce_sum(sums.values[:, 1])
+    return tf.math.divide_no_nan(total, count)

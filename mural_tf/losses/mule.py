@@ -33,7 +33,8 @@ def distances(anchors: tf.Tensor, candidates: tf.Tensor, distance: str = "euclid
 
     "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2.
     """
-    cosines = tf.matmul(tf.cast(anchors, tf.float32), tf.cast(candidates, tf.float32), transpose_b=True)
+    anchors = tf.cast(anchors, tf.float32)
+    cosines = tf.matmul(anchors, tf.cast(candidates, tf.float32), transpose_b=True)
     return _of_cosines(cosines, distance)
 
 
@@ -73,7 +74,8 @@ def top_violations(
     else:
         kept = min(top, columns)  # TPUs need a K that is known when the step is compiled
     worst = tf.math.top_k(violations, kept, sorted=False).values  # [R, K]
-    count = tf.minimum(float(top), tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1))
+    negatives = tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1)
+    count = tf.minimum(float(top), negatives)
     return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
 
 

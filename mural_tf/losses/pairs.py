@@ -124,13 +124,13 @@ class Pairs:
         """Whether candidate c is query r's partner or negative: bool [R, N]."""
         shared = tf.zeros_like(self.is_positive)
         for queries, candidates in self.same:
-            shared = tf.logical_or(shared, self.left.share_id(queries, candidates))
-        return tf.logical_or(self.is_positive, tf.logical_not(shared))
+            shared |= self.left.share_id(queries, candidates)
+        return self.is_positive | ~shared
 
     @property
     def is_negative(self) -> tf.Tensor:
         """Whether candidate c is a negative of query r: bool [R, N]."""
-        return tf.logical_and(self.is_candidate, tf.logical_not(self.is_positive))
+        return self.is_candidate & ~self.is_positive
 
     def of_partner(self, values: tf.Tensor) -> tf.Tensor:
         """Picks each query's positive, [R], out of values for each candidate, [R, N]."""

@@ -49,7 +49,7 @@ def sigmoid_loss(
         is_positive = left.is_own_row(column)
         shares_id = tf.zeros_like(is_positive)
         for own, others in ids:
-            shares_id = shares_id | left.share_id(own, others[index])
+            shares_id |= left.share_id(own, others[index])
         is_counted = (is_positive | ~shares_id) & (column < total)[None, :]
         losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
         return tf.reduce_sum(tf.where(is_counted, losses, 0.0))
@@ -61,7 +61,8 @@ def sigmoid_loss(
 
 def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
     """[N, ...] → [K, width, ...], the last block filled up with zeros."""
-    paddings = [[0, -count_rows(values) % width]] + [[0, 0]] * len(values.shape[1:])
+    missing = -count_rows(values) % width
+    paddings = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
     return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 
 

@@ -144,25 +144,30 @@ def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.nda
     """Returns the positives as pairs (query, candidate), int64 [P] each, sorted and without repetitions."""
     if len(positives) != queries:
         raise ValueError(f"positives must have an entry for each of the {queries} queries; got {len(positives)}.")
-    if isinstance(positives, np.ndarray) and positives.ndim == 1 and positives.dtype != object:
-        lengths = np.ones(queries, np.int64)
-        indices = positives.astype(np.int64)
-    else:
-        lengths = np.array([len(p) for p in positives], np.int64)
-        if not lengths.all():
-            raise ValueError(f"Query {np.flatnonzero(lengths == 0)[0]} has no positive; leave such queries out.")
-        indices = np.concatenate([np.asarray(p, np.int64) for p in positives])
-    return _unique_pairs(np.repeat(np.arange(queries), lengths), indices, queries, candidates)
+    numbers = np.arange(queries)
+    if isinstance(positives, np.ndarray) and positives.ndim == 1 and positives.dtype != object:  # one for each query
+        return _unique_pairs(numbers, positives, queries, candidates)
+    counts = np.array([len(indices) for indices in positives])
+    if not counts.all():
+        raise ValueError(f"Query {np.flatnonzero(counts == 0)[0]} has no positive; leave such queries out.")
+    return _unique_pairs(np.repeat(numbers, counts), np.concatenate(positives), queries, candidates)
 
 
-def _unique_pairs(rows, indices, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.asarray(rows, np.int64)
-    indices = np.asarray(indices, np.int64)
-    for values, size, name in ((indices, candidates, "candidates"), (rows, queries, "queries")):
-        if len(values) and (values.min() < 0 or values.max() >= size):
-            bad = values[(values < 0) | (values >= size)][0]
-            raise ValueError(f"A positive has index {bad}, but there are {size} {name}.")
-    return np.divmod(np.unique(rows * candidates + indices), candidates)
+def _unique_pairs(rows, columns, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pairs (query, candidate), int64 [P] each, sorted and without repetitions."""
+    columns = _indices(columns, candidates, "candidates")
+    rows = _indices(rows, queries, "queries")
+    cells = np.unique(rows * candidates + columns)  # numbers of cells in the matrix of scores
+    return np.divmod(cells, candidates)
+
+
+def _indices(values, size: int, name: str) -> np.ndarray:
+    """Returns `values` as int64 [P]; raises `ValueError` for an index outside 0 to `size` - 1."""
+    values = np.asarray(values, np.int64)
+    outside = values[(values < 0) | (values >= size)]
+    if len(outside):
+        raise ValueError(f"A positive has index {outside[0]}, but there are {size} {name}.")
+    return values
 
 
 def _identities(values: np.ndarray) -> np.ndarray:
@@ -207,7 +212,8 @@ class Counts:
         self.best_identity = np.full(len(queries), -1)
         positive_scores = dot_products(queries, candidates, rows, indices)
         order = np.lexsort((positive_scores, rows))  # the best of each query comes last
-        last = order[np.flatnonzero(np.diff(rows[order], append=-1))] if len(order) else order
+        is_last = np.diff(rows[order], append=-1) != 0
+        last = order[is_last]
         self.best[rows[last]] = positive_scores[last]
         self.best_identity[rows[last]] = identity[indices[last]]
         lengths = _lengths(queries) * _lengths(candidates).max()

@@ -19,13 +19,16 @@ from mural_lite.config_file import field_kind
 from mural_lite.errors import UserError
 from mural_lite.files import check_json
 
-SHARED = ("__init__", "build", "dual_encoder", "frozen", "keras_model", "states", "step", "temperature")  # no methods
+# Files of this package that hold no method.
+NOT_METHODS = (
+    "__init__", "build", "dual_encoder", "embedder", "frozen", "keras_model", "states", "step", "temperature",
+)  # fmt: skip
 
 
 def method_names() -> list[str]:
     """Returns the names of the methods of this package: its modules."""
     files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
-    return [file.stem for file in files if file.stem not in SHARED]
+    return [file.stem for file in files if file.stem not in NOT_METHODS]
 
 
 def method_class(name: str) -> type:

@@ -28,8 +28,8 @@ from mural_lite.config import takes_features
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.adapters import text_adapter
+from mural_tf.encoders.by_length import encode_by_length, stack_ids
 from mural_tf.encoders.layers import BatchNormalization, unit_range
-from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.keras_model import KerasModel
 from mural_tf.text.tokens import TOKENS
@@ -194,7 +194,10 @@ class DualEncoder(KerasModel):
     @property
     def embedding_shapes(self) -> dict[str, tuple[str, int]]:
         """{embedding: (the part of the batch that it comes from, its width)}."""
-        return {name: (e.part, self.width(e.head or e.function)) for name, e in self.used.items()}
+        shapes = {}
+        for name, embedding in self.used.items():
+            shapes[name] = (embedding.part, self.width(embedding.head or embedding.function))
+        return shapes
 
     # A method may override these.
 
@@ -407,4 +410,5 @@ def trainable_parameters(model: DualEncoder) -> int:
 
 def image_embeddings(tower: keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
-    return tf.math.l2_normalize(tf.cast(tower(unit_range(images), training=training), tf.float32), axis=-1)
+    embeddings = tf.cast(tower(unit_range(images), training=training), tf.float32)
+    return tf.math.l2_normalize(embeddings, axis=-1)

@@ -56,7 +56,8 @@ class Linear(KnownTexts):
         shapes = dict(covariance=[hidden, hidden], cross=[hidden, size], mean_state=[hidden], mean_vector=[size])
         self.moments = {}
         for name, shape in shapes.items():
-            self.moments[name] = tf.Variable(tf.zeros(shape, tf.float64), trainable=False, name=name)
+            zeros = tf.zeros(shape, tf.float64)
+            self.moments[name] = tf.Variable(zeros, trainable=False, name=name)
 
     def training_parts(self):
         return {**super().training_parts(), **self.moments}
@@ -67,6 +68,7 @@ class Linear(KnownTexts):
         self.choose(1e-2, self.image_text_head)
 
     def choose(self, value, head):
-        kernel, bias = ridge(*[variable.numpy() for variable in self.moments.values()], value)
+        values = [variable.numpy() for variable in self.moments.values()]
+        kernel, bias = ridge(*values, strength=value)
         head.kernel.assign(kernel.astype(np.float32))
         head.bias.assign(bias.astype(np.float32))

@@ -26,6 +26,8 @@ use, and the word vectors at no example at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from mural_lite.errors import UserError
@@ -84,18 +86,24 @@ class Mule(EmbN):
             tasks["neighbourhood"] = Task("image_groups", self._at_levels("caption"))
         left = self._at_levels("text_a")
         right = self._at_levels("text_b")
-        tasks["text_text"] = Task("text_text", (*left, *right), pair=(left[-1], right[-1]))
-        parts = set()  # of the tasks that are on
-        for name, task in tasks.items():
-            if self._weight(name):
-                parts.update(self.embeddings[compared].part for compared in task.compares)
-        words = tuple(f"{text}_words" for text in TEXTS if text in parts)
+        last = (left[-1], right[-1])
+        tasks["text_text"] = Task("text_text", (*left, *right), pair=last)
+        words = self._words_of(tasks)
         if words:
-            stream = "image_groups" if "caption" in parts else "text_text"
+            stream = "image_groups" if "caption_words" in words else "text_text"
             tasks["language"] = Task(stream, words)
             if self.is_held_to_files:
                 tasks["word_vectors"] = Task(stream, words[:1])
         return tasks
+
+    def _words_of(self, tasks: Mapping[str, Task]) -> tuple[str, ...]:
+        """The embedding u of each text that a task which is on compares."""
+        compared = set()
+        for name, task in tasks.items():
+            if self._weight(name):
+                compared.update(task.compares)
+        parts = {self.embeddings[name].part for name in compared}
+        return tuple(f"{text}_words" for text in TEXTS if text in parts)
 
     def _at_levels(self, text: str) -> tuple[str, ...]:
         return tuple(f"{text}_words" if level == "words" else text for level in self.options.neighbourhood_levels)
@@ -155,12 +163,15 @@ class Mule(EmbN):
 
     def word_vectors_loss(self, words, ids):
         """The squared distance to the files' vectors; of it this replica's share, as of every loss."""
-        moved = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
-        return moved * (tf.cast(words.count, tf.float32) / tf.cast(words.total, tf.float32))
+        distance = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
+        share = tf.cast(words.count, tf.float32) / tf.cast(words.total, tf.float32)
+        return distance * share
 
     def weights_by_part(self):
         parts = {**super().weights_by_part(), "language_classifier": self.language_classifier}
-        return {**parts, "original_vectors": self.original_vectors} if self.is_held_to_files else parts
+        if self.is_held_to_files:
+            parts["original_vectors"] = self.original_vectors
+        return parts
 
     def begin(self, tokenizer, restored):
         """As `EmbN.begin`; a run is held to the vectors that it begins with."""

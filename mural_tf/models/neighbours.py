@@ -24,7 +24,7 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.data.streams.columns import TEXTS
 from mural_tf.data.streams.pipeline import stream_items
-from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.stream import fingerprints
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.states import states_of_texts
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
@@ -67,12 +67,16 @@ class NeighboursHead(keras.layers.Layer):
         self.vectors.assign(vectors)
 
     def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
-        blocks = [states[begin : begin + TEXTS] for begin in range(0, len(states), TEXTS)]
-        return np.concatenate([self.own_vectors(block).numpy() for block in blocks])
+        blocks = []
+        for begin in range(0, len(states), TEXTS):
+            vectors = self.own_vectors(states[begin : begin + TEXTS])
+            blocks.append(vectors.numpy())
+        return np.concatenate(blocks)
 
     def call(self, states):
         cosines = tf.matmul(self.own_vectors(states), self.known, transpose_b=True)  # [B, N]
-        return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
+        shares = tf.nn.softmax(cosines / self.temperature, axis=-1)
+        return tf.matmul(shares, self.vectors)
 
 
 class KnownTexts(TranslationDistillation):
@@ -106,7 +110,7 @@ class KnownTexts(TranslationDistillation):
         texts, vectors = self._known(config, tokenizer, self.target_columns(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         states = states_of_texts(texts, self, config, tokenizer, workdir)
-        self.learn_from(states.find(fingerprint(tf.constant(texts)).numpy()), vectors)
+        self.learn_from(states.find(fingerprints(texts)), vectors)
 
     def _known(self, config, tokenizer, columns):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
@@ -116,13 +120,14 @@ class KnownTexts(TranslationDistillation):
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             column, ids = columns[target]
-            key = "group_id" if ids == "text_group_id" else TARGETS[target]
-            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
-                own = fingerprint(tf.constant(texts)).numpy()
-                taught = fingerprint(tf.constant(target_texts)).numpy()
+            entry = "group_id" if ids == "text_group_id" else TARGETS[target]
+            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, entry)):
+                own = fingerprints(texts)
+                taught = fingerprints(target_texts)
                 vectors = column.find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
-                    pairs[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
+                    key = int(own[row]), int(taught[row])
+                    pairs[key] = texts[row], vectors[row].astype(np.float16)
                 if len(pairs) > 2 * most:
                     pairs = fewest(pairs, most)
                     too_many = True

@@ -28,7 +28,7 @@ from mural_tf.data.images import prepare_image
 from mural_tf.data.records import describe_files
 from mural_tf.data.streams.columns import Column, ColumnFolder, Embed
 from mural_tf.data.streams.pipeline import stream_class, stream_items, stream_sources
-from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.stream import fingerprint, fingerprints
 from mural_tf.encoders.layers import IMAGE_HEAD, unit_range
 from mural_tf.encoders.towers import computed_in, preparation
 from mural_tf.text.tokens import TOKENS
@@ -41,6 +41,7 @@ TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}
 PICTURES_PER_BLOCK = 2**11
 TEXTS_PER_BLOCK = 2**13
 STATES = "state of the frozen tower"
+TensorFunction = Callable[[tf.Tensor], tf.Tensor]
 Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and texts or encoded pictures
 
 
@@ -83,13 +84,15 @@ def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> 
 def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
     """Returns a column with the states of these texts, and with all others that runs with this tower made."""
     folder = _text_folder(model, config, workdir)
-    keys = fingerprint(tf.constant(texts, tf.string)).numpy()
+    keys = fingerprints(texts)
     with folder.lock():
         column = folder.column(as_stored=True)
         if column.holds(keys).all():
             return column
-        begins = range(0, len(texts), TEXTS_PER_BLOCK)
-        blocks = ((keys[begin : begin + TEXTS_PER_BLOCK], texts[begin : begin + TEXTS_PER_BLOCK]) for begin in begins)
+        blocks = []
+        for begin in range(0, len(texts), TEXTS_PER_BLOCK):
+            block = slice(begin, begin + TEXTS_PER_BLOCK)
+            blocks.append((keys[block], texts[block]))
         folder.extend(blocks, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
         return folder.column(as_stored=True)
 
@@ -112,7 +115,7 @@ class KnownStates:
         self._model = model
         self._column = column
 
-    def first(self, embed_texts: Callable[[tf.Tensor], tf.Tensor], head: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    def first(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
         """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, as a function that runs it on other texts."""
         model = self._model
         column = self._column
@@ -145,7 +148,7 @@ def texts_of(model, config: ConfigDict, tokenizer) -> Items:
     for stream in model.streams:
         for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
             for texts in block:
-                yield fingerprint(tf.constant(texts)).numpy(), texts
+                yield fingerprints(texts), texts
 
 
 def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
@@ -170,7 +173,8 @@ def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
             longest = max(1, lengths[rows[-1]])
-            blocks.append(traced({name: values[rows, :longest] for name, values in ids.items()}).numpy())
+            block = {name: values[rows, :longest] for name, values in ids.items()}
+            blocks.append(traced(block).numpy())
         return np.concatenate(blocks)[np.argsort(order)]
 
     return embed
@@ -212,14 +216,14 @@ def pictures_of(model, config: ConfigDict, tokenizer) -> Items:
     """Yields the encoded pictures of a run."""
     for stream in _with_pictures(model):
         for ids, pictures in stream_items(config, tokenizer, stream, ("image_id", "image")):
-            yield fingerprint(tf.constant(ids)).numpy(), pictures
+            yield fingerprints(ids), pictures
 
 
 def _with_pictures(model) -> list[str]:
     return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
-def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, width: int) -> Embed:
+def _of_pictures(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     """Returns a function of encoded pictures from a function of pixels; zeros for pictures that do not decode."""
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
@@ -241,7 +245,7 @@ def _of_pictures(encode: Callable[[tf.Tensor], tf.Tensor], tower: ConfigDict, wi
     return embed
 
 
-def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Callable[[tf.Tensor], np.ndarray]:
+def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
     """Returns `encode` of uint8 [B, S, S, 3] by TensorFlow Lite's float32 kernels, one picture on each processor.
 
     They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
@@ -261,11 +265,13 @@ def _by_lite_runtime(encode: Callable[[tf.Tensor], tf.Tensor], side: int) -> Cal
 
     def run(picture: np.ndarray) -> np.ndarray:
         interpreter = free.get()
-        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], picture[np.newaxis].astype(np.float32))
+        (pixels,) = interpreter.get_input_details()
+        (state,) = interpreter.get_output_details()
+        interpreter.set_tensor(pixels["index"], picture[np.newaxis].astype(np.float32))
         interpreter.invoke()
-        state = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])[0]
+        values = interpreter.get_tensor(state["index"])[0]
         free.put(interpreter)
-        return state
+        return values
 
     return lambda pictures: np.stack(list(pool.map(run, pictures.numpy())))
 

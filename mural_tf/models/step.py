@@ -111,7 +111,8 @@ class TrainingStep:
         for gradient, variable in self._with_variables(gradients):
             squares[group.get(variable.ref(), HEADS)].append(2.0 * tf.nn.l2_loss(gradient))
         sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
-        return dict(zip(_norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
+        norms = map(tf.sqrt, [tf.add_n(sums), *sums])
+        return dict(zip(_norm_names(optimizer), norms))
 
     def _with_variables(self, gradients: list) -> list[tuple[tf.Tensor, tf.Variable]]:
         """The gradients that exist, each with its variable."""
@@ -246,10 +247,11 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(embeddings)
         losses, logs = global_losses(method, embeddings, batch, optimizers)
-    embedding_gradients = {name: _present(tape.gradient(loss, embeddings)) for name, loss in losses.items()}
-    loss_gradients = {
-        name: tape.gradient(loss, variables) for name, loss in losses.items()
-    }  # of the loss's own temperature
+    embedding_gradients = {}
+    loss_gradients = {}  # of the loss's own temperature
+    for name, loss in losses.items():
+        embedding_gradients[name] = _present(tape.gradient(loss, embeddings))
+        loss_gradients[name] = tape.gradient(loss, variables)
     del tape
     by_optimizer = {}
     for name in losses:  # `per_task` encodes once more for each task: simple, and rarely wanted
@@ -291,7 +293,8 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list
             with forward_pass(chunk_seed(seed, index), repeated=True):
                 embeddings = method.encode(_chunk(examples, index), training=True)
         wanted = [embeddings[name] for name in upstream]
-        gradients = tape.gradient(wanted, variables, output_gradients=list(_chunk(upstream, index).values()))
+        arriving = list(_chunk(upstream, index).values())
+        gradients = tape.gradient(wanted, variables, output_gradients=arriving)
         reached[:] = [gradient is not None for gradient in gradients]
         return index + 1, list(map(_accumulate, sums, gradients))
 

@@ -35,10 +35,10 @@ import tensorflow as tf
 from mural_lite.errors import UserError
 from mural_tf.data.streams.columns import Column, ColumnFolder, Embed
 from mural_tf.data.streams.pipeline import stream_items
-from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.stream import fingerprints
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
-from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
@@ -243,14 +243,14 @@ class TranslationDistillation(LearnedTemperature):
             for text_a, text_b, language_b, group_id in stream_items(config, tokenizer, "text_text", names):
                 both_in_pivots = np.isin(language_b, [name.encode() for name in pivots])
                 texts = np.concatenate([text_a, text_b[both_in_pivots]])
-                keys = fingerprint(tf.constant(texts)).numpy()
+                keys = fingerprints(texts)
                 if len(pivots) > 1:
-                    groups = fingerprint(tf.constant(group_id)).numpy()
+                    groups = fingerprints(group_id)
                     members.append(np.stack([np.concatenate([groups, groups[both_in_pivots]]), keys]))
                 yield keys, texts
         if "caption_target" in used:
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
-                yield fingerprint(tf.constant(captions)).numpy(), captions
+                yield fingerprints(captions), captions
 
     def _embedder(self, config, tokenizer, workdir) -> Embed:
         """The teacher of the model's own kind as a function of texts; a frozen tower's states are made once for all."""
@@ -260,7 +260,7 @@ class TranslationDistillation(LearnedTemperature):
         states = text_states(self.towers, config, tokenizer, workdir)  # of all texts of the run
 
         def embed(texts: list[bytes]) -> np.ndarray:
-            keys = fingerprint(tf.constant(texts)).numpy()
+            keys = fingerprints(texts)
             return self.teach(tf.constant(states.find(keys)), training=False).numpy()
 
         return embed

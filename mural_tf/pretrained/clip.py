@@ -13,9 +13,14 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
+from mural_tf.pretrained.folders import (
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_WEIGHTS,
+    folder_of_two_towers,
+    open_clip_settings,
+)
 from mural_tf.pretrained.keys import check_keys, read_config, transformer_sizes
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
-from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -30,8 +35,6 @@ from mural_tf.pretrained.temperature import configure_scale
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
-OPEN_CLIP_CONFIG = "open_clip_config.json"
-OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 # The names of a layer's parts in open_clip's `Transformer`.
 OPEN_CLIP_LAYER = {
     "qkv/kernel": "attn.in_proj_weight",
@@ -128,7 +131,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    folder = folder_of_two_towers(pathlib.Path(folder))
+    folder = folder_of_two_towers(folder)
     if (folder / OPEN_CLIP_CONFIG).is_file():
         configure_open_clip(folder, config)
         return
@@ -169,12 +172,6 @@ def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, p
         raise UserError(f"{path}: {part}.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
     epsilon = float(json_field(values, "layer_norm_eps", float, path))
     tower.update(dict(activation=ACTIVATIONS[activation], epsilon=epsilon, **transformer_sizes(values, path)))
-
-
-def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """Returns `model_cfg` of open_clip's configuration, and its file."""
-    path = folder / OPEN_CLIP_CONFIG
-    return json_field(read_json(path), "model_cfg", dict, path), path
 
 
 def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
@@ -221,5 +218,5 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
     """Opens the weights of Hugging Face's folder or open_clip's."""
-    folder = folder_of_two_towers(pathlib.Path(folder))
+    folder = folder_of_two_towers(folder)
     return open_safetensors(folder / OPEN_CLIP_WEIGHTS if (folder / OPEN_CLIP_CONFIG).is_file() else folder)

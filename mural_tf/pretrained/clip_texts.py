@@ -16,8 +16,9 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, check_json, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
+from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, folder_of_two_towers, open_clip_settings
+from mural_tf.pretrained.importer import TEXT, TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import FREE, check_keys
-from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import Row, assign_parts, first_rows, linear, no_types, norm_rows, zeros_for
 from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.tokenizer_files import (
@@ -37,7 +38,6 @@ END = "<|endoftext|>"
 PIECES = "vocab.json"
 MERGES = "merges.txt"
 CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
-TEXT = ("text_encoder", "image_text_head")
 TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
 # Keys of open_clip's own text tower that are not read below, and their values, which are also the defaults.
 OPEN_CLIP_KEYS = {
@@ -68,7 +68,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
 
     Raises `UserError` for a text tower of another kind, or a folder without its vocabulary.
     """
-    folder = folder_of_two_towers(pathlib.Path(weights))
+    folder = folder_of_two_towers(weights)
     file = clip.open_weights(folder)
     if _is_open_clip(file):
         cleaning = _configure_open_clip(folder, config.text_tower)
@@ -105,7 +105,7 @@ def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[st
 
 def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
     """As `_configure_hugging_face`, of open_clip's configuration."""
-    model, path = clip.open_clip_settings(folder)
+    model, path = open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path, {})
     check_keys(text, OPEN_CLIP_KEYS, path, all_known=False)
     options = json_field(text, "tokenizer_kwargs", dict, path, {}) if text.get("tokenizer_kwargs") else {}
@@ -241,9 +241,14 @@ def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row
 
 
 def _is_open_clip(weights: WeightFile) -> bool:
-    return weights.path.name == clip.OPEN_CLIP_WEIGHTS
+    return weights.path.name == OPEN_CLIP_WEIGHTS
 
 
 def _prefix(weights: WeightFile) -> str:
     """Before the text tower's names; "" where open_clip has both towers in one class."""
     return "text." if "text.token_embedding.weight" in weights.shapes else ""
+
+
+IMPORTER = Importer(
+    TWO_TOWERS, clip.configure, load_weights, read_vocabulary, method="align", open_weights=clip.open_weights
+)

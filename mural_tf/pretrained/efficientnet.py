@@ -36,6 +36,8 @@ from mural_tf.encoders.efficientnet import (
     output_width,
     scaled_width,
 )
+from mural_tf.pretrained.folders import find_efficientnet
+from mural_tf.pretrained.importer import Importer
 from mural_tf.pretrained.tables import Row, as_is, assign, convolution, depthwise, linear
 from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5, open_tensorflow_checkpoint
 
@@ -146,14 +148,6 @@ TPU = Names(
 )
 
 
-def find_file(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
-    files = []
-    for pattern in ("*.h5", "*.pth", "models/*.pth", "*.index"):
-        files += folder.glob(pattern)
-    return files[0] if len(files) == 1 else None
-
-
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
     """Opens a file of weights, or the file in a folder, and returns it with the scheme of its layers' names.
 
@@ -161,7 +155,7 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
     """
     path = pathlib.Path(weights)
     if path.is_dir():
-        file = find_file(path)
+        file = find_efficientnet(path)
         if file is None:
             raise UserError(
                 f"{path} does not hold one file of weights (.h5, .pth, or model.ckpt.index): name the file of the "
@@ -211,10 +205,13 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
     tower.name = "efficientnet_lite" if lite else "efficientnet"
     blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
-    stem, last = (file.shapes[name][axis] if name in file.shapes else 0 for name, axis in (names.stem, names.top))
-    for width, depth in (LITE_COEFFICIENTS if lite else COEFFICIENTS).values():
-        widths = (STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width), scaled_width(STAGES[-1][2], width))
-        if widths == (stem, last or widths[1]) and blocks == sum(blocks_by_stage(depth, lite)):
+    stem, last = (_width_of(file, name, axis) for name, axis in (names.stem, names.top))
+    coefficients = LITE_COEFFICIENTS if lite else COEFFICIENTS
+    for width, depth in coefficients.values():
+        stem_width = STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width)
+        last_width = scaled_width(STAGES[-1][2], width)
+        fits = stem == stem_width and last in (0, last_width)  # not every file has the top convolution
+        if fits and blocks == sum(blocks_by_stage(depth, lite)):
             tower.width = width
             tower.depth = depth
     if lite and not (names is KERAS and _normalization_layer(file)):
@@ -223,6 +220,11 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         tower.normalization = _normalization(file)
     if not (tower.projection or tower.head_size):
         config.embedding_size = output_width(tower)
+
+
+def _width_of(file: WeightFile, name: str, axis: int) -> int:
+    """The size of one axis of weights, 0 where the file lacks them."""
+    return file.shapes[name][axis] if name in file.shapes else 0
 
 
 def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
@@ -238,7 +240,12 @@ def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
 
 def _normalization_layer(file: WeightFile) -> dict[str, str]:
     """{"mean", "variance": the file's name of it}; empty where the file has no such layer."""
-    return {name.split("/")[-1]: name for name in file.shapes if name.split("/")[-1] in ("mean", "variance")}
+    layer = {}
+    for name in file.shapes:
+        end = name.split("/")[-1]
+        if end in ("mean", "variance"):
+            layer[end] = name
+    return layer
 
 
 def _normalization(file: WeightFile) -> str:
@@ -260,3 +267,11 @@ def _normalization(file: WeightFile) -> str:
         f"{file.path} normalises pixels by mean {mean.tolist()} and variance {variance.tolist()}: neither ImageNet's "
         "nor none."
     )
+
+
+IMPORTER = Importer(
+    ("image_encoder",),
+    configure,
+    lambda weights, model, config, parts: load_weights(weights, model.image_encoder),
+    None,
+)

@@ -24,10 +24,12 @@ from mural_tf.encoders.efficientnet import (
 )
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
+from mural_tf.pretrained.importer import TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels, square
 from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, kernel_and_bias
 from mural_tf.pretrained.temperature import configure_temperature, temperature_row
+from mural_tf.pretrained.vocabularies import vocabulary_of
 from mural_tf.pretrained.weight_files import open_safetensors
 
 IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
@@ -155,3 +157,6 @@ def load_weights(folder: str | pathlib.Path, model: Align, config: ConfigDict, p
         "log_temperature": [temperature_row()],
     }
     assign_parts(tables, model, parts, open_safetensors(folder), IGNORED, "an AlignModel")
+
+
+IMPORTER = Importer(TWO_TOWERS, configure, load_weights, vocabulary_of, method="align", open_weights=open_safetensors)

@@ -19,6 +19,7 @@ from mural_lite.files import json_field, read_json
 from mural_tf.backend import keras
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
+from mural_tf.pretrained.importer import Importer
 from mural_tf.pretrained.keys import transformer_sizes
 from mural_tf.pretrained.tables import (
     Row,
@@ -30,6 +31,7 @@ from mural_tf.pretrained.tables import (
     qkv_rows,
     rows_from,
 )
+from mural_tf.pretrained.vocabularies import vocabulary_of
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower lacks it) the pooler.
@@ -244,3 +246,19 @@ def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDi
             "",
             "LaBSE's last layer",
         )
+
+
+BERT = Importer(
+    ("text_encoder",),
+    configure,
+    lambda folder, model, config, parts: load_weights(folder, model.text_encoder, config.text_tower),
+    vocabulary_of,
+    open_weights=open_safetensors,
+)
+LABSE = Importer(
+    ("text_encoder",),
+    configure_labse,
+    lambda folder, model, config, parts: load_labse(folder, model.text_encoder, config.text_tower),
+    vocabulary_of,
+    open_weights=open_safetensors,
+)

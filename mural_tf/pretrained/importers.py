@@ -3,180 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Collection
+import pkgutil
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
-from mural_lite.files import read_json
-from mural_lite.registry import registered
+from mural_lite.registry import load_registered, registered
 from mural_lite.remote_folders import local_model
+from mural_tf.encoders.drawing import undrawn
 from mural_tf.encoders.towers import read_class_names
-from mural_tf.encoders.transformer import undrawn
 from mural_tf.models import mount
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import (
-    clip,
-    clip_texts,
-    efficientnet,
-    hugging_face_align,
-    hugging_face_bert,
-    multilingual_clip,
-    open_clip_siglip,
-    sentence_transformers,
-    siglip,
-    weight_files,
-)
-from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
+from mural_tf.pretrained.folders import family_of
+from mural_tf.pretrained.importer import TEXT, Importer
 
-TEXT = ("text_encoder", "image_text_head", "text_text_head")
-
-
-@dataclasses.dataclass(frozen=True)
-class Importer:
-    """One kind of weights.
-
-    Args:
-      parts: the parts that it fills, as `DualEncoder.weights_by_part` names them.
-      configure: (weights, config) sets `config` by the files.
-      load_weights: (weights, model, config, parts) fills the parts that are asked for.
-      vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
-      method: of such a model, by default; "": the configuration's.
-      recognises: whether a folder or file is of this kind; asked of importers that are registered from outside.
-    """
-
-    parts: tuple[str, ...]
-    configure: Callable
-    load_weights: Callable
-    vocabulary: Callable | None
-    method: str = ""
-    recognises: Callable[[pathlib.Path], bool] = lambda folder: False
-
-
-def _load_tower(load: Callable) -> Callable:
-    """Makes `Importer.load_weights` of a function (weights, encoder, its configuration) that fills a text tower."""
-    return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
-
-
-def _vocabulary(weights, config: ConfigDict) -> list[str]:
-    """The vocabulary in a folder of Hugging Face."""
-    return read_vocabulary(weights, config, token_rows(weight_files.open_safetensors(weights)))
-
-
-def _of_modules(weights, config: ConfigDict) -> list[str]:
-    lines = _vocabulary(sentence_transformers.text_folder(weights), config)
-    sentence_transformers.configure_texts(weights, config)
-    return lines
-
-
-def _of_open_clip(weights, config: ConfigDict) -> list[str]:
-    file = weight_files.open_safetensors(pathlib.Path(weights) / clip.OPEN_CLIP_WEIGHTS)
-    return read_vocabulary(weights, config, token_rows(file))
-
-
-_OWN = {
-    "align": Importer(
-        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
-        hugging_face_align.configure,
-        hugging_face_align.load_weights,
-        _vocabulary,
-        method="align",
-    ),
-    "siglip": Importer(
-        ("image_encoder", "text_encoder", "image_text_head", "log_temperature", "bias"),
-        siglip.configure,
-        siglip.load_weights,
-        siglip.read_vocabulary,
-        method="siglip",
-    ),
-    "clip": Importer(
-        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
-        clip.configure,
-        clip_texts.load_weights,
-        clip_texts.read_vocabulary,
-        method="align",
-    ),
-    "xlm_roberta_clip": Importer(
-        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
-        multilingual_clip.configure_open_clip,
-        multilingual_clip.load_open_clip,
-        _of_open_clip,
-        method="align",
-    ),
-    "m_clip": Importer(
-        TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, _vocabulary, method="labse"
-    ),
-    "sentences": Importer(
-        TEXT, sentence_transformers.configure, sentence_transformers.load_weights, _of_modules, method="labse"
-    ),
-    "bert": Importer(
-        ("text_encoder",),
-        hugging_face_bert.configure,
-        _load_tower(hugging_face_bert.load_weights),
-        _vocabulary,
-    ),
-    "labse": Importer(
-        ("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse), _vocabulary
-    ),
-    "efficientnet": Importer(
-        ("image_encoder",),
-        efficientnet.configure,
-        lambda weights, model, config, parts: efficientnet.load_weights(weights, model.image_encoder),
-        None,
-    ),
+# Each family's `Importer`, in the family's own file, which is imported when weights of the family are.
+FAMILIES = {
+    "align": "mural_tf.pretrained.hugging_face_align:IMPORTER",
+    "siglip": "mural_tf.pretrained.siglip:IMPORTER",
+    "clip": "mural_tf.pretrained.clip_texts:IMPORTER",
+    "xlm_roberta_clip": "mural_tf.pretrained.multilingual_clip:OPEN_CLIP",
+    "m_clip": "mural_tf.pretrained.multilingual_clip:M_CLIP",
+    "sentences": "mural_tf.pretrained.sentence_transformers:IMPORTER",
+    "bert": "mural_tf.pretrained.hugging_face_bert:BERT",
+    "labse": "mural_tf.pretrained.hugging_face_bert:LABSE",
+    "efficientnet": "mural_tf.pretrained.efficientnet:IMPORTER",
 }
 
 
+def families() -> list[str]:
+    """Returns the names of all families; other packages register theirs under the entry point `mural.importers`."""
+    return [*{**FAMILIES, **registered("mural.importers")}]
+
+
 @functools.cache
-def importers() -> dict[str, Importer]:
-    """Returns an importer for each kind; other packages register theirs under the entry point `mural.importers`."""
-    further = {name: entry.load() for name, entry in registered("mural.importers").items()}
-    return {**_OWN, **further}
+def importer_of(family: str) -> Importer:
+    """Returns the importer of a name of `families()`."""
+    from_outside = load_registered("mural.importers", family)
+    if from_outside is not None:
+        return from_outside
+    return pkgutil.resolve_name(FAMILIES[family])
 
 
 def kind_of(folder: str | pathlib.Path) -> str:
-    """Returns the source, a key of `importers()`, that a folder or file of weights from elsewhere is; "" for none.
-
-    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
-    """
+    """Returns the family, of `families()`, that a folder or file of weights from elsewhere is; "" for none."""
     folder = pathlib.Path(folder)
-    if folder.suffix == ".npz":
-        return "siglip"
-    for name, importer in importers().items():
-        if importer.recognises(folder):
-            return name
-    if folder.suffix == ".pth":
-        return "efficientnet"
-    if (folder / sentence_transformers.MODULES).is_file():
-        return _kind_of_modules(folder)
-    if (folder / clip.OPEN_CLIP_CONFIG).is_file():
-        if open_clip_siglip.is_siglip(folder):
-            return "siglip"
-        return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
-    if not (folder / "config.json").is_file():
-        return "efficientnet" if folder.is_dir() and efficientnet.find_file(folder) else ""
-    model_type = read_json(folder / "config.json").get("model_type")
-    kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
-    return "" if model_type is None else kinds.get(model_type, "bert")
-
-
-def _kind_of_modules(folder: pathlib.Path) -> str:
-    """As `kind_of`: Sentence-Transformers saves models of images and texts, too."""
-    for _, first_folder in sentence_transformers.read_rows(folder)[:1]:
-        path = first_folder / "config.json"
-        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip"):
-            return read_json(path)["model_type"]
-    return "sentences"
-
-
-def has_own_head(family: str, folder: str | pathlib.Path) -> bool:
-    """Whether texts of a folder end in a layer that leads to another model's space."""
-    return family == "m_clip" or (family == "sentences" and sentence_transformers.read_modules(folder).head is not None)
+    for family in registered("mural.importers"):
+        if importer_of(family).recognises(folder):
+            return family
+    return family_of(folder)
 
 
 def starting_config(source: str) -> ConfigDict:
@@ -185,7 +65,7 @@ def starting_config(source: str) -> ConfigDict:
     It computes in float32, so that its vectors are the original's on every machine.
     """
     config = base_config()
-    method = importers()[source].method
+    method = importer_of(source).method
     config.image_tower.precision = config.text_tower.precision = "float32"
     if method == "labse":  # only texts
         config.image_tower.name = "none"
@@ -201,11 +81,11 @@ def configure(
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
-    if source not in importers():
-        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(importers())}.")
+    if source not in families():
+        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(families())}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained={as_trained}: expected it with siglip only, got {source}.")
-    importer = importers()[source]
+    importer = importer_of(source)
     before = config
     config = config.copy_and_resolve_references()
     parts = parts or importer.parts
@@ -266,7 +146,7 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
     """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
     for tower, part in TOWERS.items():
         if weights := config[tower].weights:
-            importers()[_kind_with(part, weights)].load_weights(local_model(weights), model, config, [part])
+            importer_of(_kind_with(part, weights)).load_weights(local_model(weights), model, config, [part])
             print(f"{part} starts with the weights of {weights}.", flush=True)
 
 
@@ -275,28 +155,21 @@ def _kind_with(part: str, weights: str) -> str:
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
     family = kind_of(folder)
-    if not family or part not in importers()[family].parts:
-        holds = f"holds {', '.join(importers()[family].parts)}" if family else "is not listed in docs/checkpoints.md"
+    parts = importer_of(family).parts if family else ()
+    if part not in parts:
+        holds = f"holds {', '.join(parts)}" if parts else "is not listed in docs/checkpoints.md"
         raise UserError(f"{weights} {holds}: expected weights with {part}.")
     return family
 
 
-OPENERS: dict[str, Callable] = {  # of each source, the file that holds its layers
-    "siglip": lambda weights: siglip.open_weights(sentence_transformers.folder_of_two_towers(weights)),
-    "sentences": lambda weights: weight_files.open_safetensors(sentence_transformers.text_folder(weights)),
-    "clip": clip.open_weights,
-    "xlm_roberta_clip": lambda weights: weight_files.open_safetensors(weights / clip.OPEN_CLIP_WEIGHTS),
-    **dict.fromkeys(("align", "m_clip", "bert", "labse"), weight_files.open_safetensors),
-}
-
-
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
-    taken = [tower for tower, part in TOWERS.items() if part in parts and part in importers()[source].parts]
+    importer = importer_of(source)
+    taken = [tower for tower, part in TOWERS.items() if part in parts and part in importer.parts]
     asked = sum(_numbers(config[tower]) for tower in taken)
-    if source not in OPENERS or not asked:
+    if importer.open_weights is None or not asked:
         return
-    file = OPENERS[source](weights)
+    file = importer.open_weights(weights)
     if asked > file.size:
         raise UserError(
             f"{weights}: its configuration asks for {asked:,} numbers in the layers, and {file.path} holds "
@@ -331,7 +204,7 @@ def import_weights(
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:
-      source: a key of `importers()`.
+      source: a name of `families()`.
       weights: the folder or file.
       config: all settings that are not in the files, for example `base_config()`. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
@@ -345,7 +218,8 @@ def import_weights(
       UserError: names in the files that are missing, unexpected or of another shape.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    with building(importers()[source].parts, only_texts=config.image_tower.name == "none"):
+    importer = importer_of(source)
+    with building(importer.parts, only_texts=config.image_tower.name == "none"):
         model = build_model(config, len(pieces) or vocabulary_size)
-    importers()[source].load_weights(weights, model, config, importers()[source].parts)
+    importer.load_weights(weights, model, config, importer.parts)
     return model, config, pieces

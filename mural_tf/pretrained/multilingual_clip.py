@@ -19,21 +19,17 @@ from mural_lite.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip
+from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, has_xlm_roberta, open_clip_settings
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
+from mural_tf.pretrained.importer import TEXT, TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.tables import Row, assign, assign_parts, kernel_and_bias, linear, zeros_for
 from mural_tf.pretrained.temperature import scale_row
+from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows, vocabulary_of
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 HEAD_WIDTH = 64
-TEXT = "text.transformer."  # how the text tower's names begin in open_clip
-
-
-def has_xlm_roberta(folder: pathlib.Path) -> bool:
-    """Whether the text tower of open_clip's folder is an XLM-RoBERTa."""
-    model, path = clip.open_clip_settings(folder)
-    text = json_field(model, "text_cfg", dict, path, {})
-    return "xlm-roberta" in str(text.get("hf_model_name", ""))
+OPEN_CLIP_TEXT = "text.transformer."  # how the text tower's names begin in open_clip
 
 
 def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -43,7 +39,7 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """
     folder = pathlib.Path(folder)
     clip.configure_open_clip(folder, config)
-    model, path = clip.open_clip_settings(folder)
+    model, path = open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path)
     pooler = text.get("hf_pooler_type", text.get("pooler_type"))
     if not has_xlm_roberta(folder) or pooler != "mean_pooler":
@@ -51,10 +47,10 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
             f"{path}: the text tower is {text.get('hf_model_name', 'CLIP')!r} with {pooler!r}: expected an XLM-RoBERTa "
             "with 'mean_pooler'; an image tower alone is imported as clip."
         )
-    weights = open_safetensors(folder / clip.OPEN_CLIP_WEIGHTS)
+    weights = _open_weights(folder)
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
-    _configure_by_shapes(tower, weights.below(TEXT), path, roberta=True)
+    _configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
     head = weights.shapes.get("text.proj.0.weight")
     tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=head[0] if head else 0))
 
@@ -84,7 +80,7 @@ def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.P
 
 def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure_open_clip`'s settings."""
-    weights = open_safetensors(pathlib.Path(folder) / clip.OPEN_CLIP_WEIGHTS)
+    weights = _open_weights(folder)
     size = config.embedding_size
     head = []
     last = "text.proj.weight"
@@ -101,9 +97,11 @@ def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict,
         "image_text_head": head,
         "log_temperature": [scale_row()],
     }
-    assign_parts(tables, model, parts, weights, rf"{re.escape(TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP")
+    assign_parts(
+        tables, model, parts, weights, rf"{re.escape(OPEN_CLIP_TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP"
+    )
     if "text_encoder" in parts:
-        fill(weights.below(TEXT), model.text_encoder, config.text_tower, roberta=True)
+        fill(weights.below(OPEN_CLIP_TEXT), model.text_encoder, config.text_tower, roberta=True)
 
 
 def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -133,3 +131,30 @@ def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDi
         head = model.text_head(name)
         table = kernel_and_bias(head.name, "LinearTransformation")
         assign(table, head.variables, weights, r"transformer\..*", "an M-CLIP")
+
+
+def _open_weights(folder: str | pathlib.Path) -> WeightFile:
+    return open_safetensors(pathlib.Path(folder) / OPEN_CLIP_WEIGHTS)
+
+
+def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    return read_vocabulary(folder, config, token_rows(_open_weights(folder)))
+
+
+OPEN_CLIP = Importer(
+    TWO_TOWERS,
+    configure_open_clip,
+    load_open_clip,
+    _read_vocabulary,
+    method="align",
+    open_weights=_open_weights,
+)
+M_CLIP = Importer(
+    TEXT,
+    configure_m_clip,
+    load_m_clip,
+    vocabulary_of,
+    method="labse",
+    open_weights=open_safetensors,
+    has_own_head=lambda folder: True,
+)

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_lite.files import json_field
 from mural_tf.pretrained import clip
+from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, open_clip_settings
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import (
     Row,
@@ -67,16 +68,9 @@ TEXT_KEYS = {
 }
 
 
-def is_siglip(folder: pathlib.Path) -> bool:
-    """Whether open_clip's folder holds a SigLIP: timm's tower with attention pooling, and its own text tower."""
-    model, path = clip.open_clip_settings(folder)
-    vision = json_field(model, "vision_cfg", dict, path, {})
-    return "siglip" in str(vision.get("timm_model_name"))
-
-
 def configure(folder: pathlib.Path, config: ConfigDict) -> None:
     """Sets both towers, pixels and the embedding's size in `config`; raises `UserError` for another model."""
-    model, path = clip.open_clip_settings(folder)
+    model, path = open_clip_settings(folder)
     weights = open_weights(folder)
     vision, text = (json_field(model, name, dict, path) for name in ("vision_cfg", "text_cfg"))
     check_keys(vision, VISION_KEYS, path, all_known=False)
@@ -130,7 +124,7 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
 
 def cleaning(folder: pathlib.Path) -> tuple[str, ...]:
     """Returns the steps by which open_clip cleans a text; raises `UserError` for another way."""
-    model, path = clip.open_clip_settings(folder)
+    model, path = open_clip_settings(folder)
     options = json_field(model, "text_cfg.tokenizer_kwargs", dict, path, {})
     check_keys(options, {"clean": tuple(CLEANING), "strip_sep_token": (False,), "language": ()}, path)
     return CLEANING[options.get("clean") or "whitespace"]
@@ -138,7 +132,7 @@ def cleaning(folder: pathlib.Path) -> tuple[str, ...]:
 
 def open_weights(folder: pathlib.Path) -> WeightFile:
     """Opens the folder's safetensors."""
-    return open_safetensors(folder / clip.OPEN_CLIP_WEIGHTS)
+    return open_safetensors(folder / OPEN_CLIP_WEIGHTS)
 
 
 def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Collection
 
@@ -24,12 +23,14 @@ from mural_lite.files import check_json, json_field, read_json
 from mural_tf.encoders.bert import POOLER
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert
+from mural_tf.pretrained.folders import MODULES, read_rows
+from mural_tf.pretrained.importer import TEXT, Importer
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import assign, kernel_and_bias, zeros_for
 from mural_tf.pretrained.tokenizer_files import max_length
-from mural_tf.pretrained.weight_files import open_safetensors
+from mural_tf.pretrained.vocabularies import vocabulary_of
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
-MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 POOLINGS = {"cls": "first", "mean": "mean"}  # theirs: ours
 OLD_POOLINGS = {
@@ -97,34 +98,6 @@ class Modules:
 def text_folder(folder: str | pathlib.Path) -> pathlib.Path:
     """Returns the folder of the text tower and its tokenizer; raises `UserError` as `read_modules` does."""
     return read_modules(folder).tower
-
-
-def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
-    """Returns each module's class and folder; raises `UserError` for a damaged list or classes from elsewhere."""
-    path = folder / MODULES
-    if not path.is_file():
-        raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
-    try:
-        rows = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "the list of modules", path)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from None
-    types = [str(row.get("type")) for row in rows]
-    own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
-    if own:
-        raise UserError(f"{path}: the module {own[0]} is the folder's own code, which is not run.")
-    # A path is one name below the folder, even if the file says otherwise.
-    folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
-    return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
-
-
-def folder_of_two_towers(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
-    if not (folder / MODULES).is_file():
-        return folder
-    classes, folders = zip(*(read_rows(folder) or [("", folder)]))
-    if classes[0] not in ("CLIPModel", "Transformer") or not set(classes[1:]) <= {"Normalize"}:
-        raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")
-    return folders[0]
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
@@ -285,3 +258,24 @@ def _fill(layer, folder: pathlib.Path) -> None:
     if "linear.bias" not in weights.shapes:
         table[1] = zeros_for(f"{layer.name}/bias", "linear.weight", layer.units)
     assign(table, layer.variables, weights, "", "a Dense layer")
+
+
+def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    lines = vocabulary_of(text_folder(folder), config)
+    configure_texts(folder, config)
+    return lines
+
+
+def _open_weights(folder: pathlib.Path) -> WeightFile:
+    return open_safetensors(text_folder(folder))
+
+
+IMPORTER = Importer(
+    TEXT,
+    configure,
+    load_weights,
+    _read_vocabulary,
+    method="labse",
+    open_weights=_open_weights,
+    has_own_head=lambda folder: read_modules(folder).head is not None,
+)

@@ -20,10 +20,11 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import open_clip_siglip, vocabularies
-from mural_tf.pretrained.clip import OPEN_CLIP_CONFIG, configure_transformer, configure_vision, layer_rows
+from mural_tf.pretrained.clip import configure_transformer, configure_vision, layer_rows
+from mural_tf.pretrained.folders import OPEN_CLIP_CONFIG, folder_of_two_towers
+from mural_tf.pretrained.importer import TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import read_config
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
-from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -182,7 +183,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
         open_clip_siglip.configure(path, config)
@@ -278,7 +279,7 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     tokens = "text_model.embeddings.token_embedding.weight" if path.is_dir() else "params/txt/Embed_0/embedding"
     rows = file.shapes.get(open_clip_siglip.TOKENS if _is_open_clip(path) else tokens, (0,))[0]
@@ -306,10 +307,20 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
 
 def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
-    path = folder_of_two_towers(pathlib.Path(weights))
+    path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
         table = {**open_clip_siglip.table(config, file), **_numbers()}
     else:
         table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
     assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")
+
+
+IMPORTER = Importer(
+    (*TWO_TOWERS, "bias"),
+    configure,
+    load_weights,
+    read_vocabulary,
+    method="siglip",
+    open_weights=lambda weights: open_weights(folder_of_two_towers(weights)),
+)

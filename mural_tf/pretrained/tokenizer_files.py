@@ -191,7 +191,8 @@ def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path)
             single = check_json(step.get("single"), list[dict], "post_processor.single", path)
             names = [part.get("SpecialToken", {}).get("id", "") for part in single]
         elif step.get("type") in ("BertProcessing", "RobertaProcessing"):
-            names = [str((step.get("cls") or [""])[0]), "", str((step.get("sep") or [""])[0])]
+            first, last = (str((step.get(name) or [""])[0]) for name in ("cls", "sep"))
+            names = [first, "", last]
     if names != [begin, "", end]:
         raise UserError(
             f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is supported."

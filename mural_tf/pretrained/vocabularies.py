@@ -16,7 +16,7 @@ from mural_tf.pretrained.tokenizer_files import (
     word_settings,
     xlm_roberta_cleaning,
 )
-from mural_tf.pretrained.weight_files import WeightFile
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
@@ -67,6 +67,11 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
     lines, _ = read_sentence_pieces(find_sentence_pieces(folder), rows, fairseq=True)
     use_sentence_pieces(config, lines, "xlm_roberta", cleaning)
     return lines
+
+
+def vocabulary_of(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """`read_vocabulary` of a folder of Hugging Face, for as many rows as its weights have."""
+    return read_vocabulary(folder, config, token_rows(open_safetensors(folder)))
 
 
 def unused_piece(row: int) -> str:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_lite.hugging_face import PICKLES
+from mural_tf.backend import first_line
 
 MOST_DEFLATED = 1100  # times as many bytes as a compressed file has; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time
@@ -223,12 +224,8 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     except Exception as error:  # h5py has no error of its own: a hostile file raises nearly any
         reason = first_line(error)
         raise UserError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
-    return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an exception's message, or its class where it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    shapes = {name: tuple(value.shape) for name, value in data.items()}
+    return WeightFile(path, shapes, lambda name: data[name][()])
 
 
 def _text(name: str | bytes) -> str:

@@ -25,10 +25,10 @@ from mural_lite.remote_folders import display_name, lasting_name, local_copy, lo
 from mural_lite.trust import check_class, check_handles, check_stored
 from mural_lite.versions import newest_description
 from mural_tf.export.saved_model import variables_of
-from mural_tf.loading import embedder_of
 from mural_tf.models import method_class, mount
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models.embedder import embedder_of
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data

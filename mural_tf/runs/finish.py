@@ -22,16 +22,16 @@ from mural_tf.encoders.adapters import embed_class_names
 from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
 from mural_tf.evaluation.tables import group_table, metrics_row, write_report
 from mural_tf.export.saved_model import export_model
-from mural_tf.export.workdir import evaluations_of
-from mural_tf.loading import embedder_of
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models.embedder import embedder_of
 from mural_tf.models.frozen import known_texts
 from mural_tf.models.states import KnownStates
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
 
 
@@ -70,9 +70,10 @@ class MeasuredModel:
         return self._model
 
     def embedder(self, step: int, made_texts: KnownStates | None = None) -> Embedder:
-        """Returns the embedder of `at(step)`; always the same embedder, so that it is traced once per run.
+        """Returns the embedder of `at(step)`.
 
-        `made_texts`: texts that skip the text tower; by default the texts whose states training makes.
+        It is made by the first call and returned by all others, because it is slow to trace.
+        `made_texts`, of the first call: texts that skip the text tower; by default texts whose states runs have made.
         """
         model = self.at(step)
         if self._embedder is None:

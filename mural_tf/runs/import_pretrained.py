@@ -24,17 +24,17 @@ from mural_tf.export.saved_model import variables_of
 from mural_tf.models import mount
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.pretrained.folders import MODULES
+from mural_tf.pretrained.front_matter import origin_of
+from mural_tf.pretrained.importer import TEXT
 from mural_tf.pretrained.importers import (
-    TEXT,
     building,
     configure,
-    has_own_head,
-    importers,
+    families,
+    importer_of,
     kind_of,
     starting_config,
 )
-from mural_tf.pretrained.origin import origin_of
-from mural_tf.pretrained.sentence_transformers import MODULES
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights
@@ -61,7 +61,7 @@ def import_into_workdir(
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: a key of `importers.importers()`, or "workdir": another workdir, to change its method.
+      source: a name of `importers.families()`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: settings that the weights lack; the default is `base_config()`.
@@ -81,8 +81,8 @@ def import_into_workdir(
 
 
 def _check_source(source: str) -> None:
-    if source not in (*importers(), WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*importers(), WORKDIR))}.")
+    if source not in (*families(), WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*families(), WORKDIR))}.")
 
 
 def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pathlib.Path) -> ConfigDict:
@@ -154,7 +154,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     with building(loaded, only_texts=config.image_tower.name == "none"):
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in parts_from:
-        importers()[family].load_weights(folder, model, config, parts)
+        importer_of(family).load_weights(folder, model, config, parts)
     copied = [] if before is None else _copy_parts(before, model, loaded)
     fresh = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
     if not has_images(config.image_tower):
@@ -219,7 +219,8 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     family = kind_of(local_model(source))
     if not family:
         return source
-    if part not in importers()[family].parts or importers()[family].vocabulary is None:
+    importer = importer_of(family)
+    if part not in importer.parts or importer.vocabulary is None:
         raise UserError(
             f"The {role} {source} is one tower alone ({family}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
@@ -240,7 +241,7 @@ class PartsFrom(NamedTuple):
 
 def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFrom]:
     """Returns the weights to load: the source's, and the weights of the text tower `text`, if it is given."""
-    parts = importers()[source].parts
+    parts = importer_of(source).parts
     if text or (onto and source == "clip"):  # CLIP's texts are only English: the workdir's are kept
         own_parts = PartsFrom(source, weights, tuple(part for part in parts if part not in TEXT))
     else:
@@ -249,12 +250,12 @@ def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFro
         return [own_parts]
     folder = local_model(text)
     family = kind_of(folder)
-    if "image_encoder" not in parts or not family or not set(importers()[family].parts) <= set(TEXT):
+    if "image_encoder" not in parts or not family or not set(importer_of(family).parts) <= set(TEXT):
         raise UserError(
             f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
-    text_parts = TEXT if has_own_head(family, folder) else ("text_encoder",)
+    text_parts = TEXT if importer_of(family).has_own_head(folder) else ("text_encoder",)
     return [own_parts, PartsFrom(family, folder, text_parts)]
 
 

@@ -51,7 +51,7 @@ from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
 from mural_tf.export.lite_encoders import convert_image_encoder, convert_text_encoder
 from mural_tf.export.saved_model import in_precision
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 from mural_tf.training.trained_model import load_trained
 
 KINDS = ("int8", "float16", "float32")
@@ -145,7 +145,8 @@ def export_lite(
             trial.choose(name, choices(content, precision))
         report = trial.report()
         _write(partial / REPORT, report)
-        sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir()) if path.name != DESCRIPTION}
+        files = [path for path in sorted(partial.iterdir()) if path.name != DESCRIPTION]
+        sizes = {path.name: path.stat().st_size for path in files}
         description |= dict(bytes=sizes, bound=trial.bound)
         _write(partial / DESCRIPTION, description)
     return report

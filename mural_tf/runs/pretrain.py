@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import signal
 from collections.abc import Callable
@@ -15,32 +16,32 @@ from mural_lite.remote_folders import display_name, fetch, local_folder, share
 from mural_lite.trust import settle_handles
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
+from mural_tf.encoders import settle_vocabulary
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.models import complete, takes_steps
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
+from mural_tf.pretrained.importers import configure_towers, fill_towers
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.batch_sizes import check_train
-from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
+from mural_tf.training.callbacks import StopRequested, StopSignals
 from mural_tf.training.checkpoints import has_checkpoint, save_result
 from mural_tf.training.failures import failures_in_one_line
 from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.observers import observers, parse_profile
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import (
     as_compiled,
     build_strategy,
     check_places_of_pod,
-    chief_first,
     describe_devices,
-    is_chief,
-    sum_over_workers,
-    workers,
 )
 from mural_tf.training.workdir import lock_workdir, open_workdir
+from mural_tf.training.workers import chief_first, is_chief, sum_over_workers, workers
 
 
 def pretrain(
@@ -78,10 +79,7 @@ def train_and_finish(
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
-    if config.text_tower.name == "hub":
-        from mural_tf.encoders.hub import settle_vocabulary  # with TF-Hub, which others do without
-
-        settle_vocabulary(config)
+    settle_vocabulary(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data) if config.data.sources else (config.data,)
@@ -136,7 +134,8 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
-    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile, columns_of)
+    observers_of = functools.partial(observers, profile=profile)
+    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, columns_of, observers_of)
     signals.check()
     if reached and writes:
         start.settle(model, measured, evaluate, config, workdir)
@@ -161,8 +160,6 @@ class Start:
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
         """Sets a new model's weights, before the first step."""
         if _starts_from_weights(config):
-            from mural_tf.pretrained.importers import fill_towers  # as below
-
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
             standardize(model, tokenizer, config, workdir, strategy)
@@ -186,7 +183,6 @@ def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns the configuration with the architecture of trained towers, and the text tower's vocabulary or []."""
     if not _starts_from_weights(config):
         return config, []
-    from mural_tf.pretrained.importers import configure_towers  # knows every family, and other runs do without
 
     return configure_towers(config)
 

@@ -22,8 +22,7 @@ from mural_lite.files import as_path, read_json, write_whole
 from mural_lite.pictures import thumbnail_url
 from mural_lite.remote_folders import display_name
 from mural_lite.top_k import top_k
-from mural_tf.analysis import errors
-from mural_tf.analysis.errors import choose_queries, evenly, find_queries
+from mural_tf.analysis.queries import Searched, choose_queries, evenly, find_queries
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.runs.line_chart import is_finite, line_chart
 from mural_tf.training.callbacks import duration
@@ -233,7 +232,7 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
 
 def _sample(images: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns `IMAGES` of the pictures' embeddings and numbers, evenly spaced; all of them where there are fewer."""
-    rows = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), IMAGES)).round().astype(int))
+    rows = evenly(range(len(numbers)), IMAGES)
     return images[rows], numbers[rows]
 
 
@@ -244,13 +243,13 @@ def _shown_languages(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys((by_recall[0], by_recall[len(by_recall) // 2], by_recall[-1])))
 
 
-def _shown_queries(queries: Sequence[errors.Searched]) -> list[errors.Searched]:
+def _shown_queries(queries: Sequence[Searched]) -> list[Searched]:
     """Returns up to `EXAMPLES` queries whose picture came first, then as many queries that missed theirs."""
     right = [query for query in queries if query.found[0].rank <= 1]
     return [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
 
 
-def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
+def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
     """Returns a query with its first three pictures and, if none of these is right, a gap and the right pictures."""
     rank = searched.found[0].rank
     first = searched.found[0].top[:3]

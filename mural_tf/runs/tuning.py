@@ -41,7 +41,7 @@ from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
-from mural_tf.training.strategy import is_chief
+from mural_tf.training.workers import is_chief
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS = 15

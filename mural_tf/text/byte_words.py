@@ -41,8 +41,9 @@ def clip_words(texts: tf.Tensor) -> tf.Tensor:
     words = tf.strings.split(tf.strings.regex_replace(texts, _CLIP_WORDS, r"\1 "))  # [B, (words)]
     data = tf.strings.bytes_split(words.flat_values)  # [W, (bytes)]
     codes = tf.cast(tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0], tf.int32)
-    limits = data.row_limits()
-    is_last = tf.scatter_nd(limits[:, tf.newaxis] - 1, tf.ones_like(limits, tf.int32), tf.shape(codes, tf.int64))
+    limits = data.row_limits()[:, tf.newaxis]
+    marks = tf.ones_like(limits[:, 0], tf.int32)
+    is_last = tf.scatter_nd(limits - 1, marks, tf.shape(codes, tf.int64))
     alphabet = byte_characters()
     endings = [chr(ord(letter) + END) for letter in alphabet]
     characters = tf.gather(tf.constant(alphabet + endings), codes + 256 * is_last)

@@ -20,7 +20,7 @@ from mural_tf.backend import sentencepiece_operations, tf_text, without_noise
 from mural_tf.text.byte_words import clip_words, is_end
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
-from mural_tf.text.tokens import fill_rows
+from mural_tf.text.tokens import framed_rows
 
 BYTES_PER_CHARACTER = 16  # that are read: normalising joins and drops some
 _OPERATIONS = sentencepiece_operations()
@@ -220,14 +220,10 @@ class SentencePieceTokenizer(Tokenizer):
         if length is None and self.layout.is_full:
             length = self.max_length
         room = (self.max_length if length is None else length) - (self.max_length - self.room)
-        ids = ids[:, :room]
-        column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
-        begin = [begin_id * column for begin_id in self._begin]
-        rows = tf.concat([*begin, ids, self.layout.end * column], axis=1)
-        word_ids, mask = fill_rows(rows, self.layout.pad, length)
+        tokens = framed_rows(self._begin, ids[:, :room], self.layout.end, self.layout.pad, length)
         if self.layout.is_full:
-            mask = tf.ones_like(mask)
-        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
+            tokens["input_mask"] = tf.ones_like(tokens["input_mask"])
+        return tokens
 
 
 def _starts_word(piece: str) -> bool:

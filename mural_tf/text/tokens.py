@@ -7,6 +7,8 @@ input_type_ids    0; a tower of words has each row's language here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # int32 [B, T] each
@@ -21,6 +23,16 @@ def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) ->
     else:
         rows = ids.to_tensor(pad, shape=tf.stack([-1, length]))
     return rows, tf.sequence_mask(ids.row_lengths(), tf.shape(rows)[1], tf.int32)
+
+
+def framed_rows(
+    begin: Sequence[int], ids: tf.RaggedTensor, end: int, pad: int, length: int | tf.Tensor | None
+) -> dict[str, tf.Tensor]:
+    """Returns the three tensors of rows `begin`, ids, `end` and padding; arguments as of `fill_rows`."""
+    column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
+    rows = tf.concat([*(begin_id * column for begin_id in begin), ids, end * column], axis=1)  # [B, (T)]
+    word_ids, mask = fill_rows(rows, pad, length)
+    return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
 
 
 def tag_language(texts: tf.Tensor, languages: tf.Tensor | str) -> tf.Tensor:

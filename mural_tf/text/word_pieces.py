@@ -21,7 +21,7 @@ import tensorflow as tf
 from mural_lite.errors import UserError
 from mural_tf.backend import tf_text
 from mural_tf.text.tokenizer import Tokenizer
-from mural_tf.text.tokens import fill_rows
+from mural_tf.text.tokens import framed_rows
 from mural_tf.text.vocabulary_file import (
     RESERVED_TOKENS,
     SUFFIX_INDICATOR,
@@ -98,8 +98,15 @@ class WordPieceTokenizer(Tokenizer):
 
     def for_lite(self) -> tuple[dict, bytes]:
         """As `Tokenizer` has it."""
-        settings = dict(kind="word_pieces", begin=[self._start], end=[self._end], pad=self._pad, unknown=self._unknown)
-        settings |= dict(max_bytes=self.max_bytes, max_characters=self._max_characters)
+        settings = dict(
+            kind="word_pieces",
+            begin=[self._start],
+            end=[self._end],
+            pad=self._pad,
+            unknown=self._unknown,
+            max_bytes=self.max_bytes,
+            max_characters=self._max_characters,
+        )
         return settings, as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -124,8 +131,4 @@ class WordPieceTokenizer(Tokenizer):
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds [CLS], [SEP] and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`."""
         longest = self.max_length if length is None else length
-        ids = ids[:, : longest - 2]
-        column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
-        rows = tf.concat([self._start * column, ids, self._end * column], axis=1)  # [B, (T)]
-        word_ids, mask = fill_rows(rows, self._pad, length)
-        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
+        return framed_rows([self._start], ids[:, : longest - 2], self._end, self._pad, length)

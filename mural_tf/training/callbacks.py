@@ -1,4 +1,4 @@
-"""Work between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal, profiling.
+"""Work between the steps: numbers, progress, checkpoints, evaluation, stopping on a signal.
 
 One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every`, also after an
 interruption, so that evaluations and checkpoints fall on the same steps.
@@ -8,12 +8,10 @@ SIGTERM and Ctrl-C end a run cleanly: after the current step, or immediately if 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import pathlib
-import re
 import signal
 import sys
 import threading
@@ -31,7 +29,7 @@ from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, read_metrics
-from mural_tf.training.strategy import sum_over_workers, workers
+from mural_tf.training.workers import sum_over_workers, workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +60,13 @@ class Intervals:
         return [(count, length) for count, length in parts if count and length]
 
 
-MINUTE, DAYS = 60.0, 1.5 * 86_400  # seconds
+class Callback(keras.callbacks.Callback):
+    """A callback that Keras hands tensors."""
 
-
-class _Callback(keras.callbacks.Callback):
     _supports_tf_logs = True  # or Keras would wait for the logs' numbers after every step
 
 
-class TrainingLog(_Callback):
+class TrainingLog(Callback):
     """Writes every number that the steps return, and shows progress: a bar at a terminal, plain lines otherwise.
 
     A row covers the steps since the row before it: `train.log_every` of them, or fewer where a signal ended the run or
@@ -240,7 +237,7 @@ def _clocks() -> tuple[float, float, float]:
     return time.monotonic(), time.process_time(), time.time()
 
 
-class SaveCheckpoints(_Callback):
+class SaveCheckpoints(Callback):
     """Saves whenever one of `periods`, in steps, is over, at the end, and when training stops."""
 
     def __init__(self, checkpoints: Checkpoints, log: TrainingLog, intervals: Intervals, periods: tuple[int, ...]):
@@ -308,7 +305,7 @@ class StopSignals:
         print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
 
 
-class StopAfterStep(_Callback):
+class StopAfterStep(Callback):
     """Ends training after the running step once a signal came.
 
     Several workers agree at the end of an interval, since none can take a step without the others.
@@ -329,7 +326,7 @@ class StopAfterStep(_Callback):
             self.model.stop_training = True
 
 
-class PeriodicEvaluation(_Callback):
+class PeriodicEvaluation(Callback):
     """Evaluates every `every` steps, records the numbers, and keeps the best weights.
 
     The checkpoint of the step is complete before. So a run that is interrupted meanwhile loses no step, and evaluates
@@ -384,115 +381,3 @@ class PeriodicEvaluation(_Callback):
             self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
             means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
             self.log.record(step, evaluation.metrics, means)
-
-
-class Forecast(_Callback):
-    """Says after a minute of steps how long the rest takes.
-
-    Where that is days and it `asks`, it names shorter runs and, at a terminal, waits for an answer.
-    """
-
-    def __init__(self, log: TrainingLog, asks: bool):
-        super().__init__()
-        self.log = log
-        self.asks = asks
-        self._said = False
-
-    def on_epoch_end(self, epoch, logs=None):
-        left = self.log.seconds_left(after=MINUTE)
-        if self._said or left is None or not self.log.writes:
-            return
-        self._said = True
-        print(f"Forecast: {duration(left)} for the {self.log.steps - self.log.step:,} steps that are left.", flush=True)
-        if left < DAYS or not self.asks:
-            return
-        print(
-            "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
-            "machine with a GPU or TPU (--dry_run --tpu=… forecasts how long on a TPU).",
-            flush=True,
-        )
-        if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
-            self.model.stop_training = True  # with everything saved
-
-
-class AtChance(_Callback):
-    """Says when a task that should have learned something finds matches no better than by guessing, or its loss is 0.
-
-    Args:
-      batches: {task: examples in its global batch} of the tasks with an in-batch recall.
-      warmup_steps: before which no recall is expected.
-    """
-
-    def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
-        super().__init__()
-        self.log = log
-        self.batches = batches
-        self.warmup_steps = warmup_steps
-        self._intervals: collections.Counter[str] = collections.Counter()
-
-    def on_epoch_end(self, epoch, logs=None):
-        for name, value in (logs or {}).items():
-            measure, _, task = name.partition("_")
-            if measure == "loss" and task:
-                message = (
-                    f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
-                    "negative, as in a batch of one pair or where all images have one image_id."
-                )
-                self._look(name, float(value) == 0.0, message)
-            if task in self.batches and measure == "recall@1":
-                recall = float(value)
-                count = self.batches[task]
-                message = (
-                    "after the warm-up the run still finds no more than by guessing: in-batch recall "
-                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
-                    "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
-                    "temperature is at its bound."
-                )
-                self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
-
-    def _look(self, name: str, is_stuck: bool, message: str) -> None:
-        self._intervals[name] = self._intervals[name] + 1 if is_stuck else 0
-        if self._intervals[name] == 3 and self.log.writes:
-            print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
-
-
-class Profile(_Callback):
-    """Writes a TensorBoard profile of the steps from the first to the last of `wanted` into `tensorboard/`.
-
-    With several steps an execution, of the executions that hold them.
-    """
-
-    def __init__(self, wanted: tuple[int, int], log: TrainingLog):
-        super().__init__()
-        self.first, self.last = wanted
-        self.log = log
-        self._running = False
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:
-            tf.profiler.experimental.start(str(self.log.workdir / "tensorboard"))
-            self._running = True
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.log.step + batch + 1 >= self.last:
-            self.on_train_end()
-
-    def on_train_end(self, logs=None):
-        if self._running:
-            self._running = False
-            tf.profiler.experimental.stop()
-            print(f"Profile written to {self.log.workdir / 'tensorboard'}.", flush=True)
-
-
-def parse_profile(wanted: str, steps: int) -> tuple[int, int] | None:
-    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `UserError`."""
-    if not wanted:
-        return None
-    match = re.fullmatch(r"(\d+),(\d+)", wanted)
-    first, last = (int(number) for number in match.groups()) if match else (0, 0)
-    if not 1 <= first <= last <= steps:
-        raise UserError(
-            f"--profile={wanted} cannot be used: expected START,STOP, the first and the last step, with "
-            f"1 <= START <= STOP <= {steps} (train.steps)."
-        )
-    return first, last

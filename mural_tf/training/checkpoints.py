@@ -25,6 +25,7 @@ from absl import logging
 
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, publish, read_json, write_whole
+from mural_tf.backend import first_line
 from mural_tf.models.dual_encoder import DualEncoder
 
 PARTIAL = ".saving"  # the folder of files that are not complete yet
@@ -298,8 +299,10 @@ def _weights(model: DualEncoder) -> tf.train.Checkpoint:
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     """The parts of the model that have any value in the checkpoint at `path`."""
-    saved = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
-    return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in saved})
+    names = [name for name, _ in tf.train.list_variables(path)]
+    saved = {name.split("/")[1] for name in names if name.startswith("model/")}
+    parts = {name: part for name, part in model.weights_by_part().items() if name in saved}
+    return tf.train.Checkpoint(**parts)
 
 
 def _on_this_host() -> tf.train.CheckpointOptions:
@@ -316,7 +319,7 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
             checkpoint_of(path).read(path, _on_this_host()).assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            reason = str(error).strip().splitlines()[0][:300]
+            reason = first_line(error)[:300]
             raise UserError(
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None

@@ -103,7 +103,10 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
         tokenizer = None  # columns of vectors are made when training begins
     compile_model(model, config)
     specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-    rows = {part: tf.nest.flatten(specs[part])[0].shape[0] for part in streams_of_parts(model)}
+    rows = {}
+    for part in streams_of_parts(model):
+        first, *_ = tf.nest.flatten(specs[part])
+        rows[part] = first.shape[0]
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
@@ -139,8 +142,9 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
     pixels = prepared_spec(model.configuration.image_tower)
     length = config.text_tower.max_length
     images = image_text // captions_per_image(config)
-    specs = {"image_id": tf.TensorSpec([images], tf.int64), "text_group_id": tf.TensorSpec([text_text], tf.int64)}
-    specs["caption_id"] = tf.TensorSpec([image_text], tf.int64)
+    specs = {}
+    for name, count in {"image_id": images, "text_group_id": text_text, "caption_id": image_text}.items():
+        specs[name] = tf.TensorSpec([count], tf.int64)
     for part, stream in streams_of_parts(model).items():
         rows = image_text
         if stream == TEXT_PAIRS:

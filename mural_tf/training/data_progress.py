@@ -44,9 +44,11 @@ class DataProgress:
             ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
             ends = gather(ends)  # [replicas, sources, …]
             ends = {name: self._by_pipeline(value) for name, value in ends.items()}
+            position = self.places[stream]
+            tally = self.tallies[stream]
             has_items = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            self.places[stream].assign(tf.where(has_items[..., None], ends["place"], self.places[stream]))
-            self.tallies[stream].assign(tf.where(has_items[..., None, None], ends["tally"], self.tallies[stream]))
+            position.assign(tf.where(has_items[..., None], ends["place"], position))
+            tally.assign(tf.where(has_items[..., None, None], ends["tally"], tally))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
         """Takes one row of each pipeline's replicas, whose rows are equal."""
@@ -59,7 +61,10 @@ class DataProgress:
 
     def epochs(self) -> dict[str, list[int]]:
         """Returns stream -> the epoch of each source, the earliest where pipelines differ."""
-        return {stream: places.numpy()[..., 0].min(axis=0).tolist() for stream, places in self.places.items()}
+        epochs = {}
+        for stream, variable in self.places.items():
+            epochs[stream] = variable.numpy()[..., 0].min(axis=0).tolist()
+        return epochs
 
     def next_epochs(self) -> None:
         """Goes on with a new epoch of everything: the places belong to other data, or to another division."""

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError, is_out_of_memory
 from mural_tf.training.batch_sizes import chunk_numbers
-from mural_tf.training.strategy import workers
+from mural_tf.training.workers import workers
 
 ENDS_OF_WORKERS = (  # as the others see them
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,

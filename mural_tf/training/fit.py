@@ -24,11 +24,8 @@ from mural_tf.data.streams.pipeline import (
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
-    AtChance,
-    Forecast,
     Intervals,
     PeriodicEvaluation,
-    Profile,
     SaveCheckpoints,
     StopAfterStep,
     StopSignals,
@@ -37,7 +34,8 @@ from mural_tf.training.callbacks import (
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.metrics_file import keep_metrics, read_metrics
-from mural_tf.training.strategy import (
+from mural_tf.training.trained_on import data_changes, note_data
+from mural_tf.training.workers import (
     chief_first,
     compiles_steps,
     input_pipelines,
@@ -45,7 +43,6 @@ from mural_tf.training.strategy import (
     sum_over_workers,
     workers,
 )
-from mural_tf.training.trained_on import data_changes, note_data
 
 # Tokens. Where XLA compiles a step, each of `text_tower.length_groups` runs at one of these or at `max_length`: a third
 # and a fourth length would make each compilation longer, and most captions are shorter than 32.
@@ -80,17 +77,17 @@ def fit(
     strategy: tf.distribute.Strategy,
     signals: StopSignals,
     evaluate=None,
-    profile: tuple[int, int] | None = None,
     columns_of: Callable[..., dict] | None = None,
+    observers_of: Callable[..., list] | None = None,
 ) -> bool:
     """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
 
     Args:
       signals: entered; while steps run they end training after the running one.
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
-      profile: see `Profile`.
       columns_of: gives the columns of batches that are made before the first step, once a checkpoint is restored, as
         `models.frozen.columns_of` does; by default the method's.
+      observers_of: gives further callbacks, as `observers.observers` does; by default none.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
@@ -124,9 +121,9 @@ def fit(
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
     # Saved before each evaluation too, which then may be interrupted.
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
-    callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation, *_observers(model, config, log, strategy)]
-    if profile:
-        callbacks.append(Profile(profile, log))
+    callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
+    if observers_of is not None:
+        callbacks += observers_of(model, config, log, strategy)
 
     with log:
         first = train.evaluate_first and step == 0
@@ -154,14 +151,6 @@ def fit(
         finally:
             checkpoints.wait()
     return log.step >= train.steps
-
-
-def _observers(model: DualEncoder, config: ConfigDict, log: TrainingLog, strategy: tf.distribute.Strategy) -> list:
-    """Returns the callbacks that look at the numbers of a run and speak up."""
-    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
-    # Fine-tuning is something that people wait for; several workers cannot ask.
-    asks = config.train.evaluate_first and workers(strategy) == 1
-    return [Forecast(log, asks), AtChance(log, chance, config.optimizer.warmup_steps)]
 
 
 def _reads_share(config: ConfigDict) -> bool:

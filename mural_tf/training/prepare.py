@@ -32,8 +32,8 @@ MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Huggi
 
 def check_places(config: ConfigDict) -> None:
     """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
-    named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES, *MODELS)}
-    for name, value in named.items():
+    for name in (*PLACES, *HANDLES, *MODELS):
+        value = functools.reduce(getattr, name.split("."), config)
         if name in MODELS and hugging_face.is_name(value):
             hugging_face.check(value)
         elif not (name in (*HANDLES, "vocabulary.file") and value.startswith(("https://", "http://"))):

@@ -1,4 +1,4 @@
-"""Which devices train: one, all local devices, several workers, or a TPU; and agreement among several workers."""
+"""Which devices train: one, all local devices, several workers, or a TPU; `workers.py` lets workers agree."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import os
 import pathlib
 import urllib.error
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -15,8 +14,8 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path
 from mural_lite.paths import RemotePath
-
-Result = TypeVar("Result")
+from mural_tf.backend import first_line
+from mural_tf.training.workers import compiles_steps, input_pipelines, is_chief
 
 
 def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
@@ -32,7 +31,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             if "ConfigureDistributedTPU" in str(error):
                 reason = (
                     f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
@@ -51,11 +50,6 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
     if len(tf.config.list_logical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
-
-
-def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
-    """Whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
-    return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
@@ -138,20 +132,6 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
-def workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns how many processes train, each running this program (a TPU's hosts do not: 1)."""
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return sum(len(hosts) for hosts in strategy.cluster_resolver.cluster_spec().as_dict().values())
-    return 1
-
-
-def input_pipelines(strategy: tf.distribute.Strategy) -> int:
-    """Returns how many input pipelines feed the replicas: one a process, or a TPU's host."""
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return strategy.extended.num_hosts
-    return workers(strategy)
-
-
 def check_places_of_pod(strategy: tf.distribute.Strategy, paths: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
     here = [str(path) for path in paths if not isinstance(as_path(path), RemotePath)]
@@ -161,32 +141,3 @@ def check_places_of_pod(strategy: tf.distribute.Strategy, paths: Sequence[str | 
             f"{', '.join(here)}: folders of this machine, but this TPU has {hosts} hosts, which read data and write "
             "checkpoints. Name places in a store: --workdir=gs://…, --config.data.directory=gs://…."
         )
-
-
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes the workdir: the only one, or the first of several workers."""
-    return strategy.extended.should_checkpoint
-
-
-def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
-    """Adds up each worker's `value`. All workers must call it, and wait for each other here."""
-    count = workers(strategy)
-    if count == 1:
-        return int(value)
-
-    def add():
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(value, tf.int32))
-
-    total = strategy.experimental_local_results(strategy.run(add))[0]
-    return int(total) * count // strategy.num_replicas_in_sync  # every worker has as many replicas
-
-
-def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
-    """Returns `prepare()`, called by the chief before all others, which then find its files."""
-    if not is_chief(strategy):
-        sum_over_workers(strategy, 0)
-    result = prepare()
-    if is_chief(strategy):
-        sum_over_workers(strategy, 0)
-    return result

@@ -132,7 +132,8 @@ def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
     """
     versions = [importlib.metadata.version(name) for name in ("jax", "libtpu")]
     code = [pathlib.Path(__file__).with_name(name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
-    digest = hashlib.sha256("\0".join([str(module), topology, str(replicas), *versions, *code]).encode()).hexdigest()
+    parts = [str(module), topology, str(replicas), *versions, *code]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
 

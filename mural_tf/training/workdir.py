@@ -139,5 +139,6 @@ def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
 def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:
     old = flat(before.to_dict())
     new = flat(now.to_dict())
-    keys = [key for key in sorted({*old, *new}) if key not in FREE_FIELDS and old.get(key) != new.get(key)]
+    fields = sorted({*old, *new} - set(FREE_FIELDS))
+    keys = [key for key in fields if old.get(key) != new.get(key)]
     return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]

@@ -25,7 +25,7 @@ from mural_lite.config import base_config
 from mural_lite.config_file import save_config
 from mural_lite.errors import UserError
 from mural_tf.encoders import saved_models
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 from mural_tf.text.vocabulary_file import digest
 
 LETTERS = "abcdefghij"

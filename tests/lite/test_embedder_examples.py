@@ -9,7 +9,7 @@ import tensorflow as tf
 import mural_lite.embedder
 from mural_lite.config import base_config
 from mural_lite.embedder import fill_templates
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 
 COLORS = ("red", "green", "blue")
 

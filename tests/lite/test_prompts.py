@@ -13,7 +13,7 @@ from mural_lite.errors import UserError
 from mural_search import ranking
 from mural_search.queries import Query, encode_queries
 from mural_tf.export.saved_model import export_model
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 from mural_tf.text import tokenizer_of
 
 DEFAULT, QUERY = "thing: ", "ding: "

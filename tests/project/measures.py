@@ -2,8 +2,9 @@
 
 A token is a name, an operator, a number or a string outside docstrings, by Python's tokenizer; a line of code is
 neither blank nor of a docstring, and starts with no comment. An import counts wherever it is written, but for those of
-type checkers, which never run. Modules that are found by a name that is put together, as methods and sources are, do
-not count. Nor do the faces of packages (`mural_tf/__init__.py`), whose imports are made on a user's first use.
+type checkers, which never run. Modules that are found by a name, put together or in a table of names, do not count:
+methods, towers, families of weights, and what is registered. Nor do the faces of packages (`mural_tf/__init__.py`),
+whose imports are made on a user's first use.
 """
 
 from __future__ import annotations

@@ -64,14 +64,14 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     ids = tokens["input_word_ids"]
     draws = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     is_special = tf.reduce_any(tf.equal(ids[..., None], tf.constant(tokenizer.special_ids)), axis=-1)
-    is_piece = tf.logical_and(tokens["input_mask"] > 0, tf.logical_not(is_special))
+    is_piece = (tokens["input_mask"] > 0) & ~is_special
     count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
     wanted = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
 
     order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), draws[0]), -1.0)
     _, positions = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
-    rank = tf.range(tf.shape(positions)[1])
-    weights = tf.cast(tf.cast(rank, tf.float32)[None, :] < wanted[:, None], tf.float32)  # [B, K]
+    rank = tf.cast(tf.range(tf.shape(positions)[1]), tf.float32)
+    weights = tf.cast(rank[None, :] < wanted[:, None], tf.float32)  # [B, K]
     targets = tf.gather(ids, positions, batch_dims=1)
 
     draw = tf.random.stateless_uniform(tf.shape(positions), draws[1])
@@ -94,6 +94,8 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
 def _places(ids: tf.Tensor, share: float):
     """K: a number where T is known, else an int32 scalar."""
-    if ids.shape[1] is not None:
-        return max(1, math.ceil(share * (ids.shape[1] - 2)))
-    return tf.maximum(1, tf.cast(tf.math.ceil(share * tf.cast(tf.shape(ids)[1] - 2, tf.float32)), tf.int32))
+    length = ids.shape[1]
+    if length is not None:
+        return max(1, math.ceil(share * (length - 2)))
+    pieces = tf.cast(tf.shape(ids)[1] - 2, tf.float32)
+    return tf.maximum(1, tf.cast(tf.math.ceil(share * pieces), tf.int32))

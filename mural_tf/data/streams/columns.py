@@ -62,7 +62,8 @@ class Column:
             release_pages(self._vectors)
         if self._as_stored:
             return vectors
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def sample(self, keys: np.ndarray, most: int = BLOCK) -> np.ndarray:
         """Returns float32 [N, D] of up to `most` of these keys, evenly among all, without vectors of zeros."""
@@ -170,7 +171,8 @@ class ColumnFolder:
 
     def _trim(self) -> None:
         """Removes the begun block of a killed run."""
-        for name, size in (("keys", 8), ("vectors", self._width * np.dtype(self._dtype).itemsize)):
+        bytes_per_vector = self._width * np.dtype(self._dtype).itemsize
+        for name, size in (("keys", 8), ("vectors", bytes_per_vector)):
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.state["count"] * size)
 
@@ -210,7 +212,8 @@ class ColumnFolder:
             (self.folder / name).unlink(missing_ok=True)
         for begin in range(0, len(ids), BLOCK):
             block = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
-            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), first[begin : begin + BLOCK] - block.start)
+            begins = first[begin : begin + BLOCK] - block.start  # of the groups, within the block
+            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), begins)
             release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)

@@ -39,6 +39,7 @@ from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 PARALLEL = os.cpu_count() or 1  # elements at a time
 BLOCK = 32  # records parsed, items decoded or looked at in one call
 EPOCH = 2**40  # places in an epoch, more than any data set has items
+ENDLESS = np.iinfo(np.int64).max
 END_OF_EPOCH = "end of epoch"
 NO_ITEM = "no item"  # of a record that holds none, which is not a fault
 UNSHUFFLED = 1024  # items of a window that is not shuffled
@@ -77,7 +78,8 @@ class Begin(NamedTuple):
 
     def numbers(self) -> tf.Tensor:
         """Returns int64 [BEGIN]."""
-        return tf.concat([tf.stack([self.items, self.group, self.turn]), self.begins, self.counts], axis=0)
+        numbers = tf.stack([self.items, self.group, self.turn])
+        return tf.concat([numbers, self.begins, self.counts], axis=0)
 
 
 BEGIN = 3 + 2 * CYCLE
@@ -160,7 +162,7 @@ def endless_items(
         used = tf.where(is_first, tf.constant(after[1] + 1, tf.int64), 0)
         return items.concatenate(end).enumerate(epoch * EPOCH + window * size).skip(used - window * size)
 
-    return tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max).flat_map(one_epoch)
+    return tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(one_epoch)
 
 
 def positions(places: tf.Tensor) -> tf.Tensor:
@@ -175,17 +177,21 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     group of files, and "ends", where its records end, from which `_placed` tells where the next block begins.
     """
 
-    def blocks_of_group(group):
-        slots = order[group * CYCLE : (group + 1) * CYCLE]
-        start = begin.in_group(group)
-        read = read_group(files, slots, start.turn, start.begins, start.counts).batch(BLOCK)
-        labels = {
-            "number": group,
-            "slots": tf.size(slots, tf.int64),
-            "bytes_before": tf.reduce_sum(tf.gather(files.sizes, order[: group * CYCLE])),
-            "bytes_in_all": tf.reduce_sum(tf.gather(files.sizes, order)),
+    sizes = tf.gather(files.sizes, order)
+
+    def blocks_of_group(number):
+        """Returns a group's description with each block of its records."""
+        first = number * CYCLE
+        in_group = order[first : first + CYCLE]
+        start = begin.in_group(number)
+        blocks = read_group(files, in_group, start.turn, start.begins, start.counts).batch(BLOCK)
+        group = {
+            "number": number,
+            "slots": tf.size(in_group, tf.int64),
+            "bytes_before": tf.reduce_sum(sizes[:first]),
+            "bytes_in_all": tf.reduce_sum(sizes),
         }
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(labels).repeat(), read))
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(group).repeat(), blocks))
 
     def parse_block(group, block):
         ends = {name: block[name] for name in ("slot", "end", "count")}
@@ -231,7 +237,8 @@ def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str
     """Returns the items of a block in copies by their language: 2.3 copies are 2 and with probability 0.3 a third."""
     draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
     wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
-    return _rows(block, tf.repeat(tf.range(tf.size(draw)), tf.cast(tf.floor(wanted + draw), tf.int32)))
+    counts = tf.cast(tf.floor(wanted + draw), tf.int32)
+    return _rows(block, tf.repeat(tf.range(tf.size(draw)), counts))
 
 
 def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shuffled: bool) -> tf.data.Dataset:
@@ -242,7 +249,7 @@ def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shu
     items = tf.data.Dataset.zip(window)
     if shuffled:
         window_seed = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-        seed = tf.random.stateless_uniform([], window_seed, 0, np.iinfo(np.int64).max, tf.int64)
+        seed = tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
         items = items.shuffle(size, seed, reshuffle_each_iteration=False)
     return tf.data.Dataset.zip((begin.repeat(), items))
 
@@ -274,11 +281,12 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
     else:
         items = _parse_one_by_one(serialized, parse)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
+    failed = tf.where(tf.equal(counts, 0))[:, 0]
     every_record_has_items = tf.reduce_all(counts > 0) & tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
     items = tf.cond(
         every_record_has_items,
         lambda: items,
-        lambda: _with_failures(items, tf.where(tf.equal(counts, 0))[:, 0], block["problem"]),
+        lambda: _with_failures(items, failed, block["problem"]),
     )
     number = items.pop("number")
     origins = {name: block[name] for name in ("file", "byte", "lost")}
@@ -290,7 +298,8 @@ def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Te
 
     def parse_numbered(number, record):
         items = _parse_one(parse, record)
-        items = tf.cond(tf.size(items["problem"]) > 0, lambda: items, lambda: _blank(items, [1], NO_ITEM))
+        has_items = tf.size(items["problem"]) > 0
+        items = tf.cond(has_items, lambda: items, lambda: _blank(items, [1], NO_ITEM))
         return {**items, "number": tf.fill(tf.shape(items["problem"]), number)}
 
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(serialized)), serialized))
@@ -304,7 +313,8 @@ def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.
     """
     problem = tf.gather(problems, failed)
     problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
-    blank = {**_blank(items, tf.shape(failed)), "problem": problem, "number": tf.cast(failed, tf.int32)}
+    blank = _blank(items, tf.shape(failed))
+    blank.update(problem=problem, number=tf.cast(failed, tf.int32))
     together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
     order = tf.argsort(together["number"], stable=True)
     is_item = tf.gather(tf.not_equal(together["problem"], NO_ITEM), order)
@@ -313,9 +323,13 @@ def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
     """Returns all elements, zero or more, as one, {name: [elements, …]}."""
-    blocks = elements.batch(np.iinfo(np.int64).max)
-    none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), blocks.element_spec)
-    return blocks.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
+    blocks = elements.batch(ENDLESS)
+
+    def no_rows(spec):
+        return tf.zeros([0, *spec.shape[1:]], spec.dtype)
+
+    nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(no_rows, blocks.element_spec))
+    return blocks.concatenate(nothing).take(1).get_single_element()
 
 
 def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -361,9 +375,11 @@ def usable_items(
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
         is_end = tf.equal(origins["problem"], END_OF_EPOCH)
-        at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
+        last = tf.size(is_end, tf.int64) - 1
+        at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last)
         stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
-        with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
+        stopped = tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)
+        with tf.control_dependencies([stopped]):
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(decoded.pop("problem"), ""))[:, 0]
         rows = tf.gather(rows, usable)
@@ -378,7 +394,8 @@ def usable_items(
         return (tallies[-1], used + count), kept
 
     blocks = items.batch(BLOCK).map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
-    return blocks.scan((tf.zeros([1 + len(KINDS), 3], tf.int64), tf.constant(used, tf.int64)), keep_usable)
+    no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
+    return blocks.scan((no_tally, tf.constant(used, tf.int64)), keep_usable)
 
 
 def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -409,15 +426,15 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
     is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])
     is_end = tf.equal(origins["problem"], END_OF_EPOCH)
-    lost = tf.where(is_end, tf.constant(0, tf.int64), origins["lost"])
+    lost = tf.where(is_end, np.int64(0), origins["lost"])
     in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])
     skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
-    sums = before[0, :2] + tf.cumsum(tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1))
+    read_and_skipped = tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1)  # [items, 2]
+    sums = before[0, :2] + tf.cumsum(read_and_skipped)
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
-    first_places = [tf.gather(origins[name], first) for name in ("file", "byte")]
-    first_places = tf.stack(first_places, axis=1)  # [kinds, 2]
+    first_places = tf.stack([tf.gather(origins[name], first) for name in ("file", "byte")], axis=1)  # [kinds, 2]
     first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
     first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
     first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))
@@ -433,15 +450,16 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
       is_end: whether an epoch ends here: how many items it has is known then, and an estimate before.
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
-    bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, tf.constant(1.0, tf.float64), SURELY)
+    bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, np.float64(1.0), SURELY)
     # No batch would ever come, at any bound; of empty files, the next epoch's are others.
     nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
-    return tf.logical_or(skipped > bound, nothing)
+    return (skipped > bound) | nothing
 
 
 def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
     """Fails with a message from which `unusable` reads the tally: errors carry nothing else out of the graph."""
-    numbers = tf.strings.reduce_join(tf.strings.as_string(tf.reshape(tally, [-1])), separator=",")
+    numbers = tf.strings.as_string(tf.reshape(tally, [-1]))
+    numbers = tf.strings.reduce_join(numbers, separator=",")
     message = tf.strings.join([f"unusable records: {stream} ", numbers])
     with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
         return tf.constant(True)
@@ -541,14 +559,15 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Yields the entries `names` of the items of all records, in file order, in blocks."""
     begin = Begin.of(tf.constant(start_of(0)[3:]))
-    blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
+    order = tf.range(len(files), dtype=tf.int64)
+    blocks = _blocks(RecordFiles.of(files), parse, order, begin)
     blocks = blocks.map(lambda block: {name: block[name] for name in names})
     yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
     """Whether an item could not be read or parsed, so that its language is not known."""
-    return tf.logical_and(tf.not_equal(item["problem"], ""), tf.equal(item[language_key], ""))
+    return tf.not_equal(item["problem"], "") & tf.equal(item[language_key], "")
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from mural_lite.errors import UserError
 from mural_tf.data.records import parse_image_text
-from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
+from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint, is_one_of
 from mural_tf.text.tokens import tag_language
 
 
@@ -29,7 +29,8 @@ class ImageGroups(Stream):
         captions = settings.own.captions_per_image
         batch = settings.batch
         tokenizer = texts.tokenizer
-        if batch % captions or not tokenizer.takes_languages or settings.data.format != "mural":
+        knows_languages = tokenizer.takes_languages and settings.data.format == "mural"
+        if batch % captions or not knows_languages:
             raise UserError(
                 f"method.captions_per_image={captions} must divide train.image_text_batch={batch}, and needs "
                 "text_tower.name='words' and data.format='mural'."
@@ -68,8 +69,8 @@ def group_parser(languages: tuple[str, ...]):
 
     def parse(serialized):
         item = parse_image_text(serialized)
-        usable = tf.reduce_any(tf.equal(item["language"][:, None], tf.constant(languages)[None, :]), axis=1)
-        is_chosen = tf.logical_and(usable, tf.equal(item["problem"], ""))
+        usable = is_one_of(item["language"], languages)
+        is_chosen = usable & tf.equal(item["problem"], "")
         captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), is_chosen, axis=1)  # [2, captions]
         group = {
             "image_id": item["image_id"][:1],
@@ -106,10 +107,14 @@ def draw_captions(
     captions = tf.gather(captions, order)
     languages = tf.gather(languages, order)
     rank = tf.range(tf.size(order))
-    before = tf.logical_and(rank[None, :] < rank[:, None], tf.equal(languages[:, None], languages[None, :]))
-    kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
+    comes_before = rank[None, :] < rank[:, None]
+    same_language = tf.equal(languages[:, None], languages[None, :])
+    count_before = tf.reduce_sum(tf.cast(comes_before & same_language, tf.int32), axis=1)
+    kept = count_before < per_language
     empty = tf.fill([slots], "")
-    return tuple(
-        tf.ensure_shape(tf.concat([tf.boolean_mask(values, kept), empty], axis=0)[:slots], [slots])
-        for values in (captions, languages)
-    )
+
+    def in_slots(values):
+        filled = tf.concat([tf.boolean_mask(values, kept), empty], axis=0)
+        return tf.ensure_shape(filled[:slots], [slots])
+
+    return in_slots(captions), in_slots(languages)

@@ -66,19 +66,19 @@ def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, lis
 
 
 def _named(name: str, value) -> DataSource:
-    expected = dict(directory=str, weight=(int, float), format=str)
-    values = value.to_dict() if isinstance(value, ConfigDict) else value
-    given = {}
-    if isinstance(values, dict):
-        given = {"weight": 1.0, "format": "mural", **values}
-    fits = given.keys() == expected.keys()
-    fits = fits and all(isinstance(given[key], expected[key]) for key in expected)
-    if not fits or not 0 < given["weight"] < math.inf:
+    """Returns an entry of `data.sources` as a source; raises `UserError` for an entry of another form."""
+    entry = value.to_dict() if isinstance(value, ConfigDict) else value
+    try:
+        source = DataSource(name, **{"weight": 1.0, "format": "mural", **entry})
+        fits = isinstance(source.directory, str) and isinstance(source.format, str) and 0 < source.weight < math.inf
+    except TypeError:  # no dictionary, another field, or a weight that is not a number
+        fits = False
+    if not fits:
         raise UserError(
-            f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
+            f"data.sources.{name} is {entry!r}: expected its directory, a weight above 0 (1 if not given) and a "
             f"format ({' or '.join(FORMATS)})."
         )
-    return DataSource(name, given["directory"], float(given["weight"]), given["format"])
+    return source._replace(weight=float(source.weight))
 
 
 def mixed(
@@ -102,7 +102,8 @@ def mixed(
         shuffled = tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), seeds)
         return tf.data.Dataset.from_tensor_slices(shuffled)
 
-    chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
+    cycles = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
+    chosen = cycles.flat_map(draws).skip(used % DRAWS)
     numbered = []
     for number, blocks in enumerate(usable):
         source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()

@@ -24,6 +24,7 @@ from mural_tf.data import records
 from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.epochs import (
     ALL,
+    ENDLESS,
     EPOCH,
     PLACE,
     Share,
@@ -70,18 +71,23 @@ def training_batches(
     columns = columns or {}
     begins = places or {}
     vectors = {entry: column for entry, (column, _) in columns.items()}
-    parts = [_read(name, config, texts, share, begins.get(name), vectors) for name in streams]
+    items_of_streams = []
+    functions = []  # each makes a stream's part of a batch
+    for name in streams:
+        items, make_part = _read(name, config, texts, share, begins.get(name), vectors)
+        items_of_streams.append(items)
+        functions.append(make_part)
 
-    def make_batch(*items_of_streams):  # one function for all streams: making one takes longer than calling it
+    def make_batch(*parts):  # one function for all streams: making one takes longer than calling it
         batch = {}
-        for (_, make_part), items in zip(parts, items_of_streams):
+        for make_part, items in zip(functions, parts):
             batch.update(make_part(items))
         for entry, (column, ids) in columns.items():
             batch[entry] = column.look_up(batch[ids])
         return batch
 
-    items = tf.data.Dataset.zip(tuple(items for items, _ in parts))
-    batches = items.map(make_batch, num_parallel_calls=2 * len(parts), deterministic=True)
+    batches = tf.data.Dataset.zip(tuple(items_of_streams))
+    batches = batches.map(make_batch, num_parallel_calls=2 * len(functions), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
 
 
@@ -198,7 +204,7 @@ def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cond(
         tf.size(rows) > 0,
         lambda: (place_of_last(last), last["tally"][-1]),
-        lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
+        lambda: (np.full(PLACE, -1, np.int64), tf.zeros_like(items["tally"][0])),
     )
 
 
@@ -207,7 +213,7 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
 
     The parts of a zip are produced in order when the consumer asks: clock, batch, clock.
     """
-    clock = tf.data.Dataset.range(np.iinfo(np.int64).max).map(lambda _: tf.timestamp())
+    clock = tf.data.Dataset.range(ENDLESS).map(lambda _: tf.timestamp())
     timed = tf.data.Dataset.zip((clock, batches, clock))
 
     def add(before, batch, after):

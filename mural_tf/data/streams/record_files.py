@@ -39,11 +39,15 @@ class FileInSlot(NamedTuple):
         return {**element, "file": self.number, "slot": self.slot}
 
 
+TEXT = tf.TensorSpec([], tf.string)
+NUMBER = tf.TensorSpec([], tf.int64)
 RECORD_SPEC = {
-    "serialized": tf.TensorSpec([], tf.string),
-    "problem": tf.TensorSpec([], tf.string),
-    **{name: tf.TensorSpec([], tf.int64) for name in ("file", "byte", "lost", "slot", "end", "count")},
+    "serialized": TEXT,
+    "problem": TEXT,
+    **dict.fromkeys(("file", "byte", "lost", "slot", "end", "count"), NUMBER),
 }
+ONE = np.int64(1)  # the type of the numbers in a graph
+NONE = np.int64(-1)
 
 
 class RecordFiles(NamedTuple):
@@ -85,7 +89,8 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
         first = tf.stack([tf.gather(begins, slot), tf.gather(counts, slot)])
         return _read_file(tf.gather(files.names, file), tf.gather(files.sizes, file), file, slot, first)
 
-    slots = tf.data.Dataset.from_tensor_slices(tf.roll(tf.range(tf.size(group, tf.int64)), -turn, axis=0))
+    numbers = tf.range(tf.size(group, tf.int64))
+    slots = tf.data.Dataset.from_tensor_slices(tf.roll(numbers, -turn, axis=0))
     cycle = min(CYCLE, files.names.shape[0])
     if files.remote:  # waits for several answers at once; the order is the same
         return slots.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
@@ -95,7 +100,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
 @functools.partial(  # traced once for all streams
     tf.function,
     autograph=False,
-    input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3, tf.TensorSpec([2], tf.int64)],
+    input_signature=[TEXT, NUMBER, NUMBER, NUMBER, tf.TensorSpec([2], tf.int64)],
 )
 def _read_file(
     name: tf.Tensor, size: tf.Tensor, number: tf.Tensor, slot: tf.Tensor, first: tf.Tensor
@@ -104,7 +109,8 @@ def _read_file(
     file = FileInSlot(name, size, number, slot)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
     # A file that cannot even be opened would make `ignore_errors` try for ever.
-    can_be_read = tf.equal(tf.strings.length(_bytes(file, size - 1, tf.constant(1, tf.int64))), 1)
+    last_byte = _bytes(file, size - 1, ONE)
+    can_be_read = tf.equal(tf.strings.length(last_byte), 1)
     names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
     blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
@@ -114,7 +120,8 @@ def _read_file(
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
         bounds = tf.concat([[position], ends], axis=0)
-        return tf.stack([bounds[-1], count + tf.size(block, tf.int64)]), (block, bounds, position, count)
+        count_after = count + tf.size(block, tf.int64)
+        return tf.stack([bounds[-1], count_after]), (block, bounds, position, count)
 
     def elements(block, bounds, position, count):
         """Returns the elements of a block; an empty block means that the fast way could not read it."""
@@ -131,7 +138,7 @@ def _read_file(
             return tf.data.experimental.to_variant(_read_rest(file, position, count))
 
         def unreadable_file():
-            content = file.element("", UNREADABLE_FILE, position, tf.constant(1, tf.int64), size, count + 1)
+            content = file.element("", UNREADABLE_FILE, position, ONE, size, count + 1)
             return tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(content))
 
         def after_fast_way():
@@ -153,7 +160,7 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
         header, length = _next_header(file, position)
         is_record = tf.equal(header, position)
         stated = tf.cond(is_record, lambda: length, lambda: _stated(file, position))
-        lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, header - position, position, count))
+        lost = tf.where(is_record, ONE, _lost(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
@@ -171,7 +178,8 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
         problem = element("", tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE))
         return record_or_nothing.concatenate(tf.data.Dataset.from_tensors(problem)).take(1)
 
-    steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
+    endless = tf.data.Dataset.range(np.iinfo(np.int64).max)
+    steps = endless.scan(tf.stack([position, count]), step)
     return steps.take_while(lambda position, *_: position < file.size).flat_map(read)
 
 
@@ -191,7 +199,7 @@ def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0)
         buffer_size=tf.cast(buffer, tf.int64),
         byte_offsets=tf.fill(tf.shape(names), position),
     )
-    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+    return tf.data.experimental.from_variant(variant, TEXT)
 
 
 def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -205,11 +213,12 @@ def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.T
         offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
         has_header = tf.size(offsets) > 0
         after = tf.where(has_header, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
-        length = tf.where(has_header, tf.reduce_sum(tf.gather(lengths, offsets)), tf.constant(-1, tf.int64))
+        length = tf.reduce_sum(tf.gather(lengths, offsets))
+        length = tf.where(has_header, length, NONE)
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
-    start = position, tf.constant(1, tf.int64), tf.constant(-1, tf.int64)
+    start = position, ONE, NONE
     header, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
     return header, tf.maximum(length, 0)
 
@@ -227,7 +236,7 @@ def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
             buffer_size=tf.constant(BUFFER, tf.int64),
             compression_type="",
         )
-        return _first(tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)))
+        return _first(tf.data.experimental.from_variant(variant, TEXT))
 
     # In a function, whose error ends it: the data set itself would fail again at every call.
     data = tf.data.Dataset.from_tensors(begin).map(read).ignore_errors()
@@ -239,7 +248,8 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
     offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
     headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
-    parts = tf.gather(_CRC_TABLES, tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256))  # [N, 8]
+    rows = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte
+    parts = tf.gather(_CRC_TABLES, rows)
     crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))
     rotated = tf.bitwise.bitwise_or(tf.bitwise.right_shift(crc, 15), tf.bitwise.left_shift(crc, 17))
     agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored, tf.uint32))  # modulo 2^32
@@ -250,17 +260,19 @@ def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
     """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
     data = _bytes(file, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
-    return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))
+    return tf.where(tf.equal(tf.strings.length(data), 8), stated, NONE)
 
 
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """`tfrecord.lost_records` in the graph."""
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
-    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64)), 1)
-    is_one = tf.logical_and(stated >= 0, tf.reduce_sum(bits) <= 2)
+    shifted = tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64))
+    bits = tf.bitwise.bitwise_and(shifted, 1)
+    is_one = (stated >= 0) & (tf.reduce_sum(bits) <= 2)
     bytes_before = tf.cast(tf.maximum(before, 1), tf.float64)
     estimate = tf.round(tf.cast(lost * count, tf.float64) / bytes_before)
-    return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(tf.cast(estimate, tf.int64), 1))
+    at_least_one = tf.maximum(tf.cast(estimate, tf.int64), 1)
+    return tf.where(is_one, ONE, at_least_one)
 
 
 def _crc_tables() -> np.ndarray:

@@ -122,7 +122,9 @@ class Stream:
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
         """int64 [2] for one item's draws, which differ in every epoch."""
-        return tf.stack([tf.cast(self.settings.seed, tf.int64) * 2**20 + position[0], position[1]])
+        epoch, offset = tf.unstack(position)
+        seed = tf.cast(self.settings.seed, tf.int64)
+        return tf.stack([seed * 2**20 + epoch, offset])
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
         """Pixels, or features of the record; nothing where a column has them."""
@@ -183,9 +185,24 @@ def caption_parser(format: str, default_language: str) -> Callable:
 
 def with_rows(like: tf.Tensor, nest):
     """Returns a nest of tensors with the number of rows of `like`, which tokenizing and resampling forget."""
-    return tf.nest.map_structure(lambda values: tf.ensure_shape(values, like.shape[:1] + values.shape[1:]), nest)
+
+    def with_size(values):
+        return tf.ensure_shape(values, like.shape[:1] + values.shape[1:])
+
+    return tf.nest.map_structure(with_size, nest)
 
 
 def fingerprint(strings: tf.Tensor) -> tf.Tensor:
     """Returns an int64 id for each string."""
     return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)
+
+
+def fingerprints(strings: Sequence[bytes] | np.ndarray) -> np.ndarray:
+    """Does the same as `fingerprint`, outside of a graph: int64 [N]."""
+    return fingerprint(tf.constant(strings, tf.string)).numpy()
+
+
+def is_one_of(strings: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
+    """Whether each string, [N], is one of `names`: bool [N]."""
+    is_same = tf.equal(strings[:, None], tf.constant(list(names))[None, :])
+    return tf.reduce_any(is_same, axis=1)

@@ -34,7 +34,7 @@ from mural_tf.data.records import (
 )
 from mural_tf.data.streams.epochs import SIDES, count_languages, stated_languages
 from mural_tf.data.streams.mixture import sources_of
-from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint
+from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint, is_one_of
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
 # For a pivot among the languages with at least half as many captions as the largest.
@@ -119,8 +119,8 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
 
     def parse_with_pivot(serialized):
         items = parse(serialized)
-        a_is_pivot = _is_one_of(items["language_a"], pivots)
-        b_is_pivot = _is_one_of(items["language_b"], pivots)
+        a_is_pivot = is_one_of(items["language_a"], pivots)
+        b_is_pivot = is_one_of(items["language_b"], pivots)
         kept = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
         swapped = dict(items)
         for name in ("text", "language"):
@@ -133,11 +133,6 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
     return parse_with_pivot
 
 
-def _is_one_of(languages: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
-    """Whether each language, string [L], is one of `names`: bool [L]."""
-    return tf.reduce_any(tf.equal(languages[:, None], tf.constant(list(names))[None, :]), axis=1)
-
-
 def across_languages_parser(languages: Sequence[str] = ()):
     """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
 
@@ -147,7 +142,7 @@ def across_languages_parser(languages: Sequence[str] = ()):
 
     def parse(serialized):
         item = parse_image_text(serialized)
-        named = tf.logical_and(tf.equal(item["problem"], ""), tf.not_equal(item["language"], ""))
+        named = tf.equal(item["problem"], "") & tf.not_equal(item["language"], "")
         captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), named, axis=1)  # [2, named]
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
         count = tf.where(has_pair, tf.size(item["caption"]), 0)
@@ -172,9 +167,11 @@ def draw_across_languages(
         texts, languages_of_texts = tf.unstack(captions)
         pairs = language_pairs(tf.unique(languages_of_texts).y, languages)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        pair = pairs[tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)]  # [2]
+        number = tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)
+        pair = pairs[number]  # [2]
         scores = tf.random.stateless_uniform([2, tf.size(texts)], seeds[1])
-        rows = tf.argmax(tf.where(tf.equal(languages_of_texts[None, :], pair[:, None]), scores, -1.0), axis=1)
+        is_in_language = tf.equal(languages_of_texts[None, :], pair[:, None])  # [2, texts]
+        rows = tf.argmax(tf.where(is_in_language, scores, -1.0), axis=1)
         return tf.gather(texts, rows), pair
 
     nothing = tf.fill([2], "")
@@ -193,7 +190,7 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
     """Returns all ordered pairs of different languages, string [L] → string [pairs, 2], the second among `second`."""
     is_pair = tf.not_equal(languages[:, None], languages[None, :])
     if second:
-        is_pair = tf.logical_and(is_pair, _is_one_of(languages, second)[None, :])
+        is_pair &= is_one_of(languages, second)[None, :]
     return tf.gather(languages, tf.where(is_pair))
 
 

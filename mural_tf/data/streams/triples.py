@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mural_lite.errors import UserError
 from mural_tf.data.records import IMAGE_TEXT_FEATURES, either_problem, parse_image_text
-from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
+from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint, is_one_of
 
 GROUP = {"caption_group": IMAGE_TEXT_FEATURES["caption_group"]}
 
@@ -62,10 +62,9 @@ def parse_triples(languages: Sequence[str] = ()):
         text = item["caption"][:count]
         language = item["language"][:count]
         problem = item["problem"][:count]
-        takes_part = tf.logical_and(tf.not_equal(group, ""), tf.not_equal(language, ""))
+        takes_part = tf.not_equal(group, "") & tf.not_equal(language, "")
         if languages:
-            named = tf.reduce_any(tf.equal(language[:, None], tf.constant(list(languages))[None, :]), axis=1)
-            takes_part = tf.logical_and(takes_part, named)
+            takes_part &= is_one_of(language, languages)
         row = tf.range(count)
         is_pair = takes_part[:, None] & takes_part[None, :]
         is_pair &= tf.equal(group[:, None], group[None, :])

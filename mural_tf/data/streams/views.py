@@ -99,7 +99,7 @@ def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:
 def _convolve(pixels: tf.Tensor, kernel: tf.Tensor, reach: int, axis: int) -> tf.Tensor:
     """Each image with its own kernel along one axis, the border repeated: float32 [B, S, S, 3]."""
     size = pixels.shape[axis]
-    rows = tf.clip_by_value(tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :], 0, size - 1)  # [S, K]
-    taps = tf.one_hot(rows, size)  # [S, K, S]
+    rows = tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :]  # [S, K]
+    taps = tf.one_hot(tf.clip_by_value(rows, 0, size - 1), size)  # [S, K, S]
     matrix = tf.einsum("bk,oki->boi", kernel, taps)  # [B, S out, S in]
     return tf.einsum("boi,biwc->bowc" if axis == 1 else "boi,bhic->bhoc", matrix, pixels)

@@ -11,7 +11,7 @@ from PIL import Image
 from search_data import png
 
 from mural_lite.errors import UserError
-from mural_tf.analysis import errors, languages
+from mural_tf.analysis import errors, languages, queries
 from mural_tf.analysis.languages import basis, family_of, laplacian_eigenmap, map_languages, svcca_matrix
 from mural_tf.data import records
 
@@ -189,14 +189,14 @@ def test_two_models_side_by_side_and_where_the_first_is_behind(page_of):
 def test_both_directions_by_hand():
     images, owners = np.array(list(AXES.values()), np.float32), np.array([0, 0, 1, 2])
     texts = np.array(list(WRONG.values()), np.float32)
-    queries = errors.find_queries("image_to_text", [(images, texts)], owners)
+    searched = queries.find_queries("image_to_text", [(images, texts)], owners)
     # The red image: its captions score 1 and 1, "blue" scores 1 too: the third of a tie with two right ones above it.
-    assert queries[0].right == {0, 1} and queries[0].found[0].rank == 1.5
-    assert queries[1].right == {2} and queries[1].found[0].rank == 1  # green scores .1, all others 0
-    assert queries[2].found[0].rank == 2 and queries[2].found[0].top[:2] == [2, 3]  # blue: "green" 1, "blue" .5
+    assert searched[0].right == {0, 1} and searched[0].found[0].rank == 1.5
+    assert searched[1].right == {2} and searched[1].found[0].rank == 1  # green scores .1, all others 0
+    assert searched[2].found[0].rank == 2 and searched[2].found[0].top[:2] == [2, 3]  # blue: "green" 1, "blue" .5
 
 
 def test_misses_are_shown_from_near_to_far():
-    made = [errors.Searched(n, {0}, [errors.Found([], float(rank))]) for n, rank in enumerate([1, 9, 2, 1.5, 30, 4])]
-    shown = errors.choose_queries(made, 3, "wrong")
+    made = [queries.Searched(n, {0}, [queries.Found([], float(rank))]) for n, rank in enumerate([1, 9, 2, 1.5, 30, 4])]
+    shown = queries.choose_queries(made, 3, "wrong")
     assert [query.found[0].rank for query in shown] == [1.5, 4, 30]

@@ -7,8 +7,8 @@ import tensorflow as tf
 from mural_lite.config import base_config
 from mural_tf.backend import keras
 from mural_tf.encoders import build_text_encoder
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.encoders.layers import forward_pass
-from mural_tf.encoders.packing import encode_by_length
 
 
 def tower(**fields):

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from test_by_length import tokens, tower
 
-from mural_tf.encoders.packing import Packing, packed_first_and_mean
+from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.pooling import packed_first_and_mean
 
 LENGTHS = [3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3]  # 77 tokens: one filler
 

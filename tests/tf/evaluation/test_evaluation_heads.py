@@ -7,7 +7,7 @@ from toy_data import toy_tokenizer
 
 from mural_lite.errors import UserError
 from mural_tf.export.signatures import text_encoder
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 
 TEXTS = ["thing w1", "ding v2", ""]
 

@@ -10,7 +10,8 @@ from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.evaluation import report, tables
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import HELD_OUT, Request, measure_retrieval
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import HELD_OUT, measure_retrieval
 
 E0, E1, E2, E3 = "1 0 0 0", "0 1 0 0", "0 0 1 0", "0 0 0 1"
 

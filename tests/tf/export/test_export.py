@@ -24,8 +24,9 @@ from mural_tf.export import restore, saved_model, serving
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model, variables_of
-from mural_tf.export.workdir import evaluations_of, export_workdir
+from mural_tf.export.workdir import export_workdir
 from mural_tf.text.vocabulary_file import digest, load_vocabulary
+from mural_tf.training.evaluated import evaluations_of
 
 TOLERANCE = 1e-5
 

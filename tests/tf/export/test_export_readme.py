@@ -6,7 +6,8 @@ import pytest
 
 from mural_lite.errors import UserError
 from mural_tf.export.readme import check_license, readme_of
-from mural_tf.pretrained.origin import Origin, front_matter, origin_of, origins
+from mural_tf.pretrained.front_matter import front_matter, origin_of
+from mural_tf.pretrained.origin import Origin, origins
 
 BASE = "siglip hf://google/siglip2 at 0123456789abcdef0123456789abcdef01234567, licence apache-2.0, languages sw no"
 METRICS = {

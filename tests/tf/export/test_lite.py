@@ -17,7 +17,7 @@ import mural_tf
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
 from mural_lite.fingerprint import TOLERANCE, take_fingerprint
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
 from mural_lite.litert.runtime import Encoder

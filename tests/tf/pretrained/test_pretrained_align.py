@@ -8,7 +8,7 @@ import mural_tf
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.pretrained import hugging_face_align
-from mural_tf.pretrained.importers import configure, import_weights, importers
+from mural_tf.pretrained.importers import configure, import_weights, importer_of
 from mural_tf.pretrained.weight_files import open_safetensors
 
 # What transformers 5.23.0 with PyTorch 2.13.0 gives for `write_align`, `random_images` and `random_tokens`; the parity
@@ -57,7 +57,7 @@ def imported(folder):
 def load_into(imported, folder):
     """Configures for a folder, and fills the one model with its weights."""
     config, pieces = configure("align", folder, small_config())
-    hugging_face_align.load_weights(folder, imported[0], config, importers()["align"].parts)
+    hugging_face_align.load_weights(folder, imported[0], config, importer_of("align").parts)
     return config, pieces
 
 

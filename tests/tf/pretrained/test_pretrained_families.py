@@ -21,13 +21,13 @@ from mural_tf.configs import bridge
 from mural_tf.data import records
 from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
-from mural_tf.loading import embedder_of
+from mural_tf.models.embedder import embedder_of
 from mural_tf.pretrained import siglip, vocabularies, weight_files
 from mural_tf.pretrained.importers import (
     configure,
     configure_towers,
     import_weights,
-    importers,
+    importer_of,
     kind_of,
     starting_config,
 )
@@ -439,7 +439,7 @@ def test_an_import_reads_each_tensor_once_and_tables_in_blocks(folders, imported
     monkeypatch.setattr(file, "_read", lambda name: read.append(name) or original(name))
     monkeypatch.setattr(file, "_read_blocks", lambda name, rows: in_blocks.append(name) or blocks(name, rows))
     monkeypatch.setattr(weight_files, "BLOCK", 7 * 4 * families.WIDTH)  # seven rows; the last block has fewer
-    assign_parts(siglip.hugging_face_table(config), model, importers()["siglip"].parts, file, "", "a SigLIP")
+    assign_parts(siglip.hugging_face_table(config), model, importer_of("siglip").parts, file, "", "a SigLIP")
     assert sorted([*read, *in_blocks]) == sorted(file.shapes)
     assert "text_model.embeddings.token_embedding.weight" in in_blocks
     for one, value in zip(model.weights, expected):

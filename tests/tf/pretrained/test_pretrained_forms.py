@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from mural_lite.config import prompts_of
 from mural_lite.errors import UserError
-from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.pretrained.importers import configure, import_weights, starting_config
 from mural_tf.pretrained.vocabularies import read_vocabulary
 from mural_tf.text import tokenizer_of

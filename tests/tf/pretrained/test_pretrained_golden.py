@@ -19,7 +19,7 @@ from benchmarks.golden_check import _as_hugging_face, _rows, compare, main, read
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.data.images import prepare_image
-from mural_tf.pretrained.importers import import_weights, importers
+from mural_tf.pretrained.importers import import_weights, importer_of
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -68,7 +68,7 @@ def values(imported):
 
 
 def compared(values, imported, kind="align"):
-    return compare(values, *imported, importers()[kind].parts)
+    return compare(values, *imported, importer_of(kind).parts)
 
 
 def spoiled(values, name, change):

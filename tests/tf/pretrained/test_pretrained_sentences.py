@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import mural_tf
 from mural_lite.config import base_config
-from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.pretrained.importers import import_weights
 from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.word_pieces import WordPieceTokenizer

@@ -17,7 +17,7 @@ from mural_tf.backend import keras
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.encoders.efficientnet import LITE_COEFFICIENTS, blocks_by_stage
 from mural_tf.pretrained import efficientnet
-from mural_tf.pretrained.importers import configure, import_weights, importers
+from mural_tf.pretrained.importers import configure, import_weights, importer_of
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
 
 TOKENS = foreign.random_tokens(len(foreign.PIECES))
@@ -36,7 +36,7 @@ def import_text_tower(source, folder):
     """`import_weights` without an image tower, which takes longest to build: the text tower and the configuration."""
     config, pieces = configure(source, folder, small_config())
     encoder = build_text_encoder(config.text_tower, len(pieces))
-    importers()[source].load_weights(folder, types.SimpleNamespace(text_encoder=encoder), config, ())
+    importer_of(source).load_weights(folder, types.SimpleNamespace(text_encoder=encoder), config, ())
     return encoder, config
 
 

@@ -1,6 +1,7 @@
 """What happens between the steps: rows, TensorBoard, stopping on a signal, resuming in the middle, profiles."""
 
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -26,18 +27,16 @@ from mural_tf.models.step import StepGuard
 from mural_tf.training import callbacks, metrics_file
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import (
-    AtChance,
-    Forecast,
     Intervals,
     StopRequested,
     StopSignals,
     TrainingLog,
     duration,
-    parse_profile,
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
+from mural_tf.training.observers import AtChance, Forecast, observers, parse_profile
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
@@ -387,7 +386,7 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd,
 @pytest.mark.slow  # what the flag may be: `test_profile_flag`
 def test_a_profile_is_written(run, tmp_path):
     run.config.train.steps = 4
-    assert run("whole", profile=(2, 3)).finished
+    assert run("whole", observers_of=functools.partial(observers, profile=(2, 3))).finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
 
 

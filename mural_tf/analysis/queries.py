@@ -1,0 +1,75 @@
+"""Queries of a test set with the first results of one or more models, and a choice of them for people to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from mural_lite.top_k import top_k
+from mural_tf.metrics.ranking import ranks_both_ways
+
+TOP = 5  # results for each query
+
+
+@dataclasses.dataclass
+class Found:
+    """One model's results for one query: candidate numbers, best first, and the rank of the best right candidate."""
+
+    top: list[int]
+    rank: float
+
+
+@dataclasses.dataclass
+class Searched:
+    """A query and each model's results for it. `right`: the candidates that answer it."""
+
+    number: int
+    right: set[int]
+    found: list[Found]
+
+
+def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray) -> list[Searched]:
+    """Searches with every image that has a caption, or with every caption.
+
+    `shown`: for each model its images [I, D] and texts [C, D]; `owners` [C]: each caption's image. Image-to-text
+    searches all captions, text-to-image the images that have one, as the benchmark does.
+    """
+    pool, local = np.unique(owners, return_inverse=True)
+    if direction == "text_to_image":
+        searched = [Searched(number, {int(owner)}, []) for number, owner in enumerate(owners)]
+    else:
+        right = [set(np.flatnonzero(local == i).tolist()) for i in range(len(pool))]
+        searched = [Searched(int(number), right[i], []) for i, number in enumerate(pool)]
+    for images, texts in shown:
+        to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
+        if direction == "text_to_image":
+            top = pool[top_k(texts, images[pool], TOP)[1]]
+            ranks = to_image
+        else:
+            top = top_k(images[pool], texts, TOP)[1]
+            ranks = to_text
+        for query, nearest, rank in zip(searched, top, ranks):
+            query.found.append(Found(nearest.tolist(), float(rank)))
+    return searched
+
+
+def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 0) -> list[Searched]:
+    """Returns at most `count`: "wrong": from near to far misses of the first model; "worse": where it falls behind the
+    second most; "all": any, chosen by `seed`."""
+    if show == "all":
+        order = np.random.default_rng(seed).permutation(len(searched))[:count]
+        return [searched[i] for i in sorted(order)]
+    if show == "worse":
+        behind = [query for query in searched if query.found[0].rank > query.found[1].rank]
+        return sorted(behind, key=lambda query: query.found[1].rank / query.found[0].rank)[:count]
+    misses = [query for query in searched if query.found[0].rank > 1]
+    return evenly(sorted(misses, key=lambda query: query.found[0].rank), count)
+
+
+def evenly(values: Sequence, count: int) -> list:
+    """Returns at most `count` of the values: the first, the last, and some evenly between."""
+    spaced = np.linspace(0, len(values) - 1, min(count, len(values)))
+    indices = np.unique(spaced.round().astype(int))
+    return [values[index] for index in indices]

@@ -1,0 +1,78 @@
+"""Poolings: from the states of a text's tokens to one state, of a padded batch and of a packed row."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from mural_tf.backend import keras
+from mural_tf.encoders.packing import Packing
+
+POOLINGS = ("first", "mean", "first_and_mean", "last", "end")
+
+
+class OnePosition(keras.layers.Layer):
+    """[B, 1, hidden] -> [B, hidden] in the layer's own dtype: the state of the one token that the last layer gives."""
+
+    def call(self, x):
+        return x[:, 0]
+
+
+class EndOfText(keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the state of each row's last token, as CLIP takes it."""
+
+    def call(self, inputs):
+        x, mask = inputs
+        last = tf.maximum(tf.reduce_sum(mask, axis=1), 1) - 1
+        return tf.cast(tf.gather(x, last, batch_dims=1), self.compute_dtype)
+
+
+class FirstAndMean(keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, 2 hidden]: the [CLS] state, and the mean of the tokens after it.
+
+    Globetrotter's code compares texts with images by the first, and texts with texts by the other tokens.
+    """
+
+    def call(self, inputs):
+        x, mask = inputs
+        x = tf.cast(x, self.compute_dtype)
+        mean = _mean(x[:, 1:], mask[:, 1:])
+        return tf.concat([x[:, 0], mean], axis=-1)
+
+
+class MeanOfTokens(keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the mean of the states of all tokens, [CLS] and [SEP] too.
+
+    Sentence-Transformers' mean pooling (Reimers and Gurevych, 2019); zeros for a row without any token.
+    """
+
+    def call(self, inputs):
+        x, mask = inputs
+        return _mean(tf.cast(x, self.compute_dtype), mask)
+
+
+def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """[B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of the tokens; zeros without any token."""
+    is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
+    total = tf.reduce_sum(x * is_token, axis=1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(is_token, axis=1))
+
+
+def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """`MeanOfTokens` for packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
+    return tf.math.divide_no_nan(*_packed_sums(x, packing))[tf.newaxis]
+
+
+def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """`FirstAndMean` for packed texts: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
+    first = packing.first_tokens(x)[0]  # [B, hidden]
+    total, count = _packed_sums(x, packing)
+    mean = tf.math.divide_no_nan(total - first, count - 1.0)
+    return tf.concat([first, mean], axis=-1)[tf.newaxis]
+
+
+def _packed_sums(x: tf.Tensor, packing: Packing) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states [1, N, hidden]."""
+    texts = tf.size(packing.order)
+    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
+    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)
+    return total, tf.math.unsorted_segment_sum(is_token, packing.places, texts)

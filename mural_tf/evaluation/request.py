@@ -1,0 +1,139 @@
+"""One run of a published benchmark: its files, rows that cannot be used, images in folders, translated captions."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mural_lite.errors import UserError
+from mural_lite.files import as_path
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, Retrieval, check_missing
+from mural_tf.evaluation.translated import translate_pool
+
+LONG_LIST = 5000  # encoding at least as many texts shows progress
+# Where the images of each collection usually lie below a benchmark's folder.
+IMAGE_FOLDERS = (
+    "", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014", "data/images",
+    "Flicker8k_Dataset", "Images",
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Request(Retrieval):
+    """A `Retrieval` whose `folder` holds a benchmark's own files.
+
+    `problems`: rows that could not be used since the last `take_problems`, as (problem, file and line).
+    """
+
+    problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def on_problem(self, problem: str, location: str) -> None:
+        """Notes a row that a reader could not use; `take_problems` decides whether there were too many."""
+        self.problems.append((problem, location))
+
+    def take_problems(self, used: int) -> list[str]:
+        """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
+        if not self.problems:
+            return []
+        counts = collections.Counter(problem for problem, _ in self.problems)
+        first = dict(reversed(self.problems))
+        listed = "; ".join(f"{count} x {name}, first at {first[name]}" for name, count in sorted(counts.items()))
+        left_out = len(self.problems)
+        rows = used + left_out
+        self.problems.clear()
+        if left_out > self.protocol.max_missing * rows:
+            raise UserError(
+                f"{left_out} of {rows} rows cannot be used ({listed}): more than "
+                f"--protocol.max_missing={self.protocol.max_missing} allows. Repair the files."
+            )
+        return [f"NOT COMPLETE: {left_out} of {rows} rows are left out: {listed}."]
+
+    def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
+        """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples.
+
+        With `--protocol.subset` only the images whose files are there; raises `UserError` if there is no such file.
+        """
+        captions = list(captions)
+        problems = self.take_problems(len(captions))
+        files: dict[str, pathlib.Path] = {}  # image_id -> file, in the order of the image numbers
+        for image_file, image_id, *_ in captions:
+            if image_id not in files:
+                files[image_id] = self.image_path(image_file)
+        subset = ""
+        if self.protocol.subset:
+            listed = files
+            files = {image_id: path for image_id, path in listed.items() if path.is_file()}
+            if not files:
+                first = next(iter(listed.values()), self.folder)
+                raise UserError(f"{first} and the other images of {where} are missing: name --protocol.images=FOLDER.")
+            subset = f"only the {len(files):,} of {len(listed):,} images that are in the folder, "
+        ids = list(files)
+        pool = CaptionedImages(where, lambda numbers: [files[ids[number]] for number in numbers], subset=subset)
+        pool.notes += problems
+        for _, image_id, caption, language, _ in captions:
+            if image_id in files:
+                pool.add(image_id, caption, language)
+        return pool
+
+    def measure(self, pool: CaptionedImages, *arguments, **options) -> list[Evaluation]:
+        """`Retrieval.measure`; captions are translated first if the protocol names translations."""
+        if self.protocol.translations:
+            translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
+        return super().measure(pool, *arguments, **options)
+
+    def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Encodes paths or uint8 arrays; raises `UserError` if too many cannot be read, as `check_missing` does.
+
+        Returns embeddings [K, D], the int [K] indices of the readable images, and notes.
+        """
+        embeddings, kept = self.encode(images)
+        missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
+        return embeddings, kept, check_missing(missing, len(images), where, self.protocol.max_missing)
+
+    def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
+        """Returns embeddings [N, D] of the image-text head, or of another one."""
+        embedder = self.embedder.with_text_head(head) if head else self.embedder
+        progress = self.progress and len(texts) >= LONG_LIST
+        return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
+
+    def text_heads(self) -> dict[str, str]:
+        """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
+        heads = {"": ""}
+        for head in getattr(self.embedder, "text_heads", ()):
+            heads[f"_{head}_head"] = head
+        return heads
+
+    def image_path(self, name: str) -> pathlib.Path:
+        """Returns the path of an image, or, if it is missing, the first path that was looked for.
+
+        Flickr8k and Multi30K name a photograph differently: 1000268201_693b08cb0e.jpg is 1000268201.jpg there.
+        """
+        names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
+        options = itertools.product(names, self._image_folders)
+        candidates = [folder / file_name for file_name, folder in options]
+        there = next((path for path in candidates if path.is_file()), None)
+        return there or self._flickr_files.get(pathlib.PurePosixPath(name).stem) or candidates[0]
+
+    @functools.cached_property
+    def _image_folders(self) -> list[pathlib.Path]:
+        """The folders that are there, below `--protocol.images` and the benchmark's own folder."""
+        roots = [self.folder]
+        if self.protocol.images:
+            roots.insert(0, as_path(self.protocol.images))
+        folders = [root / folder for root, folder in itertools.product(roots, IMAGE_FOLDERS)]
+        return [folder for folder in folders if folder.is_dir()] or roots
+
+    @functools.cached_property
+    def _flickr_files(self) -> dict[str, pathlib.Path]:
+        """Flickr's number -> the file of the photograph, named as Flickr8k names it."""
+        files = {}
+        for folder in self._image_folders:
+            for path in sorted(folder.glob("[0-9]*_*.jpg")):
+                files.setdefault(path.name.partition("_")[0], path)
+        return files

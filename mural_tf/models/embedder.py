@@ -1,0 +1,88 @@
+"""A model in memory as `Embedder`, which takes files, arrays and texts and returns NumPy's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_lite.embedder import Embedder, Embeddings, Encoder, Encoders
+from mural_lite.pictures import BadImage
+from mural_tf.data import images
+
+
+def embedder_of(
+    model: Any,
+    tokenizer: Any,
+    config: ConfigDict,
+    path: str = "",
+    step: int | None = None,
+    made_texts: Any = None,
+) -> Embedder:
+    """Wraps a model in memory; later changes of its weights show in later calls.
+
+    `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+    `tokenizer`: a `text.tokenizer.Tokenizer`, or a function like its call where there is no prompt.
+    `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
+    """
+    tower = config.image_tower
+    prepared = images.prepared_spec(tower)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
+    def prepare_image(data: tf.Tensor) -> tf.Tensor:
+        return images.prepare_image(data, tower)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
+    def embed_images(batch: tf.Tensor) -> tf.Tensor:
+        return model.embed_images(batch)
+
+    def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
+        def embed_texts(texts: tf.Tensor) -> tf.Tensor:
+            return model.embed_texts(tokenizer(texts, pad="longest"), *head)
+
+        return embed_texts
+
+    embed_texts = with_head()
+    names: Sequence[str] = getattr(model, "head_names", ())
+    heads = [head for head in names if head != "image_text"]
+    further = {head: with_head(head) for head in heads}
+    prompted = {}
+    if config.vocabulary.prompt:
+        bare = tokenizer.with_prompt("")
+        prompted[""] = with_head(tokenizer=bare)
+        for head in heads:
+            prompted[head] = with_head(head, tokenizer=bare)
+    if made_texts is not None:
+        embed_texts = made_texts.first(embed_texts, names[0])
+        further = {head: made_texts.first(embed, head) for head, embed in further.items()}
+    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
+    return embedder_of_graphs(encoders, model.embedding_size, config, path, step)
+
+
+def embedder_of_graphs(
+    encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
+) -> Embedder:
+    """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
+
+    def prepare(data: bytes) -> tf.Tensor:
+        try:
+            return encoders.prepare_image(tf.constant(data))
+        except tf.errors.OpError:
+            raise BadImage("it is damaged and does not decode") from None
+
+    def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
+        def encode_list(values: Sequence[Any]) -> Embeddings:
+            embeddings: Embeddings = encode(join(values)).numpy()
+            return embeddings
+
+        return encode_list
+
+    on_images = on_lists(encoders.embed_images, tf.stack)
+    further = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
+    prompted = {head: on_lists(encode) for head, encode in encoders.prompted.items()}
+    taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return Embedder(taking_lists, embedding_size, config, path, step, threads)

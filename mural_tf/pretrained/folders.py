@@ -1,0 +1,110 @@
+"""Folders of weights from elsewhere: which family's they are, by their descriptions, before any weights are opened.
+
+Hugging Face's folders say their family in config.json. Sentence-Transformers has modules.json, whose first module may
+itself be a folder of Hugging Face; open_clip has open_clip_config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from mural_lite.errors import UserError
+from mural_lite.files import check_json, json_field, read_json
+
+MODULES = "modules.json"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
+# `model_type` in config.json: the family. All other types are taken for a BERT, which refuses types that it is not.
+FAMILY_OF_TYPE = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
+
+
+def family_of(folder: pathlib.Path) -> str:
+    """Returns the family of this package that a folder or file of weights belongs to, "" for none.
+
+    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
+    """
+    if folder.suffix == ".npz":
+        return "siglip"
+    if folder.suffix == ".pth":
+        return "efficientnet"
+    if (folder / MODULES).is_file():
+        return _family_of_modules(folder)
+    if (folder / OPEN_CLIP_CONFIG).is_file():
+        return _family_of_open_clip(folder)
+    if (folder / "config.json").is_file():
+        model_type = read_json(folder / "config.json").get("model_type")
+        return "" if model_type is None else FAMILY_OF_TYPE.get(model_type, "bert")
+    if folder.is_dir() and find_efficientnet(folder):
+        return "efficientnet"
+    return ""
+
+
+def _family_of_modules(folder: pathlib.Path) -> str:
+    """As `family_of`: Sentence-Transformers saves models of images and texts, too."""
+    for _, first_folder in read_rows(folder)[:1]:
+        path = first_folder / "config.json"
+        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip"):
+            return read_json(path)["model_type"]
+    return "sentences"
+
+
+def _family_of_open_clip(folder: pathlib.Path) -> str:
+    """As `family_of`: a SigLIP has timm's image tower with attention pooling, and its own text tower."""
+    model, path = open_clip_settings(folder)
+    vision = json_field(model, "vision_cfg", dict, path, {})
+    if "siglip" in str(vision.get("timm_model_name")):
+        return "siglip"
+    return "xlm_roberta_clip" if has_xlm_roberta(folder) else "clip"
+
+
+def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
+    """Returns `model_cfg` of open_clip's configuration, and its file."""
+    path = folder / OPEN_CLIP_CONFIG
+    return json_field(read_json(path), "model_cfg", dict, path), path
+
+
+def has_xlm_roberta(folder: pathlib.Path) -> bool:
+    """Whether the text tower of open_clip's folder is an XLM-RoBERTa."""
+    model, path = open_clip_settings(folder)
+    text = json_field(model, "text_cfg", dict, path, {})
+    return "xlm-roberta" in str(text.get("hf_model_name", ""))
+
+
+def find_efficientnet(folder: pathlib.Path) -> pathlib.Path | None:
+    """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
+    files = []
+    for pattern in ("*.h5", "*.pth", "models/*.pth", "*.index"):
+        files += folder.glob(pattern)
+    return files[0] if len(files) == 1 else None
+
+
+def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
+    """Returns each module's class and folder; raises `UserError` for a damaged list or classes from elsewhere."""
+    path = folder / MODULES
+    if not path.is_file():
+        raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
+    try:
+        rows = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "the list of modules", path)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    types = [str(row.get("type")) for row in rows]
+    own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
+    if own:
+        raise UserError(f"{path}: the module {own[0]} is the folder's own code, which is not run.")
+    # A path is one name below the folder, even if the file says otherwise.
+    folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
+
+
+def folder_of_two_towers(folder: str | pathlib.Path) -> pathlib.Path:
+    """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
+    folder = pathlib.Path(folder)
+    if not (folder / MODULES).is_file():
+        return folder
+    rows = read_rows(folder)
+    classes = [class_name for class_name, _ in rows]
+    if classes[:1] not in (["CLIPModel"], ["Transformer"]) or not set(classes[1:]) <= {"Normalize"}:
+        raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")
+    (_, first_folder), *_ = rows
+    return first_folder

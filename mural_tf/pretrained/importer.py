@@ -1,0 +1,36 @@
+"""One family of weights, as `importers.py` takes it: each family's file ends with its `Importer`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+TEXT = ("text_encoder", "image_text_head", "text_text_head")  # the parts of a model of only texts
+TWO_TOWERS = ("image_encoder", "text_encoder", "image_text_head", "log_temperature")
+
+
+@dataclasses.dataclass(frozen=True)
+class Importer:
+    """One family of weights.
+
+    Args:
+      parts: the parts that it fills, as `DualEncoder.weights_by_part` names them.
+      configure: (weights, config) sets `config` by the files.
+      load_weights: (weights, model, config, parts) fills the parts that are asked for.
+      vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
+      method: the method of such a model, by default; "": the configuration's.
+      recognises: whether a folder or file is of this family; asked of importers that are registered from outside.
+      open_weights: weights -> the `WeightFile` with the layers of all towers; `None` where there is no such file.
+      has_own_head: whether texts of a folder end in a layer that leads to another model's space.
+    """
+
+    parts: tuple[str, ...]
+    configure: Callable
+    load_weights: Callable
+    vocabulary: Callable | None
+    method: str = ""
+    recognises: Callable[[pathlib.Path], bool] = lambda folder: False
+    open_weights: Callable[[pathlib.Path], Any] | None = None
+    has_own_head: Callable[[pathlib.Path], bool] = lambda folder: False

@@ -1,0 +1,149 @@
+"""Callbacks that look at the numbers of a run and speak up: a forecast, a warning, a profile."""
+
+from __future__ import annotations
+
+import collections
+import re
+import sys
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError
+from mural_tf.backend import keras
+from mural_tf.data.streams.pipeline import batch_size
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.training.callbacks import Callback, TrainingLog, duration
+from mural_tf.training.workers import workers
+
+MINUTE = 60.0  # seconds
+DAYS = 1.5 * 86_400  # seconds
+
+
+def observers(
+    model: DualEncoder,
+    config: ConfigDict,
+    log: TrainingLog,
+    strategy: tf.distribute.Strategy,
+    profile: tuple[int, int] | None = None,
+) -> list[keras.callbacks.Callback]:
+    """Returns the observers of a run; `profile`: see `Profile`."""
+    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
+    # Fine-tuning is something that people wait for; several workers cannot ask.
+    asks = config.train.evaluate_first and workers(strategy) == 1
+    chosen = [Forecast(log, asks), AtChance(log, chance, config.optimizer.warmup_steps)]
+    if profile:
+        chosen.append(Profile(profile, log))
+    return chosen
+
+
+class Forecast(Callback):
+    """Says after a minute of steps how long the rest takes.
+
+    Where that is days and it `asks`, it names shorter runs and, at a terminal, waits for an answer.
+    """
+
+    def __init__(self, log: TrainingLog, asks: bool):
+        super().__init__()
+        self.log = log
+        self.asks = asks
+        self._said = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        left = self.log.seconds_left(after=MINUTE)
+        if self._said or left is None or not self.log.writes:
+            return
+        self._said = True
+        print(f"Forecast: {duration(left)} for the {self.log.steps - self.log.step:,} steps that are left.", flush=True)
+        if left < DAYS or not self.asks:
+            return
+        print(
+            "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
+            "machine with a GPU or TPU (--dry_run --tpu=… forecasts how long on a TPU).",
+            flush=True,
+        )
+        if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
+            self.model.stop_training = True  # with everything saved
+
+
+class AtChance(Callback):
+    """Says when a task that should have learned something finds matches no better than by guessing, or its loss is 0.
+
+    Args:
+      batches: {task: examples in its global batch} of the tasks with an in-batch recall.
+      warmup_steps: before which no recall is expected.
+    """
+
+    def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
+        super().__init__()
+        self.log = log
+        self.batches = batches
+        self.warmup_steps = warmup_steps
+        self._intervals: collections.Counter[str] = collections.Counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        for name, value in (logs or {}).items():
+            measure, _, task = name.partition("_")
+            if measure == "loss" and task:
+                message = (
+                    f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
+                    "negative, as in a batch of one pair or where all images have one image_id."
+                )
+                self._look(name, float(value) == 0.0, message)
+            if task in self.batches and measure == "recall@1":
+                recall = float(value)
+                count = self.batches[task]
+                message = (
+                    "after the warm-up the run still finds no more than by guessing: in-batch recall "
+                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
+                    "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
+                    "temperature is at its bound."
+                )
+                self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
+
+    def _look(self, name: str, is_stuck: bool, message: str) -> None:
+        self._intervals[name] = self._intervals[name] + 1 if is_stuck else 0
+        if self._intervals[name] == 3 and self.log.writes:
+            print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
+
+
+class Profile(Callback):
+    """Writes a TensorBoard profile of the steps from the first to the last of `wanted` into `tensorboard/`.
+
+    With several steps an execution, of the executions that hold them.
+    """
+
+    def __init__(self, wanted: tuple[int, int], log: TrainingLog):
+        super().__init__()
+        self.first, self.last = wanted
+        self.log = log
+        self._running = False
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:
+            tf.profiler.experimental.start(str(self.log.workdir / "tensorboard"))
+            self._running = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.log.step + batch + 1 >= self.last:
+            self.on_train_end()
+
+    def on_train_end(self, logs=None):
+        if self._running:
+            self._running = False
+            tf.profiler.experimental.stop()
+            print(f"Profile written to {self.log.workdir / 'tensorboard'}.", flush=True)
+
+
+def parse_profile(wanted: str, steps: int) -> tuple[int, int] | None:
+    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `UserError`."""
+    if not wanted:
+        return None
+    match = re.fullmatch(r"(\d+),(\d+)", wanted)
+    first, last = (int(number) for number in match.groups()) if match else (0, 0)
+    if not 1 <= first <= last <= steps:
+        raise UserError(
+            f"--profile={wanted} cannot be used: expected START,STOP, the first and the last step, with "
+            f"1 <= START <= STOP <= {steps} (train.steps)."
+        )
+    return first, last

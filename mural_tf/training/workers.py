@@ -1,0 +1,59 @@
+"""Which part of the training this process has, and agreement among several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+Result = TypeVar("Result")
+
+
+def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
+    """Whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
+    return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns how many processes train, each running this program (a TPU's hosts do not: 1)."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return sum(len(hosts) for hosts in strategy.cluster_resolver.cluster_spec().as_dict().values())
+    return 1
+
+
+def input_pipelines(strategy: tf.distribute.Strategy) -> int:
+    """Returns how many input pipelines feed the replicas: one a process, or a TPU's host."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.extended.num_hosts
+    return workers(strategy)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes the workdir: the only one, or the first of several workers."""
+    return strategy.extended.should_checkpoint
+
+
+def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
+    """Adds up each worker's `value`. All workers must call it, and wait for each other here."""
+    count = workers(strategy)
+    if count == 1:
+        return int(value)
+
+    def add():
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(value, tf.int32))
+
+    total = strategy.experimental_local_results(strategy.run(add))[0]
+    return int(total) * count // strategy.num_replicas_in_sync  # every worker has as many replicas
+
+
+def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
+    """Returns `prepare()`, called by the chief before all others, which then find its files."""
+    if not is_chief(strategy):
+        sum_over_workers(strategy, 0)
+    result = prepare()
+    if is_chief(strategy):
+        sum_over_workers(strategy, 0)
+    return result
