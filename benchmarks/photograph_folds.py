@@ -69,7 +69,7 @@ class Row:
 
 ROWS = (
     Row("ALIGN", "align"),
-    Row("MURAL, weight 1", "mural"),
+    Row("MURAL, weight 1", "mural", {"loss.text_text_weight": 1.0}),
     Row("MURAL, weight 0.1", "mural", MURALS),
     Row("MURAL, weight, temperature and margin of the paper", "mural", PAPERS),
     Row("ALIGN, then the stage", "translated", after="ALIGN"),

@@ -379,10 +379,13 @@ FIRST_RUNS = (
 )
 
 
+WEIGHT_1 = ("loss.text_text_weight", 1.0)
+
+
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
     """With the same text pairs as the other rows, where the configuration leaves out names of languages and places."""
-    overrides = (("data.emoji", "core"),)
+    overrides = (("data.emoji", "core"), WEIGHT_1)
     config = f"emoji_pretrained:{method}"
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
 
@@ -402,10 +405,10 @@ TRAINED_TOWERS = (
 )  # fmt: skip
 
 
-# README's own configuration: captions in all 25 languages, names of emoji alone. Does joint training or a stage of
-# translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do to it?
-def in_readme(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
-    """The first command's stage, or another method in its place."""
+# Heads on trained towers: captions in all 25 languages, names of emoji alone, three styles. Does joint training or a
+# stage of translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do?
+def on_names(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
+    """The heads of the first command, or of another method in its place, on the drawings of three styles."""
     fields = (("data.image_text_languages", ()), *NAMES_ALONE, *overrides)
     return Stage(f"emoji_pretrained:{method}", 600 / STEPS, captions=512, text_pairs=text_pairs, overrides=fields)
 
@@ -417,13 +420,13 @@ STAGE_OF_NAMES = dataclasses.replace(
 WEIGHT = ("loss.text_text_weight", 0.1)  # [MURAL] §3.2
 TEMPERATURE_AND_MARGIN = (("method.text_text_temperature", 0.01), ("method.text_text_margin", 0.3))  # [MURAL] §3.1
 FIRST_STAGES = {
-    "ALIGN": in_readme("align", 0),
-    "MURAL, weight 1": in_readme("mural", 512),
-    "MURAL, weight 0.1": in_readme("mural", 512, WEIGHT),
-    "MURAL, weight 0.1, temperature and margin of the paper": in_readme(
+    "ALIGN": on_names("align", 0),
+    "MURAL, weight 1": on_names("mural", 512, WEIGHT_1),
+    "MURAL, weight 0.1": on_names("mural", 512, WEIGHT),
+    "MURAL, weight 0.1, temperature and margin of the paper": on_names(
         "mural", 512, WEIGHT, *TEMPERATURE_AND_MARGIN
     ),
-    "MURAL, the paper's, a head for each task": in_readme(
+    "MURAL, the paper's, a head for each task": on_names(
         "mural", 512, WEIGHT, *TEMPERATURE_AND_MARGIN, ("shared_head", False)
     ),
 }  # fmt: skip

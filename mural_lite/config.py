@@ -155,8 +155,8 @@ _DATA = dict(
     source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
     directory="",
     emoji="core",  # the benchmark's 25 languages; "all": every locale that names half the emoji; "core_names",
-    # "all_names": without text pairs of names of languages, territories and scripts; "core_styles", "all_styles": so, and
-    # trained on the drawings of two styles more
+    # "all_names": without text pairs of names of languages, territories and scripts; "core_styles", "all_styles": so,
+    # and trained on the drawings of two styles more
     format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
     sources={},  # {name: {directory, weight, format}} to train on instead of `directory`, which then
     # is where evaluation reads and vocabularies are kept; see docs/data.md

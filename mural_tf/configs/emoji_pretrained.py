@@ -5,7 +5,8 @@ is made once, and heads alone are trained, on the emoji benchmark's captions and
 One head of the text tower serves captions and translations (our choice: two heads leave the languages without captions
 where captions alone leave them). `emoji_mural` is the same method with towers that begin from nothing.
 
-    --config=configs/emoji_pretrained.py:METHOD   align, mural, siglip or another method of emoji.py with a BERT
+    --config=configs/emoji_pretrained.py:METHOD       align, mural, siglip or another method of emoji.py with a BERT
+    --config=configs/emoji_pretrained.py:translated   the stage of translations afterwards, on the same data
 
 run_finetune.py with this file and a model of it trains the text tower, too, at 2e-5; a step takes forty times as long:
 
@@ -14,10 +15,19 @@ run_finetune.py with this file and a model of it trains the text tower, too, at 
     --config.optimizer.learning_rate=4e-4 --config.optimizer.text_text_learning_rate=4e-4
 """
 
+from mural_tf.configs import emoji_mural_translated
 from mural_tf.configs.emoji import get_config as emoji
+
+STAGE_STEPS = 800
 
 
 def get_config(arguments: str = "mural"):
+    if arguments == "translated":
+        config = emoji_mural_translated.get_config()
+        config.data.emoji += "_styles"
+        config.data.directory = f"data/emoji_{config.data.emoji}"
+        config.train.steps = STAGE_STEPS
+        return config
     config = emoji(arguments)
     config.data.emoji += "_styles"  # names of emoji alone, 37,000 texts for 63,000; drawings of five styles
     config.data.directory = f"data/emoji_{config.data.emoji}"
@@ -39,7 +49,6 @@ def get_config(arguments: str = "mural"):
     config.text_tower.adapter_noise = 0.3
     config.shared_head = True
 
-    config.loss.text_text_weight = 1.0
     if "text_text_temperature" in config.method:  # our choice: translations as captions are compared
         config.method.text_text_temperature, config.method.text_text_margin = 0.0, 0.0
     config.optimizer.name = "adamw"

@@ -18,8 +18,8 @@ training by design, so the benchmark measures how pictures generalise over style
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
 only the well-resourced languages have a translation pair or a training caption, and evaluation measures separately how
 well their names find the pictures. In a build with *one language* a training picture has captions in only one language,
-chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only pictures connect two languages. With *more styles*
-training also has drawings of two further styles, Fluent Emoji Flat and the first Noto Emoji, of 2,759 of the emoji.
+chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only pictures connect two languages. A build with
+*more styles* is trained on 2,759 further drawings, of Fluent Emoji Flat and of the first Noto Emoji.
 
 Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
 drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:

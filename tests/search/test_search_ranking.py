@@ -212,6 +212,8 @@ def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head
 
 
 def test_weights_are_given_by_way_and_mistakes_are_one_line():
-    assert ranking.parse_weights(["pictures=4", "words=0"]) == {**ranking.DEFAULT_WEIGHTS, "pictures": 4.0, "words": 0.0}
+    weights = ranking.parse_weights(["pictures=4", "words=0"])
+    assert weights == {**ranking.DEFAULT_WEIGHTS, "pictures": 4.0, "words": 0.0}
     for text in ("picture=4", "pictures", "pictures=-1", "pictures=nan", "pictures=inf", "all=1", "="):
-        assert_refused(lambda given=text: ranking.parse_weights([given]), [f"--weights={text}: expected weights from 0"])
+        message = f"--weights={text}: expected weights from 0 on"
+        assert_refused(lambda given=text: ranking.parse_weights([given]), [message])
