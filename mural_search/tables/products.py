@@ -17,9 +17,9 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
-from mural_search.tables.own_tables import Row
 from mural_search.tables.product_table import ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
+from mural_search.tables.table_rows import Row
 
 
 class RowTally(Tally):
@@ -34,6 +34,7 @@ class RowTally(Tally):
         self.places.append((problem, " ".join(location.split())))
 
 
+LONGEST_NAME = 120  # characters of a picture's name in a message
 VARIATIONS = "variations"  # the field with the ids of a product's variations
 DUPLICATE = "row that repeats an earlier one: same picture, caption and language"
 
@@ -178,6 +179,8 @@ def _wanted_rows(
 
 
 def _place(row: Row, value: str) -> str:
+    if len(value) > LONGEST_NAME:
+        value = f"{value[:LONGEST_NAME]}…"
     return f"{row.place} ({value})" if value else row.place
 
 
