@@ -73,8 +73,8 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
     if not shards:
         raise UserError(
-            f"{directory} is not an output of img2dataset: it holds no .tar or .tar.gz, no .tfrecord, no folder like 00000 and no "
-            ".parquet with images."
+            f"{directory} is not an output of img2dataset: it holds no .tar or .tar.gz, no .tfrecord, no folder like "
+            "00000 and no .parquet with images."
         )
     return shards
 

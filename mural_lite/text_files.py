@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import errno
+import functools
 import gzip
 import io
 import json
@@ -90,6 +91,19 @@ def canonical_language(code: str) -> str:
                 tag = langcodes.standardize_tag(tag)
                 return _ALIASES.get(tag, tag)
     raise UserError(f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu.")
+
+
+def known_language(code: Any) -> str:
+    """Returns the same tag, "" for anything that is not a language's code; fast enough for a call per record."""
+    return _known_language(code) if isinstance(code, str) and len(code) <= _LONGEST_TAG else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_language(code: str) -> str:
+    try:
+        return canonical_language(code)
+    except UserError:
+        return ""
 
 
 def clean(text: str | None) -> str:

@@ -19,7 +19,7 @@ import json
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mural_lite.errors import UserError, install_extra
@@ -29,8 +29,8 @@ from mural_lite.pictures import ENDINGS
 from mural_lite.text_files import (
     DAMAGED,
     Problem,
-    canonical_language,
     is_text,
+    known_language,
     open_binary,
     parse_object,
     refuse_failure,
@@ -279,16 +279,13 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
         return dataclasses.replace(form, delimiter=lines[0][4])
     best = form
     most = 0.0
-    for most_titles in (0, FIRST_ROWS):  # rows of one column above the table are taken for titles if nothing else fits
-        for way, delimiter in itertools.product(_WAYS, _DELIMITERS):
-            candidate = Form(form.encoding, delimiter, way)
-            # A way that is not the usual one must be better, not as good.
-            share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN)
-            if share > most:
-                best, most = candidate, share
-        if most:
-            break
-    else:
+    for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
+        candidate = Form(form.encoding, delimiter, way)
+        # Another way than the usual one, or titles above the table, must be better, not as good.
+        share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN) - 0.02 * bool(most_titles)
+        if share > most:
+            best, most = candidate, share
+    if not most:
         raise UserError(
             f"{path} has one column only: expected columns for pictures and captions, separated "
             f"by one of {' '.join(map(repr, _DELIMITERS))}."
@@ -337,43 +334,32 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form, heading: Head
     for line in lines:
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
-    header, end = _names_in_csv(lines, form, heading)
+    first = list(itertools.islice(_rows_of_csv(lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
+    start, header = heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
+    end = first[start - 1][1] if start else 0
+    report = lambda problem, begin: on_problem(problem, f"{path}:{begin + 1}")  # noqa: E731
+    for begin, _, cells in _rows_of_csv(lines, form, header, end, report):
+        yield Row(f"{path}:{begin + 1}", {name: cell for name, cell in zip(header, cells) if cell.strip()})
+
+
+def _rows_of_csv(
+    lines: Sequence[str], form: Form, header: Sequence[str], end: int, report: Callable[[str, int], object]
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yields (first line, line behind it, cells) of each row behind the line `end` that is whole and not empty."""
     while end < len(lines):
         begin = end
-        location = f"{path}:{begin + 1}"
         try:
             cells, end = _read_row(lines, begin, form)
+            problem = _problem_with_cells(cells, header, form) if header else ""
         except csv.Error as error:
-            on_problem(f"row that is no CSV ({error})", location)
-            end = begin + 1
+            cells, problem = [], f"row that is no CSV ({error})"
+        if _is_empty(cells) and not problem:
             continue
-        if _is_empty(cells):
-            continue
-        problem = _problem_with_cells(cells, header, form)
         if problem:
-            on_problem(problem, location)
+            report(problem, begin)
             end = begin + 1  # after a quote that nothing closes the next line is a row again
-            continue
-        yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
-
-
-def _names_in_csv(lines: Sequence[str], form: Form, heading: Heading) -> tuple[list[str], int]:
-    """Returns the names of the columns, and the number of lines up to the rows below."""
-    rows: list[list[str]] = []
-    begins: list[int] = []
-    end = 0
-    while end < len(lines) and len(rows) < FIRST_ROWS:
-        begin = end
-        try:
-            cells, end = _read_row(lines, begin, form)
-        except csv.Error:  # is reported when the rows are read
-            end = begin + 1
-            continue
-        if not _is_empty(cells):
-            rows.append(cells)
-            begins.append(begin)
-    start, header = heading.find_names(rows, [begin + 1 for begin in begins])
-    return header, [*begins, end][start]
+        else:
+            yield begin, end, cells
 
 
 def _is_empty(cells: Sequence[str]) -> bool:
@@ -470,13 +456,12 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
         return _labelled(rows, document.get("index") or range(len(rows)))
     if values and all(map(names_picture, document)):  # {"1.jpg": "a hat"}, {"1.jpg": {"caption": "a hat"}}
         return [{"image": name, **(of if _is_object(of) else {"caption": of})} for name, of in document.items()]
-    if values and all(isinstance(column, list) for column in values):  # to_dict, orient="list"
-        lengths = {len(column) for column in values}
-        has_texts = any(not _is_object(value) for column in values for value in column)
-        if has_texts and len(lengths) > 1:
-            raise UserError(f"{path} has columns of different lengths, {sorted(lengths)}: expected a value per row.")
-        if has_texts:
-            return [dict(zip(document, row)) for row in zip(*values)]
+    are_lists = bool(values) and all(isinstance(column, list) for column in values)
+    if are_lists and not all(map(_is_object, itertools.chain.from_iterable(values))):  # to_dict, orient="list"
+        lengths = sorted(set(map(len, values)))
+        if len(lengths) > 1:
+            raise UserError(f"{path} has columns of different lengths, {lengths}: expected a value for each row.")
+        return [dict(zip(document, row)) for row in zip(*values)]
     if len(values) > 1 and all(map(_is_object, values)) and len({frozenset(value) for value in values}) == 1:
         return _rows_of_objects(document)
     # Exports wrap their rows, for example {"version": 1, "products": [{"image": "1.jpg"}, {"image": "2.jpg"}]}.
@@ -627,15 +612,6 @@ def language_of_caption(column: str) -> str | None:
     """Returns the language in a name of those columns, "caption" or "caption.de"; `None` for another column."""
     name, _, tag = column.partition(".")
     return tag if name == "caption" else None
-
-
-@functools.lru_cache(maxsize=4096)
-def known_language(code: str) -> str:
-    """Returns the BCP 47 tag of a code, "" where no language has it."""
-    try:
-        return canonical_language(code)
-    except UserError:
-        return ""
 
 
 def language_of(code: str) -> str:

@@ -20,13 +20,12 @@ from typing import NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
 from mural_lite.skipped import check_fraction
-from mural_lite.text_files import canonical_language, clean
+from mural_lite.text_files import canonical_language, clean, known_language
 from mural_search.items import group_marks
 from mural_search.tables.own_tables import (
     DOWNLOADS,
     PICTURES,
     OwnTable,
-    known_language,
     language_of_caption,
     open_table,
 )

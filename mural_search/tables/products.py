@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -19,6 +20,7 @@ from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
 from mural_search.tables.product_table import ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
+from mural_search.tables.table_pictures import Pictures
 from mural_search.tables.table_rows import Row
 
 
@@ -147,7 +149,8 @@ def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
     """Yields the content of each wanted row, and {file: name to show} of its pictures."""
-    files = _Files(table, keep)
+    file_of = functools.partial(_file_of, table.pictures, keep)
+    file_of_name = functools.cache(file_of)  # each name is looked for once
     unwanted: dict[str, str] = {}  # product -> reason
     for row in table.table.rows(tally.skip):
         if bar is not None:
@@ -164,7 +167,7 @@ def _wanted_rows(
         names: dict[pathlib.Path, str] = {}
         problems = []
         for value in content.pictures:
-            file, problem = files.find(value)
+            file, problem = file_of_name(value) if isinstance(value, str) else file_of(value)
             if file is None:
                 problems.append(problem)
             else:
@@ -195,27 +198,12 @@ def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted
     return reason
 
 
-class _Files:
-    """The files of pictures, each name looked for once."""
-
-    def __init__(self, table: ProductTable, keep: pathlib.Path):
-        self._pictures = table.pictures
-        self._keep = keep
-        self._found: dict[str, tuple[pathlib.Path | None, str]] = {}
-
-    def find(self, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-        """Returns the file of a picture, or None and the reason for its absence."""
-        if isinstance(value, bytes):
-            return self._look_for(value)
-        if value not in self._found:
-            self._found[value] = self._look_for(value)
-        return self._found[value]
-
-    def _look_for(self, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-        try:
-            return self._pictures.file(value, self._keep), "picture that is not there"
-        except BadImage as error:
-            return None, str(error)
+def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
+    """Returns the file of a picture, or None and the reason for its absence."""
+    try:
+        return pictures.file(value, keep), "picture that is not there"
+    except BadImage as error:
+        return None, str(error)
 
 
 def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:

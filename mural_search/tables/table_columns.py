@@ -242,9 +242,10 @@ def _find_images(
     best = max(values, key=quality)
     exist, look, *_ = quality(best)
     if max(exist, look) < 0.5 and plain(best) not in _IMAGE:
+        hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
-            f"{'; '.join(['names of files, addresses of downloaded pictures, or the pictures themselves', *notes])}."
+            f"names of files, addresses of downloaded pictures, or the pictures themselves.{hint}"
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if exist >= 0.5 else names_picture

@@ -17,8 +17,8 @@ from mural_lite.img2dataset import DownloadedImages, Sample, find_shards, is_dow
 from mural_lite.pictures import BadImage, path_below, read_file
 from mural_lite.printable import printable
 from mural_lite.skipped import Tally
-from mural_lite.text_files import clean, is_text, refuse_failure, unpacked_size
-from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
+from mural_lite.text_files import clean, is_text, known_language, refuse_failure, unpacked_size
+from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text
 
 
 @dataclasses.dataclass

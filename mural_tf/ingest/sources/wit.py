@@ -26,12 +26,13 @@ from mural_lite.text_files import (
     canonical_language,
     clean,
     cut,
+    known_language,
     read_lines,
     refuse,
     unpacked_size,
 )
 from mural_tf.data.caption_files import Caption, checked
-from mural_tf.ingest.source import Reading, Text, known_language
+from mural_tf.ingest.source import Reading, Text
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
 TEST, DEV = "test", "dev"
