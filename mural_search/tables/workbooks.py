@@ -146,7 +146,8 @@ def _named_rows(
     path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
 ) -> Iterator[Row]:
     """Yields the rows below the names of the columns."""
-    first = [(number, cells) for number, cells in itertools.islice(rows, FIRST_ROWS) if any(map(str.strip, cells))]
+    first = list(itertools.islice(rows, FIRST_ROWS))
+    first = [(number, cells) for number, cells in first if number in extras.pictures or any(map(str.strip, cells))]
     start, header = heading.find_names([cells for _, cells in first], [number for number, _ in first])
     header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
     for number, cells in itertools.chain(first[start:], rows):
