@@ -10,9 +10,7 @@ The metadata (JSON or columns) hold url, caption, and the columns that `save_add
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gzip
 import itertools
 import os
 import pathlib
@@ -28,7 +26,7 @@ from mural_lite.files import as_path, open_path
 from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_lite.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, read_file
 from mural_lite.record_format import Example
-from mural_lite.text_files import Problem, decode, is_text, parse_object, refuse_failure
+from mural_lite.text_files import Problem, decode, is_text, open_binary, parse_object, refuse_failure
 
 TARS = ("*.tar", "*.tar.gz", "*.tgz")
 READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
@@ -104,13 +102,6 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
     return readers.get(shard.suffix, _from_tar)(shard, on_problem, images)
 
 
-@contextlib.contextmanager
-def _open_tar(shard: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a tar file; places in a packed one are places in its content."""
-    with shard.open("rb") as file:
-        yield gzip.GzipFile(fileobj=file) if shard.suffix in (".gz", ".tgz") else file
-
-
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     """Members of one sample follow each other; other members, such as key.cls, are passed over."""
     key, members, others = None, {}, []
@@ -175,7 +166,10 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
     end = 0
     member = None
     try:
-        with _open_tar(shard) as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
+        with (
+            open_binary(shard) as (file, _),
+            tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar,
+        ):
             for member in tar:
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
@@ -365,7 +359,7 @@ class DownloadedImages:
         try:
             if shard.is_dir():
                 return read_file(path_below(shard, _images_of(shard)[offset].name))
-            with _open_tar(shard) as file:
+            with open_binary(shard) as (file, _):  # a place in a packed file is a place in its content
                 file.seek(offset)
                 content = file.read(size)
         except OSError as error:

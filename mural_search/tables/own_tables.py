@@ -12,7 +12,6 @@ import codecs
 import contextlib
 import csv
 import dataclasses
-import functools
 import io
 import itertools
 import json
@@ -105,16 +104,13 @@ class OwnTable:
     def rows(self, on_problem: Problem) -> Iterator[Row]:
         """Yields the rows, in the order of the files."""
         readers = {
-            CSV: functools.partial(_read_csv, form=self.form, heading=self.heading),
-            JSON: functools.partial(_read_json, encoding=self.form.encoding),
-            PARQUET: _read_parquet,
-            EXCEL: functools.partial(_read_excel, heading=self.heading),
-            DOWNLOADS: _read_downloads,
-        }
+            CSV: _read_csv, JSON: _read_json, PARQUET: _read_parquet, EXCEL: _read_excel, DOWNLOADS: _read_downloads,
+        }  # fmt: skip
         if self.file_type == PICTURES:
             rows = _read_pictures(self.folder, self.files, on_problem, self.names)
         else:
-            rows = itertools.chain.from_iterable(readers[self.file_type](path, on_problem) for path in self.files)
+            read = readers[self.file_type]
+            rows = itertools.chain.from_iterable(read(path, on_problem, self) for path in self.files)
         for row in rows:
             problem = _problem_with(row)
             if problem:
@@ -328,14 +324,15 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
 # Each form of table.
 
 
-def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form, heading: Heading) -> Iterator[Row]:
+def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
     """Yields the rows of CSV below the names of the columns."""
+    form = table.form
     lines = _lines(_text(_content(path, on_problem), form.encoding))
     for line in lines:
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
     first = list(itertools.islice(_rows_of_csv(lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
-    start, header = heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
+    start, header = table.heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
     end = first[start - 1][1] if start else 0
     report = lambda problem, begin: on_problem(problem, f"{path}:{begin + 1}")  # noqa: E731
     for begin, _, cells in _rows_of_csv(lines, form, header, end, report):
@@ -379,9 +376,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
     """Returns why the cells of a row do not fit this table, or ""."""
     if any(map(str.strip, cells[len(header) :])):
-        problem = "row with more columns than the first"
-        is_quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
-        return f'{problem}, perhaps by a quote within quotes, to be written ""' if is_quoted else problem
+        return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
     if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
@@ -397,9 +392,9 @@ def _holds_rows(cell: str, form: Form) -> bool:
         return True
 
 
-def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
+def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
     """Yields the rows of a list of objects, or of lines with an object each, for any file name."""
-    text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
+    text = _text(_content(path, on_problem), table.form.encoding).lstrip("\ufeff")
     is_json_file = ".json" in path.suffixes
     try:
         content = json.loads(text)
@@ -418,10 +413,8 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
 
 def _begins_with_object(text: str) -> bool:
     """Whether the first line with content is an object: such a file has lines, also with another ending."""
-    for line in io.StringIO(text):
-        if line.strip() not in ("", "["):
-            return _object_of(line) is not None
-    return False
+    lines = (line for line in io.StringIO(text) if line.strip() not in ("", "["))
+    return _object_of(next(lines, "")) is not None
 
 
 def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
@@ -509,7 +502,7 @@ def _object_of(line: str) -> dict | None:
         return None
 
 
-def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+def _read_parquet(path: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
     """Yields the rows of Parquet, without holding the file in memory."""
     from mural_lite.parquet import read_rows
 
@@ -520,7 +513,7 @@ def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
-def _read_excel(path: pathlib.Path, on_problem: Problem, heading: Heading) -> Iterator[Row]:
+def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
     """Yields the rows of a workbook's sheet."""
     try:
         import openpyxl  # noqa: F401 - whether it is installed
@@ -533,14 +526,14 @@ def _read_excel(path: pathlib.Path, on_problem: Problem, heading: Heading) -> It
         with zipfile.ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > LARGEST:
                 raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
-        yield from workbooks.read_rows(path, file, MOST_ROWS, heading)
+        yield from workbooks.read_rows(path, file, MOST_ROWS, table.heading)
     except (UserError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - openpyxl raises all errors of its parsers of ZIP and XML
         raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
 
 
-def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+def _read_downloads(shard: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
     """Yields the rows of a shard of img2dataset's output; a sample without a picture has an empty one."""
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})

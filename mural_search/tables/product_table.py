@@ -323,7 +323,7 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
 
 
 def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
-    """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
+    """Returns lines: another column of pictures, rows that are not for sale, columns of one name."""
     notes = [*table.table.heading.notes]
     notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
     for name in table.fields:
@@ -338,12 +338,6 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     repeated = [name for name in repeated if name not in table.columns.images]
     if repeated:
         notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated)}")
-    with_html = 0
-    for row in rows:
-        texts = itertools.chain.from_iterable(map(texts_of, row.values.values()))
-        with_html += any(map(has_html, texts))
-    if with_html:
-        notes.append(f"HTML in {with_html} of the first {len(rows)} rows is read as text")
     return notes
 
 

@@ -263,12 +263,10 @@ class LanguageCounts(NamedTuple):
 
 def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
     """Returns the languages of captions, the most frequent first."""
-    counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)
     for entry in entries:
-        for (language, _), (_, guessed) in entry.captions.items():
-            counts[language][0] += 1
-            counts[language][1] += guessed
-        for language in {language for language, _ in entry.captions}:
-            counts[language][2] += 1
-    ordered = sorted(counts.items(), key=lambda item: -item[1][0])
-    return {language: LanguageCounts(*numbers) for language, numbers in ordered}
+        for (language, _), (_, is_guessed) in entry.captions.items():
+            captions[language] += 1
+            guesses[language] += is_guessed
+        pictures.update({language for language, _ in entry.captions})
+    return {tag: LanguageCounts(count, guesses[tag], pictures[tag]) for tag, count in captions.most_common()}

@@ -20,6 +20,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language
 from mural_search.tables.own_tables import language_of
@@ -451,15 +453,10 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
-    shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
+    values = np.array([guess.get(tag, 0.0) for guess in probabilities for tag in tags]).reshape(-1, max(1, len(tags)))
+    shares = np.full(len(tags), 1.0)
     for _ in range(ROUNDS):
-        counts = dict.fromkeys(tags, 0.0)
-        for guesses in probabilities:
-            joint = {tag: shares[tag] * value for tag, value in guesses.items()}
-            likelihood = sum(joint.values()) or 1.0
-            for tag, value in joint.items():
-                counts[tag] += value / likelihood
-        texts = sum(counts.values()) or 1.0
-        shares = {tag: count / texts for tag, count in counts.items()}
-    kept = {tag: share for tag, share in shares.items() if share and share >= least}  # never a share of 0
+        joint = values * shares  # [texts, languages]
+        shares = np.mean(joint / np.maximum(joint.sum(1, keepdims=True), 1e-300), axis=0) if tags else shares
+    kept = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never a share of 0
     return dict(sorted(kept.items(), key=lambda item: -item[1]))

@@ -69,8 +69,6 @@ class Pictures:
         if not self.folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
         self._are_listed = table.file_type == PICTURES and not images  # found in the user's folder, perhaps as links
-        beside = os.path.relpath(str(table.folder), str(self.folder))
-        self._table_folder = "" if beside.startswith(".") else beside  # where names may be relative to the table, too
         self._downloads = None
         if table.file_type != DOWNLOADS and is_download(self.folder):  # a download's own pictures come with its rows
             self._downloads = DownloadedImages(self.folder)
@@ -109,8 +107,7 @@ class Pictures:
         if isinstance(value, bytes) or self._downloads is not None:
             return None
         refused = None
-        beside = [os.path.join(self._table_folder, value)] if self._table_folder else []
-        for name in (*_names(value, self.folder), *beside):
+        for name in _names(value, self.folder):
             try:
                 path = self.folder / name if self._are_listed else path_below(self.folder, name)
                 if name and path.is_file():

@@ -1,4 +1,4 @@
-"""Rows of tables, whatever file they come from: their values, lists and objects in cells, the names of the columns."""
+"""Rows of tables, from any form of file: their values, lists and objects in cells, the names of the columns."""
 
 from __future__ import annotations
 

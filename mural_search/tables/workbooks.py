@@ -107,7 +107,11 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, heading: Heading
     try:
         for relation in relations:
             if relation.Type.endswith("/drawing"):
-                _add_pictures(find_images(archive, relation.target)[1], extras)
+                for image in find_images(archive, relation.target)[1]:
+                    start = getattr(image.anchor, "_from", None)
+                    if start is not None:  # a picture may have a place on the page only
+                        row_pictures = extras.pictures[start.row + 1]
+                        row_pictures[start.col] = (*row_pictures.get(start.col, ()), image.ref.getvalue())
     except Exception:  # noqa: BLE001 - of parsers of XML, on drawings that openpyxl does not know
         heading.say("the pictures in the workbook cannot be read")
     return extras
@@ -117,14 +121,6 @@ def _put(things: dict[int, dict[int, Any]], cells: str, thing: Any) -> None:
     """Puts a thing at the first of some cells: "B2" or "B2:B5"."""
     column, row, *_ = range_boundaries(cells)
     things[row][column - 1] = thing
-
-
-def _add_pictures(images: Sequence, extras: _Extras) -> None:
-    for image in images:
-        start = getattr(image.anchor, "_from", None)  # a picture may have a place on the page only
-        of_row = extras.pictures[start.row + 1 if start else 1]
-        column = start.col if start else 0
-        of_row[column] = (*of_row.get(column, ()), image.ref.getvalue())
 
 
 def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, list[str]]]:

@@ -321,10 +321,15 @@ class _Builder:
         x = self.pointwise(x, channels, name + "project_conv")
         x = self.normalize(x, name + "project_bn")
         if stride == 1 and width == channels:
-            if drop_rate > 0:  # stochastic depth: the whole block is dropped for some examples
-                x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
-            x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
+            x = add_shortcut(x, inputs, drop_rate, name, self.policy)
         return x
+
+
+def add_shortcut(x, shortcut, drop_rate: float, name: str, policy):
+    """Returns a block's output plus its shortcut, by stochastic depth: the block is dropped for some examples."""
+    if drop_rate > 0:
+        x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=policy)(x)
+    return keras.layers.Add(name=name + "add", dtype=policy)([x, shortcut])
 
 
 def check_settings(config: ConfigDict) -> None:

@@ -19,7 +19,7 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.paths import CLIENTS
 from mural_lite.remote_folders import local_copy
 from mural_tf.backend import keras, tensorflow_hub
@@ -90,7 +90,7 @@ def settle_vocabulary(config: ConfigDict) -> None:
     try:
         folder = pathlib.Path(hub.resolve(_local_handle(handle)))
     except Exception as error:  # network and archive errors have no common base
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({reason}).") from error
     files = sorted(folder.glob("assets*/*.txt"))
     if len(files) != 1:
@@ -167,7 +167,7 @@ def load_module(handle: str, tower: str, interface: str):
     try:
         loaded = hub.load(handle, options=options)
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise UserError(
             f"The TF-Hub encoder {handle!r} could not be loaded ({reason}); {interface}. Where the hub cannot be "
             "reached, download it elsewhere and give the local folder."
@@ -185,7 +185,7 @@ def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, exam
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{handle!r} does not take {example_name} ({reason}); {interface}.") from error
     embedding = _embedding(outputs)
     as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (inputs == "texts")

@@ -13,9 +13,9 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, scaled_width
+from mural_tf.encoders.efficientnet import PixelNormalization, add_shortcut, check_settings, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
-from mural_tf.encoders.layers import BatchNormalization, Dropout
+from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.towers import tower_with_projection
 
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -88,7 +88,5 @@ class _Builder:
         if stride != 1 or inputs.shape[-1] != channels:
             shortcut = self.convolve(inputs, channels, 1, stride, name + "shortcut_conv")
             shortcut = self.normalize(shortcut, name + "shortcut_bn")
-        if drop_rate > 0:  # stochastic depth
-            x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
-        x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
+        x = add_shortcut(x, shortcut, drop_rate, name, self.policy)
         return self.activate(x, name + "activation2")

@@ -22,7 +22,7 @@ import numpy as np
 from mural_lite import tfrecord
 from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.files import as_path, copy_file, open_path
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy
@@ -164,7 +164,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
     except UserError:
         raise
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"The encoder {encoder!r} cannot be used ({reason}); {interface}.") from error
     if example.shape.rank != 2:
         raise UserError(f"The encoder {encoder!r} returns {example.shape} for 2 images; {interface}.")

@@ -92,6 +92,7 @@ class Source:
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
     GROWTH: ClassVar[float] = 2.0  # bytes of records per byte of text
+    MOST_UNITS: ClassVar[int | None] = None  # of a file; None: as many as its ending allows
     is_divided = False  # whether the conversion holds images out, by the family's `image_hash` and `hold_out`
 
     def check(self) -> None:
@@ -105,7 +106,7 @@ class Source:
         """Returns units of about `unit_bytes` of records each."""
         units: list[Unit] = []
         for path in self.files():
-            units += cut(path, self.weight(path), unit_bytes)
+            units += cut(path, self.weight(path), unit_bytes, self.MOST_UNITS)
         return units
 
     def weight(self, path: pathlib.Path) -> int:
@@ -143,13 +144,7 @@ class ShardSource(Source):
 
     ITEM: ClassVar[str] = FILE
     GROWTH: ClassVar[float] = 1.0
-
-    def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns a unit per file."""
-        units: list[Unit] = []
-        for path in self.files():
-            units += cut(path, self.weight(path), unit_bytes, most=1)
-        return units
+    MOST_UNITS: ClassVar[int] = 1
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns the bytes of a file or of the files in a folder: records are as large."""

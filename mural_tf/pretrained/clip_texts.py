@@ -18,7 +18,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.sentence_transformers import folder_of_two_towers
-from mural_tf.pretrained.tables import Row, assign_parts, first_rows, linear, no_types, norm_rows, zeros_for
+from mural_tf.pretrained.tables import Row, assign_parts, embedding_rows, linear, norm_rows, zeros_for
 from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
@@ -204,7 +204,7 @@ def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, l
     head = "image_text_head"
     return {
         "text_encoder": [
-            *_embedding_rows(TOKENS, POSITIONS, config),
+            *embedding_rows(TOKENS, POSITIONS, config),
             *clip.layer_rows("layer", "text_model.encoder.layers", config.text_tower.layers),
             *norm_rows("final_norm", "text_model.final_layer_norm"),
         ],
@@ -221,7 +221,7 @@ def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list
     projection = f"{prefix}text_projection"
     return {
         "text_encoder": [
-            *_embedding_rows(f"{prefix}token_embedding.weight", f"{prefix}positional_embedding", config),
+            *embedding_rows(f"{prefix}token_embedding.weight", f"{prefix}positional_embedding", config),
             *clip.open_clip_layers("layer", f"{prefix}transformer.resblocks", config.text_tower.layers),
             *norm_rows("final_norm", f"{prefix}ln_final"),
         ],
@@ -230,14 +230,6 @@ def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list
             zeros_for(f"{head}/bias", projection, config.embedding_size),
         ],
     }
-
-
-def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row]:
-    return [
-        Row("embeddings/token_embeddings", (tokens,)),
-        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
-        Row("embeddings/type_embeddings", (positions,), no_types),
-    ]
 
 
 def _is_open_clip(weights: WeightFile) -> bool:

@@ -19,10 +19,9 @@ from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import (
     Row,
     convolution,
-    first_rows,
+    embedding_rows,
     identity_head,
     kernel_and_bias,
-    no_types,
     norm_rows,
     only_row,
     qkv_rows,
@@ -160,9 +159,7 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
         *clip.open_clip_layers("block", f"{TRUNK}.blocks", config.image_tower.layers, TIMM_LAYER),
     ]
     text = [
-        Row("embeddings/token_embeddings", (TOKENS,)),
-        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
-        Row("embeddings/type_embeddings", (positions,), no_types),
+        *embedding_rows(TOKENS, positions, config),
         *clip.open_clip_layers("layer", BLOCKS, config.text_tower.layers),
         *norm_rows("final_norm", "text.ln_final"),
     ]

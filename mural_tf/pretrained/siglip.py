@@ -29,7 +29,7 @@ from mural_tf.pretrained.tables import (
     as_is,
     assign_parts,
     convolution,
-    first_rows,
+    embedding_rows,
     identity_head,
     kernel_and_bias,
     linear,
@@ -72,9 +72,7 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
     ]
     positions = f"{text}.embeddings.position_embedding.weight"
     texts = [
-        Row("embeddings/token_embeddings", (f"{text}.embeddings.token_embedding.weight",)),
-        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
-        Row("embeddings/type_embeddings", (positions,), no_types),
+        *embedding_rows(f"{text}.embeddings.token_embedding.weight", positions, config),
         *layer_rows("layer", f"{text}.encoder.layers", config.text_tower.layers),
         *norm_rows("final_norm", f"{text}.final_layer_norm"),
     ]

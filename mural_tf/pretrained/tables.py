@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.encoders.bert import TOKEN_TYPES
@@ -65,6 +66,15 @@ def only_row(table: np.ndarray) -> np.ndarray:
 def no_types(positions: np.ndarray) -> np.ndarray:
     """The table of token types, which a tower lacks, from the table of positions, [T, hidden]."""
     return np.zeros_like(positions[:TOKEN_TYPES])
+
+
+def embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row]:
+    """Returns the rows of a text tower's embeddings, without types of tokens, by the names of two tensors."""
+    return [
+        Row("embeddings/token_embeddings", (tokens,)),
+        Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
+        Row("embeddings/type_embeddings", (positions,), no_types),
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.files import json_field, publish, read_json, write_whole
 from mural_tf.models.dual_encoder import DualEncoder
 
@@ -316,7 +316,7 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
             checkpoint_of(path).read(path, _on_this_host()).assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            reason = str(error).strip().splitlines()[0][:300]
+            reason = first_line(error)[:300]
             raise UserError(
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None

@@ -12,7 +12,7 @@ from typing import TypeVar
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError, install_extra
+from mural_lite.errors import UserError, first_line, install_extra
 from mural_lite.files import as_path
 from mural_lite.paths import RemotePath
 
@@ -32,7 +32,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             if "ConfigureDistributedTPU" in str(error):
                 reason = (
                     f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "

@@ -308,7 +308,7 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("queries, options, message", [
     ([Query(" ")], {}, "query is empty"), ([], {}, "Nothing asked"), ([Query("red")], {"top": 0}, "top must be at"),
-    ([Query(image="missing.png")], {}, "missing.png does not exist"),
+    ([Query(image="missing.png")], {}, "missing.png is not there, or is a folder"),
     ([Query("red")], {"html": "missing/p.html"}, "The folder of --html"),
 ])  # fmt: skip
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):

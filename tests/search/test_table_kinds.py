@@ -94,9 +94,10 @@ KINDS = {
     "NaN in lists": (columns(["image", "title"], NAMES, [f"['{hat}', nan]" for hat in HATS]), "title", FILES, 4),
     "lists in a workbook": (workbook(["image", "title"], *([name, f"['{hat}']"] for name, hat in zip(NAMES, HATS))),
         "captions: title", FILES, 4),
-    "objects": (columns(["image", "title"], [json.dumps([{"src": f"https://x.example/{name}", "n": 1}])
-        for name in NAMES], HATS), "pictures: image.src", 4, 4),
-    "brackets of words": (columns(["image", "title"], NAMES, ["[red] hat", "[a]", "hat [b]", "(c)"]), "title", FILES, 4),
+    "objects": (columns(["image", "title"], [json.dumps([{"src": name, "n": 1}]) for name in NAMES], HATS),
+        "pictures: image.src", FILES, 4),
+    "brackets of words": (columns(["image", "title"], NAMES, ["[red] hat", "[a]", "hat [b]", "(c)"]), "title",
+        FILES, 4),
     # JSON by columns
     "to_dict": (document({"image": NAMES, "caption": HATS}), "captions: caption", FILES, 4),
     "columns of objects and texts": (document({"image": [{"bytes": None, "path": name} for name in NAMES],
@@ -111,8 +112,9 @@ KINDS = {
     "names as keys of lists": (document({name: [hat, "hat"] for name, hat in zip(NAMES, HATS)}), "caption", FILES, 5),
     "columns of different lengths": (document({"image": NAMES, "caption": HATS[:2]}), "columns of different lengths"),
     # rows above the names
-    "a title": (rows(["Export, all"], [], *SHEET), "names of columns in row 3; the rows above it are not read", IDS, 4),
-    "a title, decimal commas": (rows(["Export"], *([*line, f"{n},90" if n else "price"] for n, line in enumerate(SHEET)), delimiter=";"),
+    "a title": (rows(["Export, all"], [], *SHEET), "names of columns in row 3; the rows above it", IDS, 4),
+    "a title, decimal commas": (rows(["Export"], [*SHEET[0], "price"], *([*line, "1,90"] for line in SHEET[1:]),
+        delimiter=";"),
         "names of columns in row 2", IDS, 4),
     "Amazon": (rows(["TemplateType=fptcustom", "Version=2026.0501", "The top 3 rows are for Amazon.com use only."],
         ["Seller SKU", "Main Image URL", "Product Name"], ["item_sku", "main_image_url", "item_name"], *SHEET[1:],
@@ -182,9 +184,9 @@ def test_links_lead_where_the_user_says(tmp_path):
     """Folders as git-annex and the cache of Hugging Face have them: names are links to files elsewhere."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
-    pictures(tmp_path / "blobs")
+    pictures(tmp_path / "blobs", [f"hash-{name}" for name in NAMES])
     for name in NAMES:
-        (tmp_path / "snapshot" / name).symlink_to(f"../blobs/{name}")
+        (tmp_path / "snapshot" / name).symlink_to(f"../blobs/hash-{name}")
     (tmp_path / "snapshot/more").symlink_to("../blobs")
     entries, said = found(inspect_table(TableRequest(str(tmp_path / "snapshot"), language="en")), tmp_path)
     assert [entry.name for entry in entries] == NAMES

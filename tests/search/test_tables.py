@@ -182,7 +182,7 @@ TABLES = {
     "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
         "columns with the name of an earlier one, and their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
     "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found", "a b c d", 0),
-    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first", 4,
+    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "captions: caption", 4,
         1),
     "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
         "p0.jpg p1.jpg p2.jpg p3.jpg", 4),

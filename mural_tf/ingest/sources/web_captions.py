@@ -25,7 +25,7 @@ class TsvOfCaptions(CaptionedImages):
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) <= max(self.url, self.caption):
-                reading.tally.skip("row with the wrong number of columns", location)
+                reading.tally.skip("row with too few columns, which tabs divide", location)
                 continue
             url = fields[self.url].strip()
             caption = clean(fields[self.caption])
